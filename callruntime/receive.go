@@ -287,12 +287,21 @@ func (r *Runtime) observe(channelID, from string, s stream) *Channel {
 // Entries applies expired deadlines and returns up to count entries that are on a
 // channel's runtime stream, the oldest first, starting with the one at the position
 // from. Older committed entries are no longer there, see the contract's section Commit.
+// It fails with ErrNotFound if the channel does not exist.
 func (r *Runtime) Entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
 	c := Channel{ID: channelID, runtime: r}
 	if _, _, err := c.touch(ctx); err != nil {
 		return nil, fmt.Errorf("apply expired deadlines: %w", err)
 	}
-	return r.list(ctx, runtimeStream(channelID), from, count)
+	found, err := r.list(ctx, runtimeStream(channelID), from, count)
+	if err != nil || len(found) > 0 {
+		return found, err
+	}
+	exists, err := r.client.Do(ctx, r.client.B().Exists().Key(kv.MetaKey(channelID)).Build()).AsBool()
+	if err == nil && !exists {
+		err = ErrNotFound
+	}
+	return nil, err
 }
 
 // History returns messages to the channel's browser like Entries returns entries.

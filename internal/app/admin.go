@@ -50,25 +50,44 @@ type Admin struct {
 	stores stores
 }
 
+// OpenMode is what a command does without a database.
+type OpenMode string
+
+// Modes of opening the stores.
+const (
+	Existing OpenMode = "existing" // fail, and create nothing
+	Create   OpenMode = "create"   // create it in DATA_DIR
+)
+
 // OpenAdmin opens the stores, also next to a running server. The caller must call
 // Close.
-func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer) (*Admin, error) {
+func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer, mode OpenMode) (*Admin, error) {
 	var s stores
 	log := commandLogger(cfg, w)
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	err := s.openDatabase(cfg, log)
+	err := checkDatabase(cfg, mode)
+	if err == nil {
+		err = s.openDatabase(cfg, log)
+	}
 	if err == nil {
 		err = s.openKeyValueForCommand(cfg, log)
 	}
 	if err == nil {
-		err = s.ensureSchema(ctx)
+		err = s.ensureSchema(ctx, cfg)
 	}
 	if err != nil {
 		s.close()
 		return nil, err
 	}
 	return newAdmin(cfg, s, log), nil
+}
+
+// checkDatabase returns an error if there is no database and mode is Existing.
+func checkDatabase(cfg config.Config, mode OpenMode) error {
+	if mode == Create || cfg.DatabaseURL != "" || sqlstore.Exists(cfg.DataDir) {
+		return nil
+	}
+	return fmt.Errorf("no database in the data directory %s: change to the server's directory, or set DATA_DIR or DATABASE_URL as for the server. "+
+		"telapi dev, telapi serve and telapi team create create one", cfg.DataDir)
 }
 
 // Admin returns access to this server's stores.
@@ -148,25 +167,30 @@ func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, report func(speech.
 func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly bool) (sqlstore.Schema, error) {
 	var s stores
 	defer s.close()
+	mode := map[bool]OpenMode{true: Existing, false: Create}[statusOnly]
+	if err := checkDatabase(cfg, mode); err != nil {
+		return sqlstore.Schema{}, err
+	}
 	if err := s.openDatabase(cfg, commandLogger(cfg, log)); err != nil {
 		return sqlstore.Schema{}, err
 	}
-	if !statusOnly {
-		if err := s.sql.Migrate(ctx); err != nil {
-			return sqlstore.Schema{}, fmt.Errorf("migrate: %w", err)
+	schema, err := s.connect(ctx, cfg)
+	if err == nil && !statusOnly {
+		if err = s.sql.Migrate(ctx); err == nil {
+			schema, err = s.sql.MigrationStatus(ctx)
 		}
 	}
-	return s.sql.MigrationStatus(ctx)
+	return schema, err
 }
 
 // commandLogger returns the logger of a command. Its level is LOG_LEVEL if that is
-// set explicitly, and otherwise warn.
+// set explicitly, and otherwise error: the command itself reports what it could not do.
 func commandLogger(cfg config.Config, w io.Writer) *slog.Logger {
-	level := "warn"
+	level := "error"
 	if cfg.IsSet("LOG_LEVEL") {
 		level = cfg.LogLevel
 	}
-	return telemetry.NewLogger(telemetry.Options{Level: level, Format: cfg.LogFormat, Writer: w, MSISDNDigits: cfg.MSISDNUnmaskedDigits})
+	return telemetry.NewLogger(telemetry.Options{Level: level, Format: cfg.LogFormat, Writer: w, Color: cfg.Color, MSISDNDigits: cfg.MSISDNUnmaskedDigits})
 }
 
 // stores are the database and the key-value store.
@@ -243,18 +267,29 @@ func redisOptions(cfg config.Config, log *slog.Logger) (redisstore.Options, erro
 
 // ensureSchema creates the schema of an empty database. It does not upgrade an
 // existing one: a read-only command must not break servers of an older version.
-func (s *stores) ensureSchema(ctx context.Context) error {
-	schema, err := s.sql.MigrationStatus(ctx)
-	if err == nil && schema.Current > 0 && len(schema.Pending) > 0 {
-		err = errors.New("schema is outdated: run telapi migrate")
-	}
-	if err == nil {
-		err = s.sql.Migrate(ctx)
-	}
+func (s *stores) ensureSchema(ctx context.Context, cfg config.Config) error {
+	schema, err := s.connect(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.sql, err)
+		return err
+	}
+	if schema.Current > 0 && len(schema.Pending) > 0 {
+		return fmt.Errorf("%s has an older schema: run telapi migrate, or restart the server", s.sql)
+	}
+	if err := s.sql.Migrate(ctx); err != nil {
+		return fmt.Errorf("create the schema of %s: %w", s.sql, err)
 	}
 	return nil
+}
+
+// connect connects to the database and returns its schema.
+func (s *stores) connect(ctx context.Context, cfg config.Config) (sqlstore.Schema, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	schema, err := s.sql.MigrationStatus(ctx)
+	if err != nil {
+		err = databaseError(s.sql, cfg, err)
+	}
+	return schema, err
 }
 
 // openMedia returns nil if no media service is configured.
@@ -275,7 +310,11 @@ func OpenRuntime(cfg config.Config) (*callruntime.Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	return callruntime.New(callruntime.Options{Name: "telapi-operator", Store: store})
+	r, err := callruntime.New(callruntime.Options{Name: "telapi-operator", Store: store})
+	if err != nil {
+		return nil, keyValueError(err)
+	}
+	return r, nil
 }
 
 // ListChannels returns the live channels, the oldest first.
@@ -291,7 +330,7 @@ func ListChannels(ctx context.Context, cfg config.Config, log io.Writer) (list [
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := s.kv.Connect(connecting); err != nil {
-		return nil, err
+		return nil, keyValueError(err)
 	}
 	for c, err := range s.kv.List(ctx) {
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -287,6 +288,14 @@ func channelLimits(cfg config.Config) wire.ChannelLimits {
 	limits := wire.DefaultChannelLimits()
 	limits.HistoryMessages, limits.HistoryMs = int64(cfg.HistoryMessages), cfg.HistoryTime.Milliseconds()
 	return limits
+}
+
+// AddDevelopmentSpeech makes telapi dev speak with espeak-ng if it is installed and
+// SPEECH_PROVIDERS is not set.
+func AddDevelopmentSpeech(cfg *config.Config) {
+	if _, err := exec.LookPath("espeak-ng"); err == nil && !cfg.IsSet("SPEECH_PROVIDERS") {
+		cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...)
+	}
 }
 
 // speechProviders returns the providers in SPEECH_PROVIDERS, in that order.

@@ -7,12 +7,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json"
 
 	"telapi/internal/auth"
 	"telapi/internal/config"
 	"telapi/internal/fault"
+	"telapi/internal/httpapi"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/speech"
@@ -23,7 +29,8 @@ import (
 type Finding struct {
 	Check string `json:"check"`
 	OK    bool   `json:"ok"`
-	// Warning marks a setting with which some failures lose data.
+	// Warning marks something that is not configured, or a setting with which some
+	// failures lose data. The text has the remedy.
 	Warning bool   `json:"warning,omitzero"`
 	Text    string `json:"text"`
 }
@@ -31,17 +38,25 @@ type Finding struct {
 // Diagnose checks the configuration and the services it refers to. It changes
 // nothing. If consoleFingerprint is not empty, it must match the
 // fingerprint of JWT_SECRET or JWT_SECRET_PREVIOUS.
+//
+// It checks what telapi serve would use. Without JWT_SECRET, in a data directory with
+// the secret of telapi dev, it checks what that uses.
 func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log io.Writer) []Finding {
 	d := &diagnosis{}
 	cfg, warnings, err := config.Load(env, config.Serve)
+	valid := "valid for telapi serve"
+	if dev, devWarnings, ok := developmentConfig(env); ok {
+		d.development, cfg, warnings, err = true, dev, devWarnings, nil
+		valid = "valid for telapi dev, whose JWT secret is in " + cfg.DataDir + "; telapi serve needs JWT_SECRET"
+	}
 	if err == nil {
 		_, err = PlatformPolicy(cfg)
 	}
-	d.configuration(warnings, err)
+	d.configuration(valid, warnings, err)
 	if err != nil {
 		// Continue if only a setting that serve requires is missing.
 		if cfg, _, err = config.Load(env, config.Tool); err != nil {
-			d.add("other checks", "", errors.New("skipped: fix the configuration first"))
+			d.warn("other checks", "skipped: fix the configuration first")
 			return d.findings
 		}
 	}
@@ -50,6 +65,7 @@ func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log 
 		text, err := compareSecrets(cfg, consoleFingerprint)
 		d.add("jwt secret", text, err)
 	}
+	d.server(ctx)
 	d.run(ctx, "database", d.database)
 	d.run(ctx, "key-value store", d.keyValue)
 	d.run(ctx, "media service", d.mediaService)
@@ -58,16 +74,42 @@ func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log 
 	return d.findings
 }
 
+// developmentConfig returns the configuration of telapi dev if it has run in the data
+// directory and JWT_SECRET is not set.
+func developmentConfig(env []string) (config.Config, []config.Warning, bool) {
+	cfg, warnings, err := config.Load(env, config.Dev)
+	if err != nil || cfg.JWTSecret != "" {
+		return cfg, nil, false
+	}
+	var saved bool
+	if cfg.JWTSecret, saved = savedSecret(cfg.DataDir); !saved {
+		return cfg, nil, false
+	}
+	AddDevelopmentSpeech(&cfg)
+	return cfg, warnings, true
+}
+
 // diagnosis collects findings.
 type diagnosis struct {
-	cfg      config.Config
-	log      *slog.Logger
-	findings []Finding
+	cfg         config.Config
+	development bool // it is that of telapi dev
+	log         *slog.Logger
+	health      *httpapi.Health // of the running server; nil if there is none
+	findings    []Finding
 }
+
+// warning is the error of a check that found nothing wrong, but something missing.
+type warning string
+
+func (w warning) Error() string { return string(w) }
 
 // run runs a check, which returns a description or an error, and adds its result.
 func (d *diagnosis) run(ctx context.Context, name string, check func(context.Context) (string, error)) {
 	text, err := check(ctx)
+	if w, ok := errors.AsType[warning](err); ok {
+		d.warn(name, "%s", string(w))
+		return
+	}
 	d.add(name, text, err)
 }
 
@@ -82,7 +124,7 @@ func (d *diagnosis) warn(check, format string, args ...any) {
 	d.findings = append(d.findings, Finding{Check: check, OK: true, Warning: true, Text: fmt.Sprintf(format, args...)})
 }
 
-func (d *diagnosis) configuration(warnings []config.Warning, err error) {
+func (d *diagnosis) configuration(valid string, warnings []config.Warning, err error) {
 	const check = "configuration"
 	problems, listed := errors.AsType[config.Problems](err)
 	for _, p := range problems {
@@ -92,7 +134,7 @@ func (d *diagnosis) configuration(warnings []config.Warning, err error) {
 		d.add(check, "", errors.New(w.String()))
 	}
 	if err != nil && !listed || err == nil && len(warnings) == 0 {
-		d.add(check, "valid", err)
+		d.add(check, valid, err)
 	}
 }
 
@@ -109,13 +151,33 @@ func compareSecrets(cfg config.Config, expected string) (string, error) {
 	}
 }
 
+// server checks the server on this machine.
+func (d *diagnosis) server(ctx context.Context) {
+	const check = "server"
+	url, status, body, err := CheckHealth(ctx, d.cfg, false)
+	if err != nil {
+		d.warn(check, "no server at %s: %v. Start it with telapi serve or telapi dev, or set TELAPI_HOST and TELAPI_PORT as for the server", url, Reason(err))
+		return
+	}
+	var health httpapi.Health
+	if json.Unmarshal(body, &health) != nil || health.Status == "" {
+		d.add(check, "", fmt.Errorf("%s returns status %d, but is not telapi: stop the other program, or set TELAPI_PORT", url, status))
+		return
+	}
+	d.health = &health
+	text := fmt.Sprintf("%s, version %s: %s", url, health.Version, health.Status)
+	for _, name := range slices.Sorted(maps.Keys(health.Checks)) {
+		text += fmt.Sprintf("; %s %s", name, health.Checks[name])
+	}
+	if status != http.StatusOK {
+		err = fmt.Errorf("%s. Read its log", text)
+	}
+	d.add(check, text, err)
+}
+
 func (d *diagnosis) database(ctx context.Context) (string, error) {
-	settings := "DATABASE_URL and DATABASE_SSL_MODE"
-	if d.cfg.DatabaseURL == "" {
-		settings = "DATA_DIR"
-		if !sqlstore.Exists(d.cfg.DataDir) {
-			return "SQLite in " + d.cfg.DataDir + ", created at the first start", nil
-		}
+	if d.cfg.DatabaseURL == "" && !sqlstore.Exists(d.cfg.DataDir) {
+		return "", warning("no SQLite database in " + d.cfg.DataDir + " yet: the server creates it when it starts. Set DATABASE_URL to use PostgreSQL")
 	}
 	var s stores
 	defer s.close()
@@ -124,7 +186,7 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 	}
 	db := s.sql
 	if err := db.Ping(ctx); err != nil {
-		return "", fmt.Errorf("%s is unavailable: %w. Check %s", db, cause(err), settings)
+		return "", databaseError(db, d.cfg, err)
 	}
 	d.clock(ctx, db.String(), db.Clock)
 	schema, err := db.MigrationStatus(ctx)
@@ -132,7 +194,7 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", db, cause(err))
 	case len(schema.Pending) > 0:
-		return fmt.Sprintf("%s is available; %d migrations are pending: run telapi migrate or restart the server", db, len(schema.Pending)), nil
+		return "", warning(fmt.Sprintf("%s is available; pending migrations: %d. Run telapi migrate or restart the server", db, len(schema.Pending)))
 	case schema.Current > schema.Newest:
 		return fmt.Sprintf("%s is available with schema version %d of a newer telapi; this one has version %d and is compatible", db, schema.Current, schema.Newest), nil
 	}
@@ -163,15 +225,16 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 	}
 	kv := s.kv
 	if kv == nil {
-		return "embedded; no server is running", nil
+		return "", warning("embedded in the server, and no server is running in " + d.cfg.DataDir + ". Start one, or set REDIS_URL to use Redis")
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := kv.Connect(ctx); err != nil {
-		return "", fmt.Errorf("unavailable: %w. Check REDIS_URL and REDIS_TLS_ENABLED", cause(err))
+		return "", keyValueError(err)
 	}
+	name := "embedded in the server that runs in " + d.cfg.DataDir
 	if d.cfg.RedisURL != "" {
-		d.nodes(ctx, kv)
+		name = d.nodes(ctx, kv)
 	}
 	d.run(ctx, "runtimes", func(ctx context.Context) (string, error) { return d.runtimes(ctx, kv) })
 	if err := d.instanceSecrets(ctx, kv); err != nil {
@@ -187,7 +250,10 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("stored rate limits are invalid: %w. Replace them with telapi limits set", cause(err))
 	}
-	return "available", nil
+	if !saved {
+		return name + " is available; rate limits: default", nil
+	}
+	return name + " is available; rate limits: valid", nil
 }
 
 const (
@@ -252,79 +318,21 @@ func (d *diagnosis) instanceSecrets(ctx context.Context, kv *redisstore.Store) e
 	return nil
 }
 
-// redisSettings lists the settings that a Redis server needs to keep channels.
-var redisSettings = []struct{ name, value, risk string }{
-	{"maxmemory-policy", "noeviction", "a full server deletes live channels instead of refusing new ones"},
-	{"appendonly", "yes", "acknowledged data is lost when the server restarts"},
-}
-
-// nodes checks the clock and the settings of each Redis server.
-func (d *diagnosis) nodes(ctx context.Context, kv *redisstore.Store) {
-	for _, node := range kv.Nodes() {
-		d.clock(ctx, "Redis at "+node.Name, node.Clock)
-		for _, s := range redisSettings {
-			switch value := node.Setting(ctx, s.name); value {
-			case s.value:
-				d.add(s.name, value+" on "+node.Name, nil)
-			case "":
-				d.add(s.name, fmt.Sprintf("not readable on %s: make sure that it is %s", node.Name, s.value), nil)
-			default:
-				d.add(s.name, "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value))
-			}
-		}
-		d.appendfsync(ctx, node)
-		d.replicas(ctx, node)
-	}
-}
-
-// appendfsync checks how much data a crash of the machine loses.
-func (d *diagnosis) appendfsync(ctx context.Context, node redisstore.Node) {
-	const check = "appendfsync"
-	switch value := node.Setting(ctx, check); value {
-	case "always":
-		d.add(check, value+" on "+node.Name, nil)
-	case "everysec":
-		d.warn(check, "everysec on %s: a machine crash loses up to 2 s of acknowledged frames and callbacks. Set it to always to keep them", node.Name)
-	case "":
-		d.add(check, fmt.Sprintf("not readable on %s: make sure that it is always, or everysec", node.Name), nil)
-	default:
-		d.add(check, "", fmt.Errorf("%s on %s: a machine crash loses all that the operating system has not written yet. Set it to always, or to everysec", value, node.Name))
-	}
-}
-
-// replicas checks how much data a failover loses.
-func (d *diagnosis) replicas(ctx context.Context, node redisstore.Node) {
-	const check = "min-replicas-to-write"
-	replicas, isMaster := node.Replicas(ctx)
-	if !isMaster {
-		return
-	}
-	if replicas < d.cfg.KVMinReplicas {
-		d.add(check, "", fmt.Errorf("%s has %d replicas, but KV_MIN_REPLICAS is %d: frames and callbacks are refused. Add replicas, or lower KV_MIN_REPLICAS",
-			node.Name, replicas, d.cfg.KVMinReplicas))
-		return
-	}
-	switch value := node.Setting(ctx, check); {
-	case replicas == 0:
-		d.add(check, node.Name+" has no replicas", nil)
-	case value == "":
-		d.add(check, fmt.Sprintf("not readable on %s: make sure that it is 1 or more", node.Name), nil)
-	case value == "0":
-		d.warn(check, "0 on %s, which has %d replicas: a master that lost its replicas accepts writes that a failover discards. Set it to 1", node.Name, replicas)
-	case d.cfg.KVMinReplicas == 0:
-		d.warn(check, "%s on %s, but KV_MIN_REPLICAS is 0: a failover can discard frames and callbacks that were acknowledged a moment before. Set KV_MIN_REPLICAS to 1", value, node.Name)
-	default:
-		d.add(check, fmt.Sprintf("%s on %s; KV_MIN_REPLICAS is %d", value, node.Name, d.cfg.KVMinReplicas), nil)
-	}
-}
-
 func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
 	client, err := openMedia(d.cfg)
 	switch {
 	case err != nil:
 		return "", err
+	case client == nil && d.development && d.health != nil:
+		state := "part of telapi dev: " + d.health.Checks["media"]
+		if d.health.Checks["media"] != httpapi.Healthy {
+			return "", errors.New(state + ". Read the log of telapi dev")
+		}
+		return state, nil
+	case client == nil && d.development:
+		return "", warning("part of telapi dev, which is not running")
 	case client == nil:
-		return "not configured; speech is not cached", nil
+		return "", warning("not configured: speech is synthesized on every request. Run telapi media and set TTS_MEDIA_CACHE_BASE_URL")
 	}
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -336,15 +344,18 @@ func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w. Check TTS_MEDIA_CACHE_BASE_URL and TTS_MEDIA_CACHE_CA_BUNDLE", err)
 	}
-	return "available", nil
+	return d.cfg.MediaCacheURL + " is available", nil
 }
 
 // speech lets every provider say a word.
 func (d *diagnosis) speech(ctx context.Context) {
 	const check = "speech"
 	providers, err := speechProviders(ctx, d.cfg)
-	if err != nil || len(providers) == 0 {
-		d.add(check, "no speech provider configured; speech requests return 503. Set SPEECH_PROVIDERS", err)
+	switch {
+	case err != nil:
+		d.add(check, "", err)
+	case len(providers) == 0:
+		d.warn(check, "no speech provider configured; speech requests return 503. Set SPEECH_PROVIDERS")
 	}
 	for i, p := range providers {
 		voice, model := p.Resolve("", "")

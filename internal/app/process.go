@@ -55,6 +55,7 @@ func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) 
 		Level:        p.cfg.LogLevel,
 		Format:       p.cfg.LogFormat,
 		Writer:       opts.Log,
+		Color:        p.cfg.Color,
 		Export:       p.cfg.OTelEnabled,
 		Endpoint:     p.cfg.OTLPEndpoint,
 		MSISDNDigits: p.cfg.MSISDNUnmaskedDigits,
@@ -77,12 +78,22 @@ func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) 
 	return nil
 }
 
+// portInUse is the error for a port that another program uses.
+type portInUse struct {
+	text  string
+	cause error
+}
+
+func (e portInUse) Error() string { return e.text }
+
+func (e portInUse) Unwrap() error { return e.cause }
+
 // listenTCP listens on a port. Its configuration variables are prefix_HOST and
 // prefix_PORT.
 func listenTCP(ctx context.Context, host string, port int, prefix string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("port %d is in use: stop the other program, or set %s_PORT=%d (0 selects a free port): %w", port, prefix, port+10, err)
+		return nil, portInUse{fmt.Sprintf("port %d is in use: stop the other program, or set %s_PORT=%d (0 selects a free port)", port, prefix, port+10), err}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s_HOST=%s, %s_PORT=%d: %w", prefix, host, prefix, port, err)

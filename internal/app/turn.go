@@ -35,8 +35,12 @@ func (d *diagnosis) iceServers(ctx context.Context) {
 			d.add(check, url+": "+text, err)
 		}
 	}
-	if len(list) == 0 {
-		d.add(check, "WEBRTC_ICE_SERVERS is not set; browsers behind NAT can't use WebRTC", nil)
+	switch {
+	case len(list) > 0:
+	case d.cfg.FeatureWebRTC:
+		d.warn(check, "not configured: browsers behind NAT can't use WebRTC. Set WEBRTC_ICE_SERVERS to STUN and TURN servers, or FEATURE_WEBRTC=false")
+	default:
+		d.add(check, "not needed: FEATURE_WEBRTC is false", nil)
 	}
 }
 

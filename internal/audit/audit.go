@@ -165,7 +165,7 @@ func parseTime(params map[string][]string, name string, issues *fault.Issues) ti
 	}
 	t, err := time.Parse(time.RFC3339, value)
 	issues.Check(err == nil && t.Year() >= 1970 && t.Year() < 10_000, "/query/"+name, fault.IssueValue,
-		"%s must be a time such as 2026-11-16T00:00:00Z.", name)
+		"Must be a time such as 2026-11-16T00:00:00Z.")
 	return t
 }
 

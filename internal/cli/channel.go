@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,7 +18,9 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
+	"telapi/internal/config"
 	"telapi/internal/demo"
+	"telapi/internal/redisstore"
 )
 
 func (c *cli) channelOpenCommand() *cobra.Command {
@@ -27,7 +30,7 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 	endpointID := cmd.Flags().String("endpoint", "", "endpoint ID")
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: the endpoint's)")
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
-		a, err := app.OpenAdmin(ctx, c.cfg, c.Err)
+		a, err := app.OpenAdmin(ctx, c.cfg, c.Err, app.Existing)
 		if err != nil {
 			return nil, err
 		}
@@ -35,7 +38,7 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 		e, err := a.Endpoints.Store.Endpoint(ctx, *endpointID)
 		err = withID(err, "endpoint", *endpointID)
 		if err == nil && e.TeamID != *teamID {
-			err = fmt.Errorf("endpoint %s belongs to another team", *endpointID)
+			err = fmt.Errorf("endpoint %s belongs to another team than %s: telapi endpoint show %s prints its team", *endpointID, *teamID, *endpointID)
 		}
 		if err == nil && *profileFile != "" {
 			e.Profile, err = c.readProfile(ctx, *profileFile, false)
@@ -81,7 +84,9 @@ func (c *cli) channelTailCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "tail CHANNEL", Short: "Print the entries of a channel's runtime stream, oldest first",
 		Long: `Prints the entries of the runtime stream, starting with the oldest one kept, and exits after
 the newest. With --follow, it continues until Ctrl-C or the end of the channel. It neither
-claims the channel nor commits positions. A session's channel has the session's ID.`}
+claims the channel nor commits positions. A session's channel has the session's ID.
+An answer that is parked, because it arrived before those of earlier work items, is not on
+the stream yet; tail reports it on stderr.`}
 	from := cmd.Flags().String("from", "", "start at this entry ID")
 	follow := cmd.Flags().Bool("follow", false, "continue with new entries")
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
@@ -89,20 +94,23 @@ claims the channel nor commits positions. A session's channel has the session's 
 			return nil, c.usageError("invalid --from %q: use the ID of an entry, such as 12-1794804882000", *from)
 		}
 		last, err := c.printEntries(ctx, r, args[0], *from)
-		if err == nil && last == "" && *from == "" { // the ID may be mistyped
-			_, _ = fmt.Fprintf(c.Err, "channel %s has no entries: %s\n", args[0], howChannelsOpen)
-		}
-		if err != nil || !*follow {
+		if err != nil {
 			return nil, err
 		}
 		ch := r.Observe(args[0], cmp.Or(last, *from))
+		reported := map[string]bool{}
+		if err := c.printParked(ctx, ch, reported); err != nil || !*follow {
+			return nil, err
+		}
 		for {
-			delivery, err := ch.Receive(ctx)
-			switch {
-			case ctx.Err() != nil || errors.Is(err, callruntime.ErrEnded):
-				return nil, nil //nolint:nilerr // the end of the channel or Ctrl-C is success
-			case err == nil && delivery.Position != "":
-				err = c.printEntry(delivery)
+			receiving, cancel := context.WithTimeout(ctx, parkedInterval)
+			err := c.printUntil(receiving, ch)
+			cancel()
+			if ctx.Err() != nil || errors.Is(err, callruntime.ErrEnded) {
+				return nil, nil // the end of the channel or Ctrl-C is success
+			}
+			if err == nil {
+				err = c.printParked(ctx, ch, reported)
 			}
 			if err != nil {
 				return nil, err
@@ -110,6 +118,48 @@ claims the channel nor commits positions. A session's channel has the session's 
 		}
 	})
 	return cmd
+}
+
+// printUntil prints new entries until ctx ends.
+func (c *cli) printUntil(ctx context.Context, ch *callruntime.Channel) error {
+	for {
+		delivery, err := ch.Receive(ctx)
+		if err == nil && delivery.Position != "" { // not audio
+			err = c.printEntry(delivery)
+		}
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// parkedInterval is how often tail looks for parked answers. They are not on the
+// stream.
+const parkedInterval = time.Second
+
+// printParked prints the parked answers that are not reported yet to stderr.
+func (c *cli) printParked(ctx context.Context, ch *callruntime.Channel, reported map[string]bool) error {
+	items, err := ch.WorkItems(ctx)
+	if err != nil {
+		return fmt.Errorf("read work items: %w", err)
+	}
+	var open []string
+	for _, item := range items {
+		if !item.Parked && item.Scope == callruntime.ScopeWorkItem {
+			open = append(open, item.ID)
+		}
+	}
+	for _, item := range items {
+		if item.Parked && !reported[item.ID] {
+			reported[item.ID] = true
+			_, _ = fmt.Fprintf(c.Err, "%s the answer to work item %s (%s) waits for earlier work items. Open: %s\n",
+				c.paint(c.Err, yellow, "parked:"), item.ID, item.Kind, joinWords(open, "and"))
+		}
+	}
+	return nil
 }
 
 // printEntries prints the existing entries and returns the last position.
@@ -139,7 +189,8 @@ func (c *cli) printEntry(d callruntime.Delivery) error {
 		_, err := fmt.Fprintf(c.Out, `{"id":%q,%s`+"\n", d.Position, d.JSON[1:])
 		return err
 	}
-	_, err := fmt.Fprintf(c.Out, "%s  %-24s %s\n", time.UnixMilli(d.Entry.At).Format("15:04:05.000"), d.Position, entryTitle(d.Entry))
+	at := time.UnixMilli(d.Entry.At).Format("15:04:05.000")
+	_, err := fmt.Fprintf(c.Out, "%s  %-24s %s\n", c.paint(c.Out, faint, at), d.Position, entryTitle(d.Entry))
 	return err
 }
 
@@ -152,16 +203,13 @@ func (c *cli) channelSendCommand() *cobra.Command {
 		Example: `  telapi channel send ses_… --type chat --payload '{"text":"Good day"}'`}
 	messageType := cmd.Flags().String("type", "chat", "message type")
 	payload := cmd.Flags().String("payload", "", "JSON object with the content")
+	oneOf(cmd, "type", slices.DeleteFunc(slices.Clone(wire.MessageTypes), func(t wire.MessageType) bool {
+		p, _ := (&wire.ChannelMessage{Type: t}).Payload()
+		return p == nil
+	}))
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
 		message := wire.ChannelMessage{Type: wire.MessageType(*messageType)}
 		content, _ := message.Payload()
-		if content == nil {
-			types := slices.DeleteFunc(slices.Clone(wire.MessageTypes), func(t wire.MessageType) bool {
-				p, _ := (&wire.ChannelMessage{Type: t}).Payload()
-				return p == nil
-			})
-			return nil, c.usageError("invalid --type %q: use %s", *messageType, orList(types))
-		}
 		*content = jsontext.Value(*payload)
 		if !content.IsValid() || content.Kind() != '{' {
 			return nil, c.usageError(`invalid --payload %q: use a JSON object such as {"text":"Good day"}`, *payload)
@@ -190,27 +238,23 @@ func (c *cli) callbackIssueCommand() *cobra.Command {
 a result. The URL uses PUBLIC_URL, or TELAPI_HOST and TELAPI_PORT: set them as for the server.`,
 		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
 	channelID := cmd.Flags().String("channel", "", "channel ID")
-	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))
+	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+joinWords(wire.WorkItemKinds, "or"))
 	scope := cmd.Flags().String("scope", string(callruntime.ScopeWorkItem), "work_item: valid for one callback; channel: valid for any number")
 	ttl := cmd.Flags().Duration("ttl", callruntime.DefaultTTL, "time until the work item expires")
+	oneOf(cmd, "kind", wire.WorkItemKinds)
+	oneOf(cmd, "scope", []callruntime.Scope{callruntime.ScopeWorkItem, callruntime.ScopeChannel})
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, _ []string) (any, error) {
-		if err := checkFlag(c, "kind", *kind, wire.WorkItemKinds); err != nil {
-			return nil, err
-		}
-		if err := checkFlag(c, "scope", *scope, []callruntime.Scope{callruntime.ScopeWorkItem, callruntime.ScopeChannel}); err != nil {
-			return nil, err
-		}
 		if err := c.checkChannelID(*channelID); err != nil {
 			return nil, err
 		}
 		if *ttl < time.Millisecond || *ttl > callruntime.MaxTTL {
-			return nil, c.usageError("invalid --ttl %s: use a duration from 1ms to %s", *ttl, callruntime.MaxTTL)
+			return nil, c.usageError("invalid --ttl %q: use a duration from 1ms to %s", *ttl, callruntime.MaxTTL)
 		}
 		item, err := r.Observe(*channelID, "").Await(ctx, callruntime.AwaitOptions{
 			Kind: wire.WorkItemKind(*kind), Scope: callruntime.Scope(*scope), TTL: *ttl,
 		})
 		if err != nil {
-			return nil, err
+			return nil, withChannelID(err, *channelID)
 		}
 		url := c.baseURL() + item.Path
 		err = c.print(struct {
@@ -242,4 +286,9 @@ func sampleBody(kind wire.WorkItemKind, channelID string) string {
 	default:
 		return fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hello"}}}]}}`, channelID)
 	}
+}
+
+func channelIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string, error) {
+	channels, err := app.ListChannels(ctx, cfg, io.Discard)
+	return describe(channels, func(c redisstore.ChannelInfo) (id, description string) { return c.ID, c.State }), err
 }

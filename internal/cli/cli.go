@@ -7,17 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/user"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"telapi/callruntime"
-	"telapi/callruntime/wire"
 	"telapi/internal/app"
 	"telapi/internal/audit"
 	"telapi/internal/config"
@@ -62,11 +60,7 @@ func Run(ctx context.Context, console Console) int {
 	case errors.Is(err, errReported):
 		return exitFailed
 	case !c.running:
-		_, _ = fmt.Fprintln(c.Err, "telapi:", err)
-		if !cmd.HasSubCommands() {
-			_, _ = fmt.Fprintln(c.Err, "Usage:", cmd.UseLine())
-		}
-		_, _ = fmt.Fprintf(c.Err, "See '%s --help'.\n", cmd.CommandPath())
+		c.printUsageError(cmd, err)
 		return exitUsage
 	}
 	c.printError(err)
@@ -96,6 +90,13 @@ Configure it with environment variables; see docs/configuration.md.`,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(root *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(root, args[0])
+			}
+			return root.Help()
+		},
 	}
 	root.SetArgs(c.Args)
 	root.SetIn(c.In)
@@ -103,6 +104,7 @@ Configure it with environment variables; see docs/configuration.md.`,
 	root.SetErr(c.Err)
 	root.SetVersionTemplate("telapi {{.Version}}\n") // same output as telapi version
 	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(helpCommand())
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON to stdout, one object per line")
 	for _, g := range []struct {
 		title    string
@@ -124,66 +126,14 @@ Configure it with environment variables; see docs/configuration.md.`,
 			root.AddCommand(cmd)
 			for _, command := range append(cmd.Commands(), cmd) {
 				requireUse(command)
+				c.addCompletion(command)
 			}
 		}
 	}
+	root.InitDefaultCompletionCmd()
+	completion, _, _ := root.Find([]string{"completion"})
+	completion.Args, completion.RunE = cobra.ArbitraryArgs, requireSubcommand
 	return root
-}
-
-// requireUse makes a command require the arguments and flags of its Use line. Words
-// before the first flag are arguments. Flags in brackets are optional.
-func requireUse(cmd *cobra.Command) {
-	var names []string // of the arguments
-	inFlags := false
-	for _, word := range strings.Fields(cmd.Use)[1:] {
-		inFlags = inFlags || word[0] == '-' || word[0] == '['
-		if flag, required := strings.CutPrefix(word, "--"); required {
-			if err := cmd.MarkFlagRequired(flag); err != nil {
-				panic(err) // the flag does not exist
-			}
-		} else if !inFlags {
-			names = append(names, word)
-		}
-	}
-	if cmd.Args != nil {
-		return
-	}
-	cmd.Args = func(_ *cobra.Command, args []string) error {
-		switch {
-		case len(args) < len(names):
-			return fmt.Errorf("missing argument %s", names[len(args)])
-		case len(args) > len(names):
-			return fmt.Errorf("unexpected argument %q", args[len(names)])
-		}
-		return nil
-	}
-}
-
-// flagError replaces the parser's text for an invalid value.
-func flagError(_ *cobra.Command, err error) error {
-	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
-	if !ok {
-		return err
-	}
-	hint := map[string]string{"duration": "a duration such as 60s or 1m", "int64": "an integer", "bool": "true or false"}[invalid.GetFlag().Value.Type()]
-	return fmt.Errorf("invalid --%s %q: use %s", invalid.GetFlag().Name, invalid.GetValue(), hint)
-}
-
-// group returns a command that only has subcommands.
-func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	var names []string
-	for _, c := range commands {
-		names = append(names, c.Name())
-	}
-	g := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("unknown subcommand %q: use %s", args[0], orList(names))
-			}
-			return fmt.Errorf("missing subcommand: use %s", orList(names))
-		}}
-	g.AddCommand(commands...)
-	return g
 }
 
 // runE is the type of cobra.Command.RunE.
@@ -208,7 +158,7 @@ func (c *cli) withConfig(body func(ctx context.Context, args []string) (any, err
 		var warnings []config.Warning
 		c.cfg, warnings, err = config.Load(c.Env, config.Tool)
 		for _, w := range warnings {
-			_, _ = fmt.Fprintln(c.Err, "warning:", w)
+			c.printWarning("%s", w)
 		}
 		if err != nil {
 			return nil, err
@@ -217,10 +167,18 @@ func (c *cli) withConfig(body func(ctx context.Context, args []string) (any, err
 	})
 }
 
-// withAdmin is run for a command that needs the stores.
-func (c *cli) withAdmin(body func(ctx context.Context, a *app.Admin, args []string) (any, error)) runE {
+// adminBody is the body of a command that needs the stores.
+type adminBody = func(ctx context.Context, a *app.Admin, args []string) (any, error)
+
+// withAdmin is run for a command that needs existing stores.
+func (c *cli) withAdmin(body adminBody) runE { return c.openAdmin(app.Existing, body) }
+
+// withSetup is withAdmin for a command that creates the database if there is none.
+func (c *cli) withSetup(body adminBody) runE { return c.openAdmin(app.Create, body) }
+
+func (c *cli) openAdmin(mode app.OpenMode, body adminBody) runE {
 	return c.withConfig(func(ctx context.Context, args []string) (any, error) {
-		a, err := app.OpenAdmin(ctx, c.cfg, c.Err)
+		a, err := app.OpenAdmin(ctx, c.cfg, c.Err, mode)
 		if err != nil {
 			return nil, err
 		}
@@ -251,21 +209,30 @@ func (c *cli) withRuntime(body func(ctx context.Context, r *callruntime.Runtime,
 		}
 		defer r.Close()
 		result, err := body(ctx, r, args)
-		if errors.Is(err, callruntime.ErrNotFound) {
-			err = fmt.Errorf("%w: %s", err, howChannelsOpen)
+		if len(args) > 0 {
+			err = withChannelID(err, args[0])
 		}
 		return result, err
 	})
 }
 
-// howChannelsOpen is a hint for people whose channel does not exist.
-const howChannelsOpen = "a session's channel is opened when its browser connects; open one without a session with telapi channel open"
+// withChannelID adds the ID and a hint to ErrNotFound.
+func withChannelID(err error, id string) error {
+	if !errors.Is(err, callruntime.ErrNotFound) {
+		return err
+	}
+	return fmt.Errorf("channel %s not found: telapi channel list shows the live ones. A session's channel is opened when its browser connects; telapi channel open opens one without a session", id)
+}
 
 // readFile reads a file, or standard input if name is "-". It returns when ctx ends,
 // even if it waits for input from a terminal.
 func (c *cli) readFile(ctx context.Context, name string) ([]byte, error) {
 	if name != "-" {
-		return os.ReadFile(name)
+		content, err := os.ReadFile(name)
+		if failure, ok := errors.AsType[*fs.PathError](err); ok {
+			err = fmt.Errorf("cannot read %s: %w", name, failure.Err)
+		}
+		return content, err
 	}
 	var content []byte
 	var err error
@@ -282,54 +249,23 @@ func (c *cli) readFile(ctx context.Context, name string) ([]byte, error) {
 	}
 }
 
-// usageError returns a usage error that a command's body has detected.
-func (c *cli) usageError(format string, args ...any) error {
-	c.running = false
-	return fmt.Errorf(format, args...)
-}
-
-// checkChannelID returns a usage error if a channel ID is invalid.
-func (c *cli) checkChannelID(id string) error {
-	if wire.ValidID(id) {
-		return nil
-	}
-	return c.usageError("invalid channel ID %q: use 1 to 128 letters, digits and . _ : -", id)
-}
-
-// checkFlag returns a usage error if value is not one of the allowed values.
-func checkFlag[S ~string](c *cli, name, value string, allowed []S) error {
-	if slices.Contains(allowed, S(value)) {
-		return nil
-	}
-	return c.usageError("invalid --%s %q: use %s", name, value, orList(allowed))
-}
-
-// orList joins values as in "a, b or c".
-func orList[S ~string](values []S) string {
-	list := fault.Join(values)
-	if comma := strings.LastIndex(list, ", "); comma >= 0 {
-		list = list[:comma] + " or " + list[comma+2:]
-	}
-	return list
-}
-
 // printError prints an error with all its issues and its cause.
 func (c *cli) printError(err error) {
 	failure, ok := errors.AsType[*fault.Error](err)
 	if !ok || failure.Code == fault.Internal {
-		_, _ = fmt.Fprintln(c.Err, "telapi:", err)
+		c.printProblem("%v", err)
 		return
 	}
 	// Print the operation and the public text without the error code.
 	operation, _, _ := strings.Cut(err.Error(), string(failure.Code))
 	issues, _ := failure.Details.([]fault.Issue)
 	if len(issues) == 0 {
-		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", operation, failure.Message)
+		c.printProblem("%s%s", operation, failure.Message)
 	}
 	for _, i := range issues {
-		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", operation, strings.TrimPrefix(i.String(), "/"))
+		c.printProblem("%s%s", operation, i)
 	}
-	if failure.Cause != nil {
+	if failure.Cause != nil && len(issues) == 0 {
 		_, _ = fmt.Fprintf(c.Err, "  (%v)\n", failure.Cause)
 	}
 }

@@ -7,18 +7,13 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
+	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/page"
 )
 
-// convert converts strings to another string type.
-func convert[S ~string](values []string) []S {
-	converted := make([]S, len(values))
-	for i, value := range values {
-		converted[i] = S(value)
-	}
-	return converted
-}
+// endpointNames are the flags that set the members of an endpoint.
+var endpointNames = map[string]string{"/name": "--name", "/modes": "--mode", "/origins": "--origin"}
 
 func (c *cli) endpointCommand() *cobra.Command {
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List endpoints"}
@@ -51,6 +46,7 @@ func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*end
 	f := cmd.Flags()
 	name := f.String("name", "", "name of the endpoint")
 	modes := f.StringArray("mode", nil, "allowed session mode: webrtc, audio or chat (repeatable)")
+	oneOf(cmd, "mode", endpoint.Modes)
 	origins := f.StringArray("origin", nil, "web origin that may open sockets, such as https://shop.example (repeatable)")
 	profileFile := f.String("profile", "", "JSON file with the gateway profile")
 	strict := strictFlag(cmd)
@@ -91,7 +87,8 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, withID(err, "team", *teamID)
 		}
-		return a.Endpoints.Create(ctx, e)
+		e, err = a.Endpoints.Create(ctx, e)
+		return e, withFlags(cmd, err, endpointNames)
 	})
 	return cmd
 }
@@ -113,7 +110,7 @@ func (c *cli) endpointUpdateCommand() *cobra.Command {
 			apply(e)
 			return nil
 		})
-		return e, withID(err, "endpoint", args[0])
+		return e, withFlags(cmd, withID(err, "endpoint", args[0]), endpointNames)
 	})
 	return cmd
 }
@@ -124,4 +121,16 @@ func deleted(id string) any {
 		ID    string `json:"id"`
 		State string `json:"state"`
 	}{id, "deleted"}
+}
+
+// endpointIDs returns the endpoints of the team in the flag --team, or all.
+func endpointIDs(ctx context.Context, cfg config.Config, cmd *cobra.Command) ([]string, error) {
+	teamID := ""
+	if f := cmd.Flags().Lookup("team"); f != nil {
+		teamID = f.Value.String()
+	}
+	return fromStore(ctx, cfg, func(a *app.Admin) ([]endpoint.Endpoint, error) {
+		return a.Endpoints.Store.Endpoints(ctx, teamID, page.All)
+	},
+		func(e endpoint.Endpoint) (id, description string) { return e.ID, e.Name })
 }

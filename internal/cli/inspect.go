@@ -3,18 +3,14 @@ package cli
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"telapi/internal/app"
 	"telapi/internal/fault"
@@ -39,59 +35,60 @@ func (c *cli) configCommand() *cobra.Command {
 func (c *cli) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "doctor", Short: "Check the configuration and the services it refers to",
 		Long: `Checks what 'telapi serve' would use in this environment: configuration values, deprecated
-variables, the JWT secret, the database and its schema, the key-value store and the rate
-limits stored in it, the media service and speech providers. It changes nothing and exits
+variables, the JWT secret, the server on this machine, the database and its schema, the
+key-value store and the rate limits stored in it, the media service, speech providers, and
+STUN and TURN servers. If JWT_SECRET is not set and 'telapi dev' has run in DATA_DIR, it
+checks what that uses.
+
+Something that is not configured is a warning with the remedy. It changes nothing and exits
 with 1 if a check fails.`}
 	fingerprint := cmd.Flags().String("jwt-fingerprint", "", "fingerprint of the console's JWT secret, from its log or doctor output")
 	cmd.RunE = c.run(func(ctx context.Context, _ []string) (_ any, err error) {
+		var passed, warnings, failed int
 		for _, finding := range app.Diagnose(ctx, c.Env, *fingerprint, c.Err) {
-			mark := "ok  "
+			mark := c.paint(c.Out, green, "ok  ")
 			switch {
 			case !finding.OK:
-				mark, err = "FAIL", errReported
+				mark, failed = c.paint(c.Out, red, "FAIL"), failed+1
 			case finding.Warning:
-				mark = "warn"
+				mark, warnings = c.paint(c.Out, yellow, "warn"), warnings+1
+			default:
+				passed++
 			}
 			text := fmt.Sprintf("%s  %-16s %s", mark, finding.Check, finding.Text)
 			if err := c.printAs(finding, func(w io.Writer) { writeRow(w, text) }); err != nil {
 				return nil, err
 			}
 		}
-		return nil, err
+		if !c.json {
+			_, _ = fmt.Fprintf(c.Out, "\nPassed: %d. Warnings: %d. Failed: %d.\n", passed, warnings, failed)
+		}
+		if failed > 0 {
+			return nil, errReported
+		}
+		return nil, nil
 	})
 	return cmd
 }
 
 func (c *cli) healthCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "health", Short: "Print the health of the server on this machine",
+	cmd := &cobra.Command{Use: "health", SuggestFor: []string{"status", "ping"}, Short: "Print the health of the server on this machine",
 		Long: `Requests /health of the API server on TELAPI_HOST and TELAPI_PORT, or with --media of the
 media service on MEDIA_HOST and MEDIA_PORT, prints the response and exits with 1 if the
 server is not healthy. Use it for health checks in containers without curl.`}
 	media := cmd.Flags().Bool("media", false, "check the media service")
 	cmd.RunE = c.withConfig(func(ctx context.Context, _ []string) (any, error) {
-		host, port, scheme := c.cfg.Host, c.cfg.Port, c.cfg.APIScheme()
-		if *media {
-			host, port, scheme = c.cfg.MediaHost, c.cfg.MediaPort, "http"
-			if c.cfg.MediaTLSCertFile != "" {
-				scheme = "https"
+		url, status, body, err := app.CheckHealth(ctx, c.cfg, *media)
+		if err != nil {
+			name, command := "TELAPI", "telapi serve or telapi dev"
+			if *media {
+				name, command = "MEDIA", "telapi media"
 			}
+			return nil, fmt.Errorf("no server at %s: %w. Start it with %s, or set %s_HOST and %s_PORT as for the server", url, app.Reason(err), command, name, name)
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(cmp.Or(host, "127.0.0.1"), strconv.Itoa(port))+"/health", nil)
-		if err != nil {
-			return nil, fmt.Errorf("check health: %w", err)
-		}
-		// The certificate is for the public name, and the connection does not leave the machine.
-		client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{
-			DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // loopback
-		resp, err := client.Do(req)
-		if err != nil {
-			return nil, fmt.Errorf("check health: %w", err)
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 		_, _ = fmt.Fprintf(c.Out, "%s\n", body)
-		if err == nil && resp.StatusCode != http.StatusOK {
-			err = fmt.Errorf("not healthy: status %d", resp.StatusCode)
+		if status != http.StatusOK {
+			err = fmt.Errorf("%s is not healthy: status %d", url, status)
 		}
 		return nil, err
 	})
@@ -101,7 +98,7 @@ server is not healthy. Use it for health checks in containers without curl.`}
 func (c *cli) usageCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "usage TEAM", Short: "Show the speech usage of a team",
 		Example: "  telapi usage tm_… --from 2026-10-01 --interval month --group-by voice"}
-	flags := map[string]*pflag.Flag{} // by query parameter
+	flags := map[string]string{} // by query parameter
 	for _, f := range []struct{ flag, param, description string }{
 		{"from", "from", "first day in UTC (default: first day of the month)"},
 		{"to", "to", "last day in UTC (default: today)"},
@@ -109,18 +106,20 @@ func (c *cli) usageCommand() *cobra.Command {
 		{"group-by", "groupBy", "provider, voice, model or endpoint"},
 	} {
 		cmd.Flags().String(f.flag, "", f.description)
-		flags[f.param] = cmd.Flags().Lookup(f.flag)
+		flags["/query/"+f.param] = "--" + f.flag
 	}
+	oneOf(cmd, "interval", usage.Intervals)
+	oneOf(cmd, "group-by", usage.Groups)
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		params := map[string][]string{}
-		for name, f := range flags {
-			if value := f.Value.String(); value != "" {
-				params[name] = []string{value}
+		for path, flag := range flags {
+			if value := cmd.Flags().Lookup(strings.TrimPrefix(flag, "--")).Value.String(); value != "" {
+				params[strings.TrimPrefix(path, "/query/")] = []string{value}
 			}
 		}
 		query, err := usage.ParseQuery(args[0], params, time.Now())
 		if err != nil {
-			return nil, withFlags(err, flags)
+			return nil, withFlags(cmd, err, flags)
 		}
 		report, err := a.Usage.Summary(ctx, query)
 		if err == nil && len(report.Buckets) == 0 {
@@ -141,23 +140,8 @@ func withID(err error, kind, id string) error {
 	if !fault.Is(err, fault.NotFound) {
 		return err
 	}
-	return fmt.Errorf("%s %s not found", kind, printable(redact.Text(id)))
-}
-
-// withFlags reports the issues of query parameters as issues of the flags that set
-// them.
-func withFlags(err error, flags map[string]*pflag.Flag) error {
-	failure := fault.From(err)
-	issues, _ := failure.Details.([]fault.Issue)
-	var list []fault.Issue
-	for _, i := range issues {
-		if f := flags[strings.TrimPrefix(i.Path, "/query/")]; f != nil {
-			reason := strings.ToLower(i.Message[:1]) + strings.TrimSuffix(i.Message[1:], ".")
-			i.Path, i.Message = "", fmt.Sprintf("invalid --%s %q: %s", f.Name, f.Value, reason)
-		}
-		list = append(list, i)
-	}
-	return failure.WithDetails(list)
+	group := map[string]string{"API key": "key"}[kind]
+	return fmt.Errorf("%s %s not found: telapi %s list shows all", kind, printable(redact.Text(id)), cmp.Or(group, kind))
 }
 
 func printUsage(w io.Writer, summary usage.Summary) {

@@ -31,9 +31,10 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 	tierName := cmd.Flags().String("tier", "", "api, webhook or auth")
 	maxRequests := cmd.Flags().Int64("max", 0, "requests per window and client address")
 	window := cmd.Flags().Duration("window", 0, "length of the window, such as 1m (default: unchanged)")
-	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
-		if err := checkFlag(c, "tier", *tierName, ratelimit.Tiers); err != nil {
-			return nil, err
+	oneOf(cmd, "tier", ratelimit.Tiers)
+	cmd.RunE = c.withSetup(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+		if cmd.Flags().Changed("window") && (*window < ratelimit.MinWindow || *window > ratelimit.MaxWindow) {
+			return nil, c.usageError("invalid --window %q: use a duration from %s to %s", *window, ratelimit.MinWindow, ratelimit.MaxWindow)
 		}
 		tier := ratelimit.Tier(*tierName)
 		err := a.Limits.Change(ctx, func(limits ratelimit.Limits) (ratelimit.Limits, error) {
@@ -44,7 +45,7 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 			return limits.With(tier, changed)
 		})
 		if err != nil {
-			return nil, err
+			return nil, withFlags(cmd, err, map[string]string{"/tiers/" + *tierName + "/max": "--max"})
 		}
 		return nil, c.printLimits(a)
 	})

@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"telapi/callruntime/wire"
@@ -14,6 +17,7 @@ import (
 	"telapi/internal/bot"
 	"telapi/internal/command"
 	"telapi/internal/endpoint"
+	"telapi/internal/fault"
 	"telapi/internal/strictjson"
 )
 
@@ -27,13 +31,11 @@ is needed.
 COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply as on the server.`,
 		Example: "  telapi callback lint answer.json --profile profile.json"}
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: no command is allowed)")
-	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))
+	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+joinWords(wire.WorkItemKinds, "or"))
 	channelID := cmd.Flags().String("channel", "", "channel ID (default: the one in the body)")
+	oneOf(cmd, "kind", wire.WorkItemKinds)
 	strict := strictFlag(cmd)
 	cmd.RunE = c.withConfig(func(ctx context.Context, args []string) (any, error) {
-		if err := checkFlag(c, "kind", *kind, wire.WorkItemKinds); err != nil {
-			return nil, err
-		}
 		platform, err := app.PlatformPolicy(c.cfg)
 		if err != nil {
 			return nil, err
@@ -53,7 +55,7 @@ COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply a
 		}
 		result, err := bot.Try(wire.WorkItemKind(*kind), body, *channelID, command.NewPolicy(profile, platform), time.Now())
 		if err != nil {
-			c.printError(fmt.Errorf("%s: %w", args[0], err))
+			c.printError(inFile(args[0], body, err))
 			return nil, errReported // an invalid body is the result of the check, not wrong usage
 		}
 		if err := c.warn(args[0], result.Warnings, *strict); err != nil {
@@ -75,7 +77,7 @@ func strictFlag(cmd *cobra.Command) *bool {
 // warn prints warnings to standard error. They are an error if strict is set.
 func (c *cli) warn(file string, warnings []strictjson.Warning, strict bool) error {
 	for _, w := range warnings {
-		_, _ = fmt.Fprintf(c.Err, "warning: %s: %s\n", file, printable(w.String()))
+		c.printWarning("%s: %s", file, printable(w.String()))
 	}
 	if strict && len(warnings) > 0 {
 		return fmt.Errorf("%s: warnings are errors with --strict", file)
@@ -87,10 +89,25 @@ func (c *cli) warn(file string, warnings []strictjson.Warning, strict bool) erro
 func (c *cli) readProfile(ctx context.Context, file string, strict bool) (profile wire.GatewayProfile, err error) {
 	raw, err := c.readFile(ctx, file)
 	if err != nil {
-		return profile, fmt.Errorf("read profile: %w", err)
+		return profile, err
 	}
 	if profile, err = endpoint.ParseProfile(raw); err != nil {
-		return profile, fmt.Errorf("%s: %w", file, err)
+		return profile, inFile(file, raw, err)
 	}
 	return profile, c.warn(file, command.LintProfile(raw, ""), strict)
+}
+
+// inFile adds the file to an error in its content, and the line of a syntax error.
+func inFile(file string, content []byte, err error) error {
+	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
+	if !ok {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	before := content[:min(int(syntax.ByteOffset), len(content))]
+	line, column := 1+bytes.Count(before, []byte("\n")), len(before)-bytes.LastIndexByte(before, '\n')
+	problem := "syntax error"
+	if errors.Is(err, jsontext.ErrDuplicateName) {
+		problem = "duplicate name"
+	}
+	return fault.New(fault.Validation, "%s is not valid JSON: %s at line %d, column %d", file, problem, line, column)
 }

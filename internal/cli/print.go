@@ -40,7 +40,8 @@ func (c *cli) print(v any) error {
 	if !isTable {
 		t.rows = []any{v}
 	}
-	w := tabwriter.NewWriter(c.Out, 0, 4, 2, ' ', 0)
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
 	switch {
 	case c.json || !isTable:
 	case len(t.rows) == 0:
@@ -69,7 +70,11 @@ func (c *cli) print(v any) error {
 			writeRow(w, cells...)
 		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(c.Out, c.paintRows(text.String(), isTable))
+	return err
 }
 
 // printAs is print for a result with its own text format.

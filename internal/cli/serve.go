@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -22,8 +21,9 @@ import (
 
 func (c *cli) serveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "serve",
-		Short: "Run the API server",
+		Use:        "serve",
+		Short:      "Run the API server",
+		SuggestFor: []string{"start"},
 		Long: `Runs the API server until SIGTERM or Ctrl-C and then shuts down gracefully: /health returns
 503, running requests finish within SHUTDOWN_TIMEOUT, and the process exits. It exits up to
 eight seconds later if a store or the collector hangs. A second signal exits immediately.
@@ -119,8 +119,9 @@ const (
 
 func (c *cli) devCommand() *cobra.Command {
 	dev := &cobra.Command{
-		Use:   "dev",
-		Short: "Run everything with embedded stores and a demo team",
+		Use:        "dev",
+		Short:      "Run everything with embedded stores and a demo team",
+		SuggestFor: []string{"run", "start", "up"},
 		Long: `Runs the service without any setup: SQLite and an embedded key-value store in DATA_DIR,
 a media service on MEDIA_PORT (unless TTS_MEDIA_CACHE_BASE_URL is set), a demo team with an
 endpoint and an API key with all scopes, the playground, and a demo call runtime and bot.
@@ -130,8 +131,10 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 	}
 	noDemo := dev.Flags().Bool("no-demo", false, "do not start the demo runtime and bot, so that you can connect your own runtime")
 	bot := dev.Flags().String("bot", "", "URL of your bot on this machine, such as http://127.0.0.1:8080/; it answers instead of the demo bot")
-	dev.MarkFlagsMutuallyExclusive("no-demo", "bot")
 	dev.RunE = c.run(func(ctx context.Context, _ []string) (_ any, err error) {
+		if *noDemo && *bot != "" {
+			return nil, c.usageError("use either --no-demo or --bot: without the demo, no bot answers")
+		}
 		if err := c.checkBotURL(*bot); err != nil {
 			return nil, err
 		}
@@ -142,9 +145,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLPEndpoint == "" {
 			cfg.OTelEnabled = false // avoids the message that nothing is exported
 		}
-		if _, err := exec.LookPath("espeak-ng"); err == nil && !cfg.IsSet("SPEECH_PROVIDERS") {
-			cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...)
-		}
+		app.AddDevelopmentSpeech(&cfg)
 		cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
 		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: true, DemoBot: !*noDemo, BotURL: *bot}
 		if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {

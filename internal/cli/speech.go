@@ -8,17 +8,18 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"telapi/internal/app"
+	"telapi/internal/auth"
 	"telapi/internal/fault"
 	"telapi/internal/sleep"
 	"telapi/internal/speech"
@@ -35,7 +36,8 @@ func (c *cli) speechWarmCommand() *cobra.Command {
 		Long: `Reads texts from a file, or from standard input if the name is -, one per line: plain text,
 or a JSON object as for POST /api/v1/runtime/speech, whose members override the flags.
 Cached texts are not synthesized again, so you can repeat the command. It needs a running
-server and an API key with the scope CREATE_SPEECH.`,
+server and an API key with the scope CREATE_SPEECH. A --voice that the provider does not
+have is an error; if the provider does not list its voices, the voice is not checked.`,
 		Example: `  telapi speech warm prompts.txt --key @key.txt --voice alloy
   echo '{"text":"Guten Tag","voice":"de","provider":"espeak"}' | telapi speech warm - --key tk_…`}
 	f := cmd.Flags()
@@ -45,16 +47,24 @@ server and an API key with the scope CREATE_SPEECH.`,
 	for _, name := range []string{"voice", "model", "provider", "encoding"} {
 		defaults[name] = f.String(name, "", "default "+name)
 	}
+	offer(cmd, "provider", []string{"espeak", "openai", "tone"})
+	oneOf(cmd, "encoding", speech.Encodings)
 	cmd.RunE = c.withConfig(func(ctx context.Context, args []string) (any, error) {
 		if *url == "" {
 			*url = c.baseURL()
 		}
+		if !strings.HasPrefix(*url, "http://") && !strings.HasPrefix(*url, "https://") {
+			return nil, c.usageError("invalid --url %q: use a URL such as http://localhost:3001", *url)
+		}
 		if file, ok := strings.CutPrefix(*key, "@"); ok {
-			content, err := os.ReadFile(file)
+			content, err := c.readFile(ctx, file)
 			if err != nil {
-				return nil, fmt.Errorf("read key: %w", err)
+				return nil, err
 			}
 			*key = strings.TrimSpace(string(content))
+		}
+		if !auth.ValidKey(*key) {
+			return nil, c.usageError("invalid --key: it does not have the form tk_<id>_<secret>. Use a key as telapi key create prints it, or @FILE")
 		}
 		params := map[string]any{}
 		for name, value := range defaults {
@@ -70,7 +80,13 @@ server and an API key with the scope CREATE_SPEECH.`,
 			Timeout:       2 * time.Minute,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // do not send the key elsewhere
 		}
-		return nil, c.warm(ctx, requests, &speechClient{strings.TrimRight(*url, "/") + speech.Route, *key, client})
+		server := &speechClient{strings.TrimRight(*url, "/"), *key, client}
+		if *defaults["voice"] != "" {
+			if err := c.checkVoice(ctx, server, *defaults["provider"], *defaults["voice"]); err != nil {
+				return nil, err
+			}
+		}
+		return nil, c.warm(ctx, requests, server)
 	})
 	return cmd
 }
@@ -89,7 +105,7 @@ func (r warmRequest) failed(reason string) warmResult {
 func (c *cli) readWarmRequests(ctx context.Context, name string, params map[string]any) (list []warmRequest, err error) {
 	content, err := c.readFile(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("read texts: %w", err)
+		return nil, err
 	}
 	for i, line := range strings.Split(string(content), "\n") {
 		if line = strings.TrimSpace(line); line == "" {
@@ -99,11 +115,11 @@ func (c *cli) readWarmRequests(ctx context.Context, name string, params map[stri
 		if line[0] != '{' {
 			request["text"] = line
 		} else if json.Unmarshal([]byte(line), &request) != nil {
-			return nil, fmt.Errorf(`line %d is not valid JSON: use an object such as {"text":"Hello"}`, i+1)
+			return nil, c.usageError(`%s: line %d is not valid JSON: use text, or an object such as {"text":"Hello"}`, name, i+1)
 		}
 		body, err := json.Marshal(request)
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", i+1, err)
+			return nil, fmt.Errorf("%s: line %d: %w", name, i+1, err)
 		}
 		list = append(list, warmRequest{i + 1, body})
 	}
@@ -122,8 +138,7 @@ type warmResult struct {
 // one line per request.
 func (c *cli) warm(ctx context.Context, requests []warmRequest, client *speechClient) error {
 	const clearLine = "\r\x1b[K"
-	file, isFile := c.Out.(*os.File)
-	showBar := isFile && !c.json && isatty.IsTerminal(file.Fd())
+	showBar := !c.json && isTerminal(c.Out)
 	var mu sync.Mutex
 	done, count := 0, map[string]int{} // number of results, in total and by status
 	report := func(r warmResult) error {
@@ -188,7 +203,7 @@ func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResul
 		case err == nil:
 			status := map[bool]string{true: "cached", false: "created"}[response.Cached]
 			return warmResult{Line: r.line, Response: response, status: status}, nil
-		case !rejected, failure.Code == fault.Unauthorized, failure.Code == fault.Forbidden:
+		case !rejected:
 			return warmResult{}, err
 		case failure.RetryAfter == 0, failure.RetryAfter > warmMaxWait, attempt == warmAttempts:
 			return r.failed(failure.Message), nil
@@ -201,29 +216,72 @@ func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResul
 
 // post returns the server's response. An error response is a *fault.Error.
 func (s *speechClient) post(ctx context.Context, body []byte) (*speech.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
+	response := &speech.Response{}
+	err := s.do(ctx, http.MethodPost, body, response)
+	response.Audio = nil // not printed
+	return response, err
+}
+
+// do sends a request and decodes its response. An error response is a *fault.Error.
+func (s *speechClient) do(ctx context.Context, method string, body []byte, response any) error {
+	req, err := http.NewRequestWithContext(ctx, method, s.url+speech.Route, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("request speech: %w", err)
+		return fmt.Errorf("request speech: %w", err)
 	}
-	req.Header.Set("Content-Type", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	req.Header.Set("X-API-Key", s.key)
 	resp, err := s.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("request speech: %w; check --url", err)
+		return fmt.Errorf("no server at %s: %w. Start it with telapi serve or telapi dev, or set --url", s.url, app.Reason(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
-		response := &speech.Response{}
 		if err := json.UnmarshalRead(resp.Body, response); err != nil {
-			return nil, fmt.Errorf("read speech response: %w", err)
+			return fmt.Errorf("%s did not return JSON, so it is not a telapi server: check --url", s.url)
 		}
-		response.Audio = nil // not printed
-		return response, nil
+		return nil
 	}
 	var envelope fault.Envelope
 	if json.UnmarshalRead(resp.Body, &envelope) != nil || envelope.Error.Code == "" {
-		return nil, fmt.Errorf("%s returned status %d, but is not a telapi server: check --url", s.url, resp.StatusCode)
+		return fmt.Errorf("%s returned status %d, but is not a telapi server: check --url", s.url, resp.StatusCode)
+	}
+	if envelope.Error.Code == fault.Unauthorized {
+		return fmt.Errorf("%s rejects the API key %s: it is unknown, revoked or expired. telapi key list shows the keys of the server in DATA_DIR or DATABASE_URL", s.url, auth.KeyID(s.key))
+	}
+	if envelope.Error.Code == fault.Forbidden {
+		return fmt.Errorf("%s rejects the API key %s: it does not have the scope CREATE_SPEECH. Create one with telapi key create --team TEAM --scope CREATE_SPEECH", s.url, auth.KeyID(s.key))
 	}
 	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
-	return nil, fault.New(envelope.Error.Code, "%s", envelope.Error.Message).WithRetryAfter(time.Duration(seconds) * time.Second)
+	return fault.New(envelope.Error.Code, "%s", envelope.Error.Message).WithRetryAfter(time.Duration(seconds) * time.Second)
+}
+
+// checkVoice returns a usage error if the provider does not have the voice. It warns
+// if the provider does not list its voices.
+func (c *cli) checkVoice(ctx context.Context, server *speechClient, provider, voice string) error {
+	var list struct {
+		Providers []speech.ProviderInfo `json:"providers"`
+	}
+	if err := server.do(ctx, http.MethodGet, nil, &list); err != nil {
+		failure, rejected := errors.AsType[*fault.Error](err)
+		if !rejected {
+			return err
+		}
+		c.printWarning("--voice %q is not checked: %s", voice, failure.Message)
+	}
+	for _, p := range list.Providers {
+		if provider != "" && p.Name != provider {
+			continue
+		}
+		base, _, _ := strings.Cut(voice, "+") // a variant, as in de+f3
+		switch {
+		case len(p.Voices) == 0:
+			c.printWarning("--voice %q is not checked: the provider %s does not list its voices", voice, p.Name)
+		case !slices.Contains(p.Voices, base):
+			return c.usageError("invalid --voice %q: the provider %s has %s", voice, p.Name, joinWords(p.Voices, "and"))
+		}
+		return nil
+	}
+	return nil // the requests are refused
 }

@@ -9,6 +9,7 @@ import (
 
 	"telapi/internal/app"
 	"telapi/internal/auth"
+	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
@@ -19,11 +20,7 @@ func teamView(t team.Team) any { return t.View(nil) }
 
 func (c *cli) teamCommand() *cobra.Command {
 	return group("team", "Manage teams, which own API keys, endpoints, quota and usage",
-		&cobra.Command{Use: "create NAME", Short: "Create a team",
-			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
-				t, err := a.Teams.Create(ctx, team.Team{Name: args[0]})
-				return teamView(t), err
-			})},
+		c.teamCreateCommand(),
 		&cobra.Command{Use: "list", Short: "List all teams",
 			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 				teams, err := a.Teams.Store.Teams(ctx, page.All)
@@ -32,6 +29,15 @@ func (c *cli) teamCommand() *cobra.Command {
 		&cobra.Command{Use: "show ID", Short: "Show a team", RunE: c.withAdmin(showTeam)},
 		c.teamUpdateCommand(),
 	)
+}
+
+func (c *cli) teamCreateCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "create NAME", Short: "Create a team", Example: "  telapi team create 'Acme Ltd'"}
+	cmd.RunE = c.withSetup(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+		t, err := a.Teams.Create(ctx, team.Team{Name: args[0]})
+		return teamView(t), withFlags(cmd, err, map[string]string{"/name": "NAME"})
+	})
+	return cmd
 }
 
 func (c *cli) teamUpdateCommand() *cobra.Command {
@@ -43,7 +49,7 @@ Enabling the team again makes its credentials valid; its sessions stay ended.`,
 	name := cmd.Flags().String("name", "", "new name")
 	disabled := cmd.Flags().Bool("disabled", true, "whether credentials are rejected and sessions end; =false enables the team")
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
-		return updateTeam(ctx, a, args[0], func(t *team.Team) {
+		return updateTeam(ctx, cmd, a, args[0], func(t *team.Team) {
 			if cmd.Flags().Changed("name") {
 				t.Name = *name
 			}
@@ -55,9 +61,9 @@ Enabling the team again makes its credentials valid; its sessions stay ended.`,
 	return cmd
 }
 
-func updateTeam(ctx context.Context, a *app.Admin, id string, change func(*team.Team)) (any, error) {
+func updateTeam(ctx context.Context, cmd *cobra.Command, a *app.Admin, id string, change func(*team.Team)) (any, error) {
 	t, err := a.Teams.Update(ctx, id, func(t *team.Team) error { change(t); return nil })
-	return teamView(t), withID(err, "team", id)
+	return teamView(t), withFlags(cmd, withID(err, "team", id), map[string]string{"/name": "--name"})
 }
 
 func showTeam(ctx context.Context, a *app.Admin, args []string) (any, error) {
@@ -71,27 +77,33 @@ func showTeam(ctx context.Context, a *app.Admin, args []string) (any, error) {
 
 func (c *cli) quotaCommand() *cobra.Command {
 	return group("quota", "Manage the daily request quota of a team",
-		&cobra.Command{Use: "set TEAM N|default", Short: "Set the number of API requests a team may make per UTC day",
-			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
-				var quota *int64
-				if args[1] != "default" {
-					n, err := strconv.ParseInt(args[1], 10, 64)
-					if err != nil {
-						return nil, c.usageError("invalid quota %q: use an integer or default", args[1])
-					}
-					quota = &n
-				}
-				return updateTeam(ctx, a, args[0], func(t *team.Team) { t.DailyQuota = quota })
-			})},
+		c.quotaSetCommand(),
 		&cobra.Command{Use: "show TEAM", Short: "Show a team's quota", RunE: c.withAdmin(showTeam)},
 	)
+}
+
+func (c *cli) quotaSetCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "set TEAM N|default", Short: "Set the number of API requests a team may make per UTC day",
+		Example: "  telapi quota set tm_… 100000"}
+	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+		var quota *int64
+		if args[1] != "default" {
+			n, err := strconv.ParseInt(args[1], 10, 64)
+			if err != nil || n < 0 || n > team.MaxDailyQuota {
+				return nil, c.usageError("invalid quota %q: use an integer from 0 to %d, or default", args[1], team.MaxDailyQuota)
+			}
+			quota = &n
+		}
+		return updateTeam(ctx, cmd, a, args[0], func(t *team.Team) { t.DailyQuota = quota })
+	})
+	return cmd
 }
 
 func newKeyView(k auth.Key) any { return k.View(time.Now()) }
 
 func (c *cli) keyCommand() *cobra.Command {
 	show := func(ctx context.Context, a *app.Admin, args []string) (any, error) {
-		k, err := a.Keys.Store.Key(ctx, args[0])
+		k, err := a.Keys.Store.Key(ctx, auth.KeyID(args[0]))
 		return newKeyView(k), withID(err, "API key", args[0])
 	}
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List API keys"}
@@ -105,8 +117,11 @@ func (c *cli) keyCommand() *cobra.Command {
 		list,
 		&cobra.Command{Use: "show ID", Short: "Show an API key without its secret", RunE: c.withAdmin(show)},
 		&cobra.Command{Use: "revoke ID", Short: "Revoke an API key permanently on all instances",
+			Long: `Revokes an API key. Pass its ID, or the key itself, for example one that was found in a log.
+All instances reject the key within a second.`,
+			Example: "  telapi key revoke tk_…",
 			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
-				if err := a.Keys.Revoke(ctx, args[0]); err != nil {
+				if err := a.Keys.Revoke(ctx, auth.KeyID(args[0])); err != nil {
 					return nil, withID(err, "API key", args[0])
 				}
 				return show(ctx, a, args)
@@ -120,8 +135,12 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 	teamID := cmd.Flags().String("team", "", "team ID")
 	name := cmd.Flags().String("name", "", "name of the key")
 	scopes := cmd.Flags().StringArray("scope", nil, "granted scope (repeatable): "+fault.Join(auth.Scopes))
+	oneOf(cmd, "scope", auth.Scopes)
 	lifetime := cmd.Flags().Duration("expires-in", 0, "lifetime; 0 means that the key never expires")
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+		if *lifetime < 0 {
+			return nil, c.usageError("invalid --expires-in %q: use a duration above 0, such as 2160h", *lifetime)
+		}
 		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, withID(err, "team", *teamID)
 		}
@@ -131,7 +150,7 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 		}
 		k, secret, err := a.Keys.Create(ctx, *teamID, *name, convert[auth.Scope](*scopes), expiresAt)
 		if err != nil {
-			return nil, err
+			return nil, withFlags(cmd, err, map[string]string{"/name": "--name"})
 		}
 		c.note("Save the key now. It is not stored and cannot be shown again.")
 		view := k.View(time.Now())
@@ -139,4 +158,14 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 		return view, nil
 	})
 	return cmd
+}
+
+func teamIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string, error) {
+	return fromStore(ctx, cfg, func(a *app.Admin) ([]team.Team, error) { return a.Teams.Store.Teams(ctx, page.All) },
+		func(t team.Team) (id, description string) { return t.ID, t.Name })
+}
+
+func keyIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string, error) {
+	return fromStore(ctx, cfg, func(a *app.Admin) ([]auth.Key, error) { return a.Keys.Store.Keys(ctx, "", page.All) },
+		func(k auth.Key) (id, description string) { return k.ID, k.Name })
 }

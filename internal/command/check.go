@@ -1,6 +1,7 @@
 package command
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -237,7 +238,7 @@ func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 		case policy.Type == "":
 			issues.Missing(path+"/type", "type is required.")
 		case !Known(policy.Type):
-			issues.Add(path+"/type", fault.IssueValue, "Unknown command type %q.", policy.Type)
+			issues.Add(path+"/type", fault.IssueValue, "Unknown command type %q: use %s.", policy.Type, strings.Join(slices.Sorted(maps.Keys(specs)), ", "))
 		case seen[policy.Type]:
 			issues.Add(path+"/type", fault.IssueValue, "Duplicate policy for %s.", policy.Type)
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"telapi/internal/redact"
+	"telapi/internal/strictjson"
 )
 
 // checkNames warns about deprecated variables and rejects unknown ones that start
@@ -34,6 +35,8 @@ func (l *loader) checkNames() {
 		text := "unknown setting; TELAPI_HOST and TELAPI_PORT are the only ones with this prefix"
 		if slices.Contains(known, unprefixed) {
 			text = "unknown setting; did you mean " + unprefixed + "?"
+		} else if similar := strictjson.Similar(name, known); similar != "" {
+			text = "unknown setting; did you mean " + similar + "?"
 		}
 		if strings.HasPrefix(name, "TELAPI_SERVICE_") || strings.HasPrefix(name, "TELAPI_PORT_") {
 			text += "; Kubernetes sets such variables for a Service called telapi: set enableServiceLinks to false"

@@ -108,6 +108,8 @@ type Config struct {
 	_                    struct{} `section:"Telemetry and privacy"`
 	LogLevel             string   `env:"LOG_LEVEL" default:"info" oneof:"debug,info,warn,error" doc:"Log level."`
 	LogFormat            string   `env:"LOG_FORMAT" default:"auto" oneof:"auto,text,json" doc:"auto: text on a terminal, JSON otherwise."`
+	NoColor              string   `env:"NO_COLOR" doc:"If set to any text, the output of commands and the log have no colours. By default, they have colours on a terminal."`
+	ForceColor           string   `env:"FORCE_COLOR" doc:"If set to any text but 0, the output of commands and the log have colours, even if it is not a terminal or NO_COLOR is set."`
 	OTelEnabled          bool     `env:"OTEL_ENABLED" default:"true" doc:"Export traces, metrics and logs over OTLP/HTTP."`
 	OTLPEndpoint         string   `env:"OTEL_EXPORTER_OTLP_ENDPOINT" kind:"url:http,https" doc:"OTLP/HTTP collector. Empty: nothing is exported; the log mentions it once at start."`
 	EnablePIILogging     bool     `env:"ENABLE_PII_LOGGING" default:"false" doc:"If false, texts and numbers in browser actions are redacted before they are stored, except identifiers in their type, action, id and timestamp."`
@@ -148,6 +150,26 @@ const (
 
 // IsSet reports whether the environment sets the variable of that name.
 func (c Config) IsSet(name string) bool { return c.sources[name] == Environment }
+
+// Color reports whether output has colours.
+func (c Config) Color(isTerminal bool) bool {
+	forced := c.ForceColor != "" && c.ForceColor != "0"
+	return forced || isTerminal && c.NoColor == ""
+}
+
+// Color reports whether output has colours in an environment, also an invalid one.
+func Color(environ []string, isTerminal bool) bool {
+	var c Config
+	for _, entry := range environ {
+		switch name, value, _ := strings.Cut(entry, "="); name {
+		case "NO_COLOR":
+			c.NoColor = value
+		case "FORCE_COLOR":
+			c.ForceColor = value
+		}
+	}
+	return c.Color(isTerminal)
+}
 
 // APIScheme returns the URL scheme of the API server.
 func (c Config) APIScheme() string {
@@ -225,7 +247,7 @@ func (s setting) valid(mode Mode) string {
 	case kind == "ice":
 		return `comma-separated stun:, stuns:, turn: and turns: URLs, or a JSON list such as [{"urls":["turn:turn.example"],"username":"u","credential":"c"}]`
 	case s.secret && s.tag("min") != "":
-		return "at least " + s.tag("min") + " bytes"
+		return "at least " + s.tag("min") + " bytes, such as the output of openssl rand -base64 32"
 	}
 	switch s.Type {
 	case reflect.TypeFor[bool]():

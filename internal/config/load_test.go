@@ -105,7 +105,7 @@ func TestLoadReportsAllProblems(t *testing.T) {
 		"TTS_MEDIA_CACHE_BASE_URL=http://media.example":              `TTS_MEDIA_CACHE_BASE_URL=http://media.example: unsupported scheme; use a URL with https:// and a host`,
 		"TTS_MEDIA_CACHE_CA_BUNDLE=hunter2":                          `TTS_MEDIA_CACHE_CA_BUNDLE=[redacted]: missing or damaged certificate`,
 		"API_TLS_ENABLED=true":                                       `EDGE_TLS_FULLCHAIN_B64: not set, but required by API_TLS_ENABLED=true`,
-		"TELAPI_PROT=1":                                              `TELAPI_PROT: unknown setting; TELAPI_HOST and TELAPI_PORT are the only ones with this prefix`,
+		"TELAPI_PROT=1":                                              `TELAPI_PROT: unknown setting; did you mean TELAPI_PORT?`,
 		"TELAPI_JWT_SECRET=hunter2":                                  `TELAPI_JWT_SECRET: unknown setting; did you mean JWT_SECRET?`,
 		"TELAPI_SERVICE_HOST=10.0.0.1":                               `with this prefix; Kubernetes sets such variables for a Service called telapi: set enableServiceLinks to false`,
 		"TELAPI_QUITE_SOMETHING_ELSE=1":                              `TELAPI_QUITE_SOMETHING_ELSE: unknown setting`,

@@ -14,6 +14,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/session"
+	"telapi/internal/speech"
 	"telapi/internal/usage"
 )
 
@@ -191,6 +192,10 @@ func etagMatches(header, etag string) bool {
 // status 200, 206, 304, 412 or 416; the caller closes its body.
 type MediaReader interface {
 	Fetch(ctx context.Context, method, path string, header http.Header) (*http.Response, error)
+}
+
+func (s *Server) listSpeechProviders(x *exchange, _ *http.Request) error {
+	return x.WriteJSON(http.StatusOK, map[string][]speech.ProviderInfo{"providers": s.deps.Speech.ListProviders()})
 }
 
 // synthesize uses the context without the handler timeout, which is too short for

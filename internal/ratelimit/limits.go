@@ -66,9 +66,10 @@ var Tiers = []Tier{API, Webhook, Auth}
 
 // Bounds of a Limit.
 const (
-	maxLimit    = 1_000_000_000
-	minWindowMs = 1_000
-	maxWindowMs = 86_400_000
+	MinWindow = time.Second
+	MaxWindow = 24 * time.Hour
+
+	maxLimit = 1_000_000_000
 )
 
 // Limit allows Max requests per window.
@@ -173,7 +174,7 @@ func ParseLimits(value []byte) (Limits, error) {
 			continue
 		}
 		number(&limit.Max, given.Max, path+"/max", 1, maxLimit)
-		number(&limit.WindowMs, given.WindowMs, path+"/windowMs", minWindowMs, maxWindowMs)
+		number(&limit.WindowMs, given.WindowMs, path+"/windowMs", MinWindow.Milliseconds(), MaxWindow.Milliseconds())
 		for _, name := range slices.Sorted(maps.Keys(given.Others)) {
 			unknown(path, name, "max, windowMs")
 		}

@@ -31,6 +31,30 @@ type Provider interface {
 	Synthesize(ctx context.Context, u Utterance) (audio.Sound, error)
 }
 
+// VoiceLister is a Provider that knows its voices.
+type VoiceLister interface {
+	// Voices returns all voices, sorted.
+	Voices() []string
+}
+
+// ProviderInfo describes a configured provider.
+type ProviderInfo struct {
+	Name   string   `json:"name"`
+	Voices []string `json:"voices,omitempty"` // empty: unknown
+}
+
+// ListProviders returns the providers in order of preference.
+func (s *Service) ListProviders() []ProviderInfo {
+	list := make([]ProviderInfo, len(s.Providers))
+	for i, p := range s.Providers {
+		list[i].Name = p.Name()
+		if lister, ok := p.(VoiceLister); ok {
+			list[i].Voices = lister.Voices()
+		}
+	}
+	return list
+}
+
 // Errors of a Provider.
 var (
 	// ErrRejected marks the error of a working provider that rejects an utterance.

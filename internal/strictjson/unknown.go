@@ -95,11 +95,16 @@ func UnknownMember(path, name string, known []string, hints map[string]string) W
 	return Warning{path, message}
 }
 
-// suggest returns the known name that is most similar to name, or "".
+// suggest returns the hint for a name, or the most similar known name, or "".
 func suggest(name string, known []string, hints map[string]string) string {
 	if hint := hints[name]; slices.Contains(known, hint) {
 		return hint
 	}
+	return Similar(name, known)
+}
+
+// Similar returns the known name that is most similar to name, or "".
+func Similar(name string, known []string) string {
 	best, fewest := "", min(3, len(name)/2+1) // a name with more edits is a different word
 	for _, candidate := range known {
 		if n := distance(strings.ToLower(name), strings.ToLower(candidate)); n < fewest {

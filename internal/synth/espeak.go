@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,7 +31,10 @@ type Espeak struct {
 	slots   chan struct{} // limits the number of processes
 }
 
-var _ speech.Provider = (*Espeak)(nil)
+var (
+	_ speech.Provider    = (*Espeak)(nil)
+	_ speech.VoiceLister = (*Espeak)(nil)
+)
 
 // NewEspeak finds the program and lists its voices.
 func NewEspeak(ctx context.Context, voice string, timeout time.Duration) (*Espeak, error) {
@@ -65,6 +70,9 @@ func (e *Espeak) has(voice string) bool {
 	base, variant, _ := strings.Cut(voice, "+")
 	return e.voices[base] && !strings.ContainsAny(variant, "/.+")
 }
+
+// Voices implements speech.VoiceLister.
+func (e *Espeak) Voices() []string { return slices.Sorted(maps.Keys(e.voices)) }
 
 // Name implements speech.Provider.
 func (e *Espeak) Name() string { return "espeak" }

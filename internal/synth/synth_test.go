@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -273,6 +274,9 @@ func TestEspeak(t *testing.T) {
 		if _, err := e.Synthesize(t.Context(), u); !errors.Is(err, speech.ErrRejected) {
 			t.Errorf("%s: %v, want ErrRejected", name, err)
 		}
+	}
+	if voices := e.Voices(); !slices.Contains(voices, "de") || !slices.IsSorted(voices) {
+		t.Errorf("voices are %v, want a sorted list with de", voices)
 	}
 	if _, err := NewEspeak(t.Context(), "unknown", time.Minute); err == nil {
 		t.Error("unknown voice was accepted")

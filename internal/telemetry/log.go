@@ -29,7 +29,11 @@ func newConsole(o Options) slog.Handler {
 	file, isFile := o.Writer.(*os.File)
 	isTerminal := isFile && isatty.IsTerminal(file.Fd())
 	if o.Format == "text" || o.Format != "json" && isTerminal {
-		return tint.NewTextHandler(o.Writer, &tint.Options{Level: slog.LevelDebug, TimeFormat: time.TimeOnly + ".000", NoColor: !isTerminal})
+		color := isTerminal
+		if o.Color != nil {
+			color = o.Color(isTerminal)
+		}
+		return tint.NewTextHandler(o.Writer, &tint.Options{Level: slog.LevelDebug, TimeFormat: time.TimeOnly + ".000", NoColor: !color})
 	}
 	return slog.NewJSONHandler(o.Writer, &slog.HandlerOptions{Level: slog.LevelDebug})
 }

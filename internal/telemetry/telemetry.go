@@ -24,12 +24,13 @@ const flushTimeout = 3 * time.Second
 
 // Options configure logging and export.
 type Options struct {
-	Level        string    // debug, info, warn or error; default info
-	Format       string    // text, json or auto; auto is text if Writer is a terminal
-	Writer       io.Writer // for the log
-	Export       bool      // OTEL_ENABLED
-	Endpoint     string    // base URL of the OTLP/HTTP collector
-	MSISDNDigits int       // trailing digits of phone numbers that are not masked
+	Level        string                     // debug, info, warn or error; default info
+	Format       string                     // text, json or auto; auto is text if Writer is a terminal
+	Writer       io.Writer                  // for the log
+	Color        func(isTerminal bool) bool // whether text has colours; nil: on a terminal
+	Export       bool                       // OTEL_ENABLED
+	Endpoint     string                     // base URL of the OTLP/HTTP collector
+	MSISDNDigits int                        // trailing digits of phone numbers that are not masked
 	Version      string
 }
 

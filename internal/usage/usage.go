@@ -22,6 +22,9 @@ const (
 	Month Interval = "month"
 )
 
+// Intervals lists all intervals.
+var Intervals = []Interval{Day, Month}
+
 // Group is the property by which the usage of an interval is grouped; empty for no
 // grouping.
 type Group string
@@ -33,6 +36,9 @@ const (
 	ByModel    Group = "model"
 	ByEndpoint Group = "endpoint"
 )
+
+// Groups lists all groups.
+var Groups = []Group{ByProvider, ByVoice, ByModel, ByEndpoint}
 
 // Query selects a team's usage from the day From to the day To, inclusive. Both
 // are midnights in UTC.
@@ -175,11 +181,11 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 	}
 	if s, given := issues.QueryValue(params, "interval"); given {
 		q.Interval = Interval(s)
-		fault.CheckOneOf(&issues, "/query/interval", q.Interval, []Interval{Day, Month})
+		fault.CheckOneOf(&issues, "/query/interval", q.Interval, Intervals)
 	}
 	if s, given := issues.QueryValue(params, "groupBy"); given {
 		q.GroupBy = Group(s)
-		fault.CheckOneOf(&issues, "/query/groupBy", q.GroupBy, []Group{ByProvider, ByVoice, ByModel, ByEndpoint})
+		fault.CheckOneOf(&issues, "/query/groupBy", q.GroupBy, Groups)
 	}
 	return q, issues.Err()
 }

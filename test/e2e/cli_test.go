@@ -59,7 +59,9 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 			t.Errorf("quota is %v, want dailyQuota 12345", quota)
 		}
 
-		boot.RunJSON(t, env, "key", "revoke", keyID)
+		if revoked := boot.RunJSON(t, env, "key", "revoke", secret); revoked["id"] != keyID || revoked["state"] != "revoked" { // the key instead of its ID
+			t.Errorf("key revoke printed %v, want key %s as revoked", revoked, keyID)
+		}
 		poll.Within(t, cache.TTL/2, "the revoked key gets 401", func() bool {
 			resp, _ := i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", secret)
 			return resp.StatusCode == 401
@@ -83,6 +85,7 @@ func TestAdminCommandsWithoutServer(t *testing.T) {
 
 func TestExitCodesAndStreams(t *testing.T) {
 	env := boot.Env{"DATA_DIR": t.TempDir()}
+	boot.RunJSON(t, env, "team", "create", "Acme")
 	for _, c := range []struct {
 		args   []string
 		exit   int
@@ -96,9 +99,9 @@ func TestExitCodesAndStreams(t *testing.T) {
 		{[]string{"team", "make"}, 2, "\"make\": use create, "},
 		{[]string{"team", "create", "x", "--colour"}, 2, "--colour"},
 		{[]string{"key", "create", "--team", "tm_x"}, 2, "scope"},
-		{[]string{"team", "show", "tm_none"}, 1, "telapi: team tm_none not found\n"},
+		{[]string{"team", "show", "tm_none"}, 1, "telapi: team tm_none not found: "},
 		{[]string{"team", "create", "  "}, 2, "name"},
-		{[]string{"key", "create", "--team", "tm_none", "--scope", "READ_TEAM_APPS"}, 1, "telapi: team tm_none not found\n"},
+		{[]string{"key", "create", "--team", "tm_none", "--scope", "READ_TEAM_APPS"}, 1, "telapi: team tm_none not found: "},
 		{[]string{"limits", "set", "--tier", "moon", "--max", "1"}, 2, "moon"},
 		{[]string{"limits", "set", "--tier", "api", "--max", "0"}, 2, "from 1 to"},
 		{[]string{"quota", "set", "tm_none", "many"}, 2, "many"},
@@ -138,7 +141,7 @@ func TestServeReportsAllConfigurationErrors(t *testing.T) {
 }
 
 func TestDoctorReportsFailures(t *testing.T) {
-	good := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}
+	good := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "TELAPI_PORT": "1"}
 	if r := telapi(t, good, "doctor"); r.exit != 0 || strings.Contains(r.stdout, "FAIL") {
 		t.Errorf("valid configuration: exit %d, want 0 and no FAIL\n%s%s", r.exit, r.stdout, r.stderr)
 	}
@@ -157,7 +160,7 @@ func TestDoctorReportsFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}
+			env := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "TELAPI_PORT": "1"}
 			for k, v := range c.env {
 				env[k] = v
 			}

@@ -41,6 +41,15 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 		out, _ := exec.Command("curl", "--silent", url+"/health").Output()
 		return strings.Contains(string(out), `"media":"ok"`)
 	})
+	out, err = exec.Command("sh", "-c", strings.Replace(line, "--help", "doctor", 1)).CombinedOutput()
+	for _, want := range []string{
+		"ok    configuration    valid for telapi dev", "ok    jwt secret", "ok    server           " + strings.Replace(url, "localhost", "127.0.0.1", 1) + ", version ", "ok    database         SQLite at ",
+		"ok    key-value store  embedded in the server", "ok    media service    part of telapi dev: ok", "ok    speech", "warn  ice servers      not configured", "Failed: 0.",
+	} {
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("doctor beside telapi dev: %v, want %q in the output\n%s", err, want, out)
+		}
+	}
 	out, err = exec.Command("curl", "--silent", "--fail", "-T", "dev_test.go", media+"/media/ab/x.pcm", "--next", "--silent", media+"/media").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), `"path":"ab/x.pcm"`) {
 		t.Errorf("media service at %s: %v %s, want ab/x.pcm in its list", media, err, out)

@@ -18,8 +18,9 @@ func TestSpeechWarm(t *testing.T) {
 	warm := func(args ...string) result {
 		return telapi(t, boot.Env{}, append([]string{"speech", "warm", "--url", i.URL, "--voice", "flute"}, args...)...)
 	}
-	if out := warm(list, "--key", "@"+key); out.exit != 0 || !strings.Contains(out.stdout, "3/3") || !strings.Contains(out.stdout, "3 created, 0 cached, 0 failed") {
-		t.Errorf("first run: %+v, want exit 0 and 3 created", out)
+	const unchecked = "--voice \"flute\" is not checked: the provider tone does not list its voices"
+	if out := warm(list, "--key", "@"+key); out.exit != 0 || !strings.Contains(out.stderr, unchecked) || !strings.Contains(out.stdout, "3/3") || !strings.Contains(out.stdout, "3 created, 0 cached, 0 failed") {
+		t.Errorf("first run: %+v, want exit 0, a warning and 3 created", out)
 	}
 	if !speak(t, i, tenant.Key, `{"text":"Good morning","voice":"flute"}`).Cached || !speak(t, i, tenant.Key, `{"text":"Guten Tag","voice":"de"}`).Cached {
 		t.Error("warmed speech is not cached")
@@ -32,9 +33,8 @@ func TestSpeechWarm(t *testing.T) {
 		t.Errorf("invalid line: %+v, want exit 1 and an error for line 2", out)
 	}
 	for what, args := range map[string][]string{
-		"wrong key":          {list, "--key", "tk_x_y"},
+		"wrong key":          {list, "--key", "tk_x_" + strings.Repeat("y", 43)},
 		"missing file":       {filepath.Join(t.TempDir(), "none"), "--key", tenant.Key},
-		"malformed JSON":     {writeFile(t, "broken.txt", "{\n"), "--key", tenant.Key},
 		"unreachable server": {list, "--key", tenant.Key, "--url", "http://127.0.0.1:1"},
 	} {
 		if out := warm(args...); out.exit != 1 || strings.Count(out.stderr, "\n") != 1 || out.stdout != "" {
@@ -47,8 +47,8 @@ func TestSpeechWarm(t *testing.T) {
 		_, _ = w.Write([]byte(`{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"The quota is used up."}}`))
 	}))
 	defer exhausted.Close()
-	if out := warm(list, "--key", tenant.Key, "--url", exhausted.URL); out.exit != 1 || strings.Count(out.stderr, "The quota is used up.") != 3 {
-		t.Errorf("exhausted quota: %+v, want exit 1 and 3 errors", out)
+	if out := warm(list, "--key", tenant.Key, "--url", exhausted.URL); out.exit != 1 || strings.Count(out.stderr, "The quota is used up.") != 4 {
+		t.Errorf("exhausted quota: %+v, want exit 1, a warning and 3 errors", out)
 	}
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		t.Errorf("the redirect is followed with the key %q", r.Header.Get("X-API-Key"))
@@ -63,4 +63,14 @@ func TestSpeechWarm(t *testing.T) {
 	if out := warm(writeFile(t, "more.txt", "One more\n"), "--key", tenant.Key); out.exit != 1 || !strings.Contains(out.stderr, "not cached") {
 		t.Errorf("without the media service: %+v, want exit 1 and \"not cached\"", out)
 	}
+}
+
+func TestSpeechProvidersAreListed(t *testing.T) {
+	i := boot.Start(t, boot.Env{"SPEECH_PROVIDERS": "tone"})
+	tenant := boot.NewTenant(t, i, "tenant")
+	resp, body := i.Call(t, "GET", "/api/v1/runtime/speech", "X-API-Key", tenant.Key)
+	wantStatus(t, resp, body, 200, `{"providers":[{"name":"tone"}]}`)
+	_, reader := boot.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
+	resp, body = i.Call(t, "GET", "/api/v1/runtime/speech", "X-API-Key", reader)
+	wantStatus(t, resp, body, 403, `"requiredScope":"CREATE_SPEECH"`)
 }

@@ -52,8 +52,8 @@ TOTAL                       641         321         320         3
 		t.Errorf("team without usage: %+v, want exit 0 and \"none\"", r)
 	}
 	for text, args := range map[string][]string{
-		"telapi: team tm_none not found\n":                                      {"tm_none"},
-		"telapi: invalid --interval \"week\": must be one of day, month\n":      {tenant.Team.ID, "--interval", "week"},
+		"telapi: team tm_none not found: telapi team list shows all\n":          {"tm_none"},
+		"telapi: invalid --interval \"week\": use day or month\n":               {tenant.Team.ID, "--interval", "week"},
 		"telapi: invalid --from \"yesterday\": use a date such as 2026-11-15\n": {tenant.Team.ID, "--from", "yesterday"},
 	} {
 		want := min(len(args), 2) // an unknown team is a failure, an invalid flag is wrong usage

@@ -14,7 +14,7 @@ import (
 // runDoctor runs `telapi doctor` and returns its output and whether it exited with 0.
 func runDoctor(t *testing.T, env boot.Env) (text string, healthy bool) {
 	t.Helper()
-	stdout, stderr, exitCode := boot.Run(t, boot.Merge(boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}, env), "doctor")
+	stdout, stderr, exitCode := boot.Run(t, boot.Merge(boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "TELAPI_PORT": "1"}, env), "doctor")
 	return stdout + stderr, exitCode == 0
 }
 

@@ -1,0 +1,77 @@
+package app
+
+import (
+	"context"
+	"fmt"
+
+	"telapi/internal/redisstore"
+)
+
+// redisSettings lists the settings that a Redis server needs to keep channels.
+var redisSettings = []struct{ name, value, risk string }{
+	{"maxmemory-policy", "noeviction", "a full server deletes live channels instead of refusing new ones"},
+	{"appendonly", "yes", "acknowledged data is lost when the server restarts"},
+}
+
+// nodes checks the clock and the settings of each Redis server, and returns their
+// names.
+func (d *diagnosis) nodes(ctx context.Context, kv *redisstore.Store) (names string) {
+	for i, node := range kv.Nodes() {
+		names += map[bool]string{true: "Redis at ", false: ", "}[i == 0] + node.Name
+		d.clock(ctx, "Redis at "+node.Name, node.Clock)
+		for _, s := range redisSettings {
+			switch value := node.Setting(ctx, s.name); value {
+			case s.value:
+				d.add(s.name, value+" on "+node.Name, nil)
+			case "":
+				d.warn(s.name, "not readable on %s: make sure that it is %s", node.Name, s.value)
+			default:
+				d.add(s.name, "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value))
+			}
+		}
+		d.appendfsync(ctx, node)
+		d.replicas(ctx, node)
+	}
+	return names
+}
+
+// appendfsync checks how much data a crash of the machine loses.
+func (d *diagnosis) appendfsync(ctx context.Context, node redisstore.Node) {
+	const check = "appendfsync"
+	switch value := node.Setting(ctx, check); value {
+	case "always":
+		d.add(check, value+" on "+node.Name, nil)
+	case "everysec":
+		d.warn(check, "everysec on %s: a machine crash loses up to 2 s of acknowledged frames and callbacks. Set it to always to keep them", node.Name)
+	case "":
+		d.warn(check, "not readable on %s: make sure that it is always, or everysec", node.Name)
+	default:
+		d.add(check, "", fmt.Errorf("%s on %s: a machine crash loses all that the operating system has not written yet. Set it to always, or to everysec", value, node.Name))
+	}
+}
+
+// replicas checks how much data a failover loses.
+func (d *diagnosis) replicas(ctx context.Context, node redisstore.Node) {
+	const check = "min-replicas-to-write"
+	replicas, isMaster := node.Replicas(ctx)
+	if !isMaster {
+		return
+	}
+	if replicas < d.cfg.KVMinReplicas {
+		d.add(check, "", fmt.Errorf("%s has %d replicas, but KV_MIN_REPLICAS is %d: frames and callbacks are refused. Add replicas, or lower KV_MIN_REPLICAS",
+			node.Name, replicas, d.cfg.KVMinReplicas))
+		return
+	}
+	switch value := node.Setting(ctx, check); {
+	case replicas == 0:
+		d.add(check, node.Name+" has no replicas", nil)
+	case value == "":
+		d.warn(check, "not readable on %s: make sure that it is 1 or more", node.Name)
+	case value == "0":
+		d.warn(check, "0 on %s, which has %d replicas: a master that lost its replicas accepts writes that a failover discards. Set it to 1", node.Name, replicas)
+	case d.cfg.KVMinReplicas == 0:
+		d.warn(check, "%s on %s, but KV_MIN_REPLICAS is 0: a failover can discard frames and callbacks that were acknowledged a moment before. Set KV_MIN_REPLICAS to 1", value, node.Name)
+	default:
+		d.add(check, fmt.Sprintf("%s on %s; KV_MIN_REPLICAS is %d", value, node.Name, d.cfg.KVMinReplicas), nil)
+	}
+}
