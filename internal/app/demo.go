@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -10,8 +11,10 @@ import (
 	"time"
 
 	"telapi/callruntime"
+	"telapi/callruntime/wire"
 	"telapi/internal/config"
 	"telapi/internal/demo"
+	"telapi/internal/fault"
 	"telapi/internal/httpapi"
 	"telapi/internal/sleep"
 	"telapi/web"
@@ -21,6 +24,7 @@ const (
 	demoStoreTimeout   = 30 * time.Second
 	demoRequestTimeout = 30 * time.Second
 	readyInterval      = 20 * time.Millisecond // between checks of the stores
+	playgroundItemTTL  = 30 * time.Second      // the page sends its callback at once
 )
 
 // demoState is the demo of a development server.
@@ -148,7 +152,7 @@ func (a *App) playground() *httpapi.Playground {
 	if a.demo != nil {
 		feed.Hub, p.Config = a.demo.events, a.demo.currentConfig
 	}
-	p.Feed = feed.Open
+	p.Feed, p.IssueCredential = feed.Open, a.observer.issueCredential
 	return p
 }
 
@@ -162,7 +166,8 @@ func (d *demoState) currentConfig() httpapi.PlaygroundConfig {
 	}
 }
 
-// observer is a call runtime that reads channels for the playground's feed. It is
+// observer is a call runtime that serves the playground: it reads channels for the
+// feed, and registers work items for callbacks that the user writes. It is
 // opened on first use, so that the server starts without the key-value store.
 type observer struct {
 	cfg     config.Config
@@ -177,6 +182,27 @@ func (o *observer) open() (_ *callruntime.Runtime, err error) {
 		o.runtime, err = OpenRuntime(o.cfg)
 	}
 	return o.runtime, err
+}
+
+// issueCredential registers a work item on the channel of a session. Answers to later
+// work items wait for it until it expires.
+func (o *observer) issueCredential(ctx context.Context, sessionID string, kind wire.WorkItemKind) (httpapi.CallbackCredential, error) {
+	runtime, err := o.open()
+	if err != nil {
+		return httpapi.CallbackCredential{}, fault.Unavailable("The key-value store", err)
+	}
+	ch := runtime.Observe(sessionID, "")
+	item, err := ch.Await(ctx, callruntime.AwaitOptions{Kind: kind, TTL: playgroundItemTTL})
+	_ = ch.Close(ctx) // an observer has no claim to release
+	switch {
+	case errors.Is(err, callruntime.ErrNotFound):
+		err = fault.New(fault.NotFound, "The session has not connected yet. Connect first.")
+	case errors.Is(err, callruntime.ErrEnded):
+		err = fault.New(fault.SessionEnded, "The session has ended. Connect to start another.")
+	case err != nil:
+		err = fault.Unavailable("The key-value store", err)
+	}
+	return httpapi.CallbackCredential{Token: item.Token, Path: item.Path, ExpiresAt: item.ExpiresAt.UTC()}, err
 }
 
 func (o *observer) close() {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 )
@@ -24,6 +25,15 @@ type Playground struct {
 	// Feed opens the timeline of a session, in batches of JSON lines. ended
 	// reports whether the session has ended.
 	Feed func(ctx context.Context, sessionID string, ended func(context.Context) bool) (iter.Seq[[]byte], error)
+	// IssueCredential registers a work item for a callback that the page sends.
+	IssueCredential func(ctx context.Context, sessionID string, kind wire.WorkItemKind) (CallbackCredential, error)
+}
+
+// CallbackCredential is what the page needs to send one callback.
+type CallbackCredential struct {
+	Token     string    `json:"token"`
+	Path      string    `json:"path"`
+	ExpiresAt time.Time `json:"expiresAt"`
 }
 
 // PlaygroundConfig is the response of /playground/config.json. Without an API key,
@@ -142,6 +152,27 @@ func (s *Server) dropSocket(x *exchange, r *http.Request) error {
 	}
 	x.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// issueCredential registers a work item, so that the page can send a callback to its
+// own session.
+func (s *Server) issueCredential(x *exchange, r *http.Request) error {
+	query, err := parseQuery(r)
+	if err != nil {
+		return err
+	}
+	kind := wire.WorkItemKind(query.Get("kind"))
+	var issues fault.Issues
+	fault.CheckOneOf(&issues, "/query/kind", kind, wire.WorkItemKinds)
+	if err := issues.Err(); err != nil {
+		return err
+	}
+	id := r.PathValue("id")
+	if _, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, id); err != nil {
+		return err
+	}
+	credential, err := s.deps.Playground.IssueCredential(r.Context(), id, kind)
+	return x.respond(http.StatusCreated, credential, err)
 }
 
 // feed streams the timeline of a session as lines of JSON until the session ends.

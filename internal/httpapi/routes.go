@@ -106,6 +106,7 @@ func (s *Server) routes() []Route {
 		{"GET", PlaygroundPath + "config.json", public, "", ratelimit.API, playground, s.playgroundConfig},
 		{"GET", PlaygroundPath + "feed", team, auth.ReadTeamApps, ratelimit.API, playground, s.feed},
 		{"POST", PlaygroundPath + "sessions/{id}/drop", team, auth.CreateCallToken, ratelimit.API, playground, s.dropSocket},
+		{"POST", PlaygroundPath + "sessions/{id}/credential", team, auth.CreateCallToken, ratelimit.API, playground, s.issueCredential},
 
 		{"GET", "/docs", public, "", ratelimit.API, playground, redirectTo("/docs/")},
 		{"GET", "/docs/{$}", public, "", ratelimit.API, playground, serveFile(s.docsFiles)},

@@ -162,7 +162,7 @@ func TestFeedShowsWholeSession(t *testing.T) {
 	})
 }
 
-func TestFeedAndDropRequireOwnTeam(t *testing.T) {
+func TestPlaygroundRoutesRequireOwnTeam(t *testing.T) {
 	i := boot.Start(t, playgroundEnv)
 	tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
 	id := issue(t, i, tenant, `"mode":"chat"`).SessionID
@@ -172,6 +172,7 @@ func TestFeedAndDropRequireOwnTeam(t *testing.T) {
 	}{
 		{"GET", "/playground/feed?sessionId=" + id, auth.ReadTeamApps},
 		{"POST", "/playground/sessions/" + id + "/drop", auth.CreateCallToken},
+		{"POST", "/playground/sessions/" + id + "/credential?kind=bot", auth.CreateCallToken},
 	} {
 		for key, want := range map[string]int{"": 401, foreign.Key: 404} {
 			resp, body := i.Call(t, route.method, route.path, "X-API-Key", key)
@@ -204,6 +205,33 @@ func TestDroppedSocketResumes(t *testing.T) {
 	again := talk.Connect(t, i, id, token, "?streamId="+start)
 	again.Expect("ready", `"resumed":true`)
 	again.Expect(`"recovered":true`)
+}
+
+func TestPlaygroundIssuesCredentialForOneCallback(t *testing.T) {
+	i := boot.Start(t, playgroundEnv)
+	tenant := boot.NewTenant(t, i, "tenant")
+	id, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	path := "/playground/sessions/" + id + "/credential?kind="
+	resp, body := i.Call(t, "POST", path+"llm", "X-API-Key", tenant.Key)
+	wantStatus(t, resp, body, 404, "has not connected")
+	talk.Connect(t, i, id, token, "").Expect("ready")
+	resp, body = i.Call(t, "POST", path+"mail", "X-API-Key", tenant.Key)
+	wantStatus(t, resp, body, 400, "/query/kind")
+
+	resp, body = i.Call(t, "POST", path+"llm", "X-API-Key", tenant.Key)
+	wantStatus(t, resp, body, 201, `"token":"cbt_`)
+	var credential struct{ Token, Path string }
+	if err := json.Unmarshal([]byte(body), &credential); err != nil {
+		t.Fatal(err)
+	}
+	resp, body = i.Post(t, credential.Path, `{"content":"Hello"}`, "token", credential.Token)
+	wantStatus(t, resp, body, 202, `"status":"accepted"`)
+	resp, body = i.Post(t, credential.Path, `{"content":"Other"}`, "token", credential.Token)
+	wantStatus(t, resp, body, 409, code("CALLBACK_CONSUMED"))
+	resp, body = i.Call(t, "DELETE", "/api/v1/sessions/"+id, "X-API-Key", tenant.Key)
+	wantStatus(t, resp, body, 204, "")
+	resp, body = i.Call(t, "POST", path+"llm", "X-API-Key", tenant.Key)
+	wantStatus(t, resp, body, 410, code("SESSION_ENDED"))
 }
 
 func TestFeedDoesNotDelayShutdown(t *testing.T) {

@@ -11,6 +11,38 @@ export interface Endpoint {
   id: string;
   name: string;
   modes: string[];
+  gatewayProfile?: unknown;
+}
+
+/** A problem at a JSON Pointer. */
+export interface Issue {
+  path: string;
+  message: string;
+}
+
+export interface Decision {
+  type: string;
+  decision: string; // allowed or denied
+  reason?: string;
+  ignored?: string[];
+}
+
+/** What a callback would do. */
+export interface DryRun {
+  entries: Record<string, unknown>[];
+  decisions: Decision[];
+  warnings: Issue[];
+}
+
+/** A managed command of the service. */
+export interface CommandSpec {
+  type: string;
+  fields: { name: string; type: string; required?: boolean }[];
+}
+
+export interface Credential {
+  token: string;
+  path: string;
 }
 
 export interface TokenRequest {
@@ -66,6 +98,7 @@ export interface Usage {
 
 /** Number of feed lines kept to detect duplicates; more than the feed repeats. */
 const maxSeen = 5_000;
+const lintPath = "/api/v1/admin/callbacks/lint";
 
 /** A client of the HTTP API. */
 export class Api {
@@ -98,6 +131,28 @@ export class Api {
     await this.request("POST", `/playground/sessions/${sessionId}/drop`);
   }
 
+  /** The managed commands of this deployment. */
+  async commands(): Promise<CommandSpec[]> {
+    return ((await (await this.request("GET", "/api/v1/runtime/capabilities")).json()) as { commands: CommandSpec[] }).commands;
+  }
+
+  /** Reports what a callback would do. Body and profile are valid JSON; they are sent as they are, with duplicate names. */
+  async lint(kind: string, body: string, profile: string): Promise<DryRun> {
+    const request = `{"kind":${JSON.stringify(kind)},"body":${body},"profile":${profile}}`;
+    return (await (await this.request("POST", lintPath, request)).json()) as DryRun;
+  }
+
+  /** Creates a work item for one callback to the session. */
+  async issueCredential(sessionId: string, kind: string): Promise<Credential> {
+    return (await (await this.request("POST", `/playground/sessions/${sessionId}/credential?kind=${kind}`)).json()) as Credential;
+  }
+
+  /** Sends a callback as a provider would, without the API key. */
+  async sendCallback({ path, token }: Credential, body: string): Promise<{ status: number; receipt: unknown }> {
+    const response = await fetch(path, { method: "POST", headers: { token, "Content-Type": "application/json" }, body });
+    return { status: response.status, receipt: await response.json() };
+  }
+
   async usage(groupBy: string): Promise<Usage> {
     const query = groupBy ? `?interval=month&groupBy=${groupBy}` : "";
     return (await (await this.request("GET", `/api/v1/usage/tts-characters${query}`)).json()) as Usage;
@@ -127,12 +182,12 @@ export class Api {
     const started = performance.now();
     const http = { method, url: new URL(path, location.href).href };
     const headers = { "X-API-Key": this.key, ...(body ? { "Content-Type": "application/json" } : {}) };
-    const observer = method === "GET" ? undefined : this.observer;
+    const observer = method === "GET" || path === lintPath ? undefined : this.observer; // neither changes anything
     observer?.requested({ ...http, headers }, body);
     const pending = fetch(path, {
       method,
       headers,
-      ...(body ? { body: JSON.stringify(body) } : {}),
+      ...(body ? { body: typeof body === "string" ? body : JSON.stringify(body) } : {}),
       ...(signal ? { signal } : {}),
     });
     const response = await pending.catch((cause: unknown) => {
@@ -145,8 +200,8 @@ export class Api {
 }
 
 async function errorOf(response: Response): Promise<TelapiError> {
-  const { error } = (await response.json().catch(() => ({}))) as { error?: { code: string; message: string; requestId?: string } };
-  const context = { status: response.status, ...(error?.requestId ? { requestId: error.requestId } : {}) };
+  const { error } = (await response.json().catch(() => ({}))) as { error?: { code: string; message: string; requestId?: string; details?: unknown } };
+  const context = { status: response.status, details: error?.details, ...(error?.requestId ? { requestId: error.requestId } : {}) };
   return new TelapiError(error?.code ?? `HTTP_${response.status}`, error?.message ?? response.statusText, context);
 }
 

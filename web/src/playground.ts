@@ -5,9 +5,11 @@ import { byId, make } from "./dom.js";
 import { AudioPanel } from "./audio-panel.js";
 import { setUpTabs, setUpTheme } from "./layout.js";
 import { type SavedSession, saveWhenLeft, takeSavedSession } from "./reload.js";
+import { PolicyPanel } from "./policy.js";
 import { Timeline } from "./timeline.js";
 import { TracePanel } from "./trace-panel.js";
 import { UsagePanel } from "./usage.js";
+import { Workbench } from "./workbench.js";
 
 const endpoint = byId<HTMLSelectElement>("endpoint");
 const key = byId<HTMLInputElement>("key");
@@ -21,6 +23,8 @@ class Playground {
   private readonly timeline = new Timeline();
   private readonly audio = new AudioPanel();
   private readonly usage = new UsagePanel();
+  private readonly policy = new PolicyPanel();
+  private readonly workbench = new Workbench(this.policy, (title, receipt) => this.timeline.note(title, receipt));
   private readonly chat: Chat;
   private endpoints: Endpoint[] = [];
   private api = new Api("");
@@ -34,7 +38,7 @@ class Playground {
     key.value = config.apiKey ?? "";
     byId<HTMLDetailsElement>("more").open = !config.apiKey;
     key.onchange = () => void this.loadEndpoints();
-    endpoint.onchange = () => this.showModes();
+    endpoint.onchange = () => this.showEndpoint();
     byId("connect").onsubmit = (event) => {
       event.preventDefault();
       this.open();
@@ -57,14 +61,19 @@ class Playground {
     try {
       this.endpoints = this.config.endpoints.length ? this.config.endpoints : key.value ? await this.api.endpoints() : [];
       endpoint.replaceChildren(...this.endpoints.map(({ id, name }) => make("option", { value: id }, name)));
-      this.showModes();
+      this.showEndpoint();
       if (this.endpoints.length && key.value) this.usage.start(this.api);
     } catch (error) {
       this.showError(error);
     }
   }
 
-  private showModes(): void {
+  /** Shows the modes and the policy of the selected endpoint. */
+  private showEndpoint(): void {
+    if (endpoint.value && key.value) {
+      this.workbench.use(this.api);
+      void this.policy.load(this.api, endpoint.value);
+    }
     const modes = this.endpoints.find(({ id }) => id === endpoint.value)?.modes ?? [];
     const preferred = modes.includes("chat") ? "chat" : modes[0];
     byId("modes").replaceChildren(
@@ -115,6 +124,7 @@ class Playground {
     session.on("refused", ({ error, final }) => this.timeline.note(`rejected: ${error.message}`, { code: error.code, ...error.context, final }));
     session.on("state", (change) => this.onStateChange(change));
     this.chat.show(session);
+    this.workbench.showSession(api, session);
     void session.whenReady().then(
       () => this.showFeed(session),
       () => {}, // reported as a state change
