@@ -216,6 +216,9 @@ var script = []scriptEntry{
 	{Phrase{"out of order", "two answers, the second posted first; they arrive in order"}, []part{
 		{1500 * time.Millisecond, textAnswer("This is the first answer, posted last.")},
 		{thinkingTime, textAnswer("This is the second answer, posted first and parked.")}}},
+	{Phrase{"pause chat", "the runtime disables text chat for three seconds"}, []part{
+		{thinkingTime, eventAnswer("Text chat is off for three seconds.", disableTextChat)},
+		{3 * time.Second, eventAnswer("Text chat is on again.", enableTextChat)}}},
 	{Phrase{"speak", "synthesized speech in every mode; say it twice to see a cache hit"}, []part{
 		{thinkingTime, voiceAnswer("This sentence is synthesized once and then read from the media cache.")}}},
 	{Phrase{"hang up", "the call ends after all playback has finished"}, []part{
@@ -276,6 +279,15 @@ func textAnswer(text string, events ...object) func(botRequest) any {
 			content["event"] = e
 		}
 		return message(q, content)
+	}
+}
+
+// eventAnswer returns the body of an answer with a text and a command that emits an event.
+func eventAnswer(text, event string) func(botRequest) any {
+	return func(q botRequest) any {
+		body := message(q, object{"textMessage": object{"textPlain": text}})
+		body["actions"] = object{"type": "emit_event", "event": event}
+		return body
 	}
 }
 

@@ -62,6 +62,12 @@ func newCall(mode string, e effects, now func() time.Time) *call {
 
 const confirmationTimeout = 30 * time.Second
 
+// Events with which the bot switches text chat. The control messages have the same names.
+const (
+	enableTextChat  = "enable_text_chat"
+	disableTextChat = "disable_text_chat"
+)
+
 const greeting = "Hello, this is the demo bot. Say help to hear what I understand."
 
 // restore updates the state for an entry that an earlier runtime has handled.
@@ -194,6 +200,10 @@ func (c *call) handleCommand(e wire.Entry) {
 			}{"transfer", cmd.Target, cmd.Message})
 			c.end("transferred")
 		}, "transfer")
+	case *wire.EmitEvent:
+		if cmd.Event == enableTextChat || cmd.Event == disableTextChat {
+			c.enqueue(item{execute: func() { c.effects.send(wire.TypeControl, map[string]string{"command": cmd.Event}) }})
+		}
 	default:
 		if e.Apply == wire.ApplyInOrder {
 			c.enqueue(item{execute: func() { c.settings.update(cmd) }})

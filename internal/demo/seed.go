@@ -87,6 +87,7 @@ func demoEndpoint(teamID string) endpoint.Endpoint {
 			{Type: "transfer", Enabled: true, AllowedTargets: []string{"tel:+4930*", "sip:*@pbx.example"}},
 			{Type: "update_dtmf_config", Enabled: true},
 			{Type: "update_bot_delay_config", Enabled: true},
+			{Type: "emit_event", Enabled: true},
 		},
 	}}
 }

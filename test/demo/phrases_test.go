@@ -115,6 +115,14 @@ func TestPhrasesHaveTheirEffect(t *testing.T) {
 				b.T.Errorf("want the first answer before the second: %s", show(seen))
 			}
 		},
+		"pause chat": func(b *talk.Browser) {
+			readUntil(b, "control", "disable_text_chat")
+			b.Chat("hello")
+			readUntil(b, "error", "TEXT_CHAT_DISABLED")
+			readUntil(b, "control", "enable_text_chat")
+			b.Chat("hello")
+			readUntil(b, "chat", "How are you?")
+		},
 		"speak": func(b *talk.Browser) {
 			if seen := readUntil(b, "audio", `"last":true`); len(seen) < 20 {
 				b.T.Errorf("%d frames of speech, want at least 20", len(seen))

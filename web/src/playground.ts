@@ -4,11 +4,13 @@ import { Chat } from "./chat.js";
 import { byId, make } from "./dom.js";
 import { AudioPanel } from "./audio-panel.js";
 import { setUpTabs, setUpTheme } from "./layout.js";
-import { type SavedSession, saveWhenLeft, takeSavedSession } from "./reload.js";
 import { PolicyPanel } from "./policy.js";
+import { showRates } from "./rates.js";
+import { type SavedSession, saveWhenLeft, takeSavedSession } from "./reload.js";
 import { Timeline } from "./timeline.js";
 import { TracePanel } from "./trace-panel.js";
 import { UsagePanel } from "./usage.js";
+import { WaitingLine } from "./waiting.js";
 import { Workbench } from "./workbench.js";
 
 const endpoint = byId<HTMLSelectElement>("endpoint");
@@ -16,13 +18,14 @@ const key = byId<HTMLInputElement>("key");
 const button = (id: string) => byId<HTMLButtonElement>(id);
 
 /** Which button gets the focus when the focused one is disabled. */
-const focusAfter: Record<string, string> = { open: "close", close: "open", cut: "resume", resume: "cut", drop: "resume" };
+const focusAfter: Record<string, string> = { open: "text", close: "open", cut: "resume", resume: "cut", drop: "resume" };
 
 /** The page: one session at a time, and its panels. */
 class Playground {
   private readonly timeline = new Timeline();
   private readonly audio = new AudioPanel();
   private readonly usage = new UsagePanel();
+  private readonly waiting = new WaitingLine();
   private readonly policy = new PolicyPanel();
   private readonly workbench = new Workbench(this.policy, (title, receipt) => this.timeline.note(title, receipt));
   private readonly chat: Chat;
@@ -31,6 +34,7 @@ class Playground {
   private session: Session | undefined;
   private token: TokenResponse | undefined; // of the session
   private feed = new AbortController(); // ends the event feed
+  private countdown: ReturnType<typeof setInterval> | undefined;
 
   constructor(private readonly config: PlaygroundConfig) {
     this.chat = new Chat(config.phrases);
@@ -71,8 +75,8 @@ class Playground {
   /** Shows the modes and the policy of the selected endpoint. */
   private showEndpoint(): void {
     if (endpoint.value && key.value) {
-      this.workbench.use(this.api);
-      void this.policy.load(this.api, endpoint.value);
+      const { api } = this;
+      void this.policy.load(api, endpoint.value).then((loaded) => loaded && this.workbench.use(api));
     }
     const modes = this.endpoints.find(({ id }) => id === endpoint.value)?.modes ?? [];
     const preferred = modes.includes("chat") ? "chat" : modes[0];
@@ -135,10 +139,13 @@ class Playground {
   private showFeed(session: Session): void {
     byId("session").textContent = session.sessionId!;
     byId("session").hidden = false;
+    const { endpointId, mode } = this.token as TokenResponse & TokenRequest;
+    byId("session-summary").textContent = `${this.endpoints.find(({ id }) => id === endpointId)?.name ?? endpointId} · ${mode}`;
     if (!key.value) return; // a reload does not keep it
     const onEvent = (event: TimelineEvent) => {
       this.timeline.fromFeed(event);
       this.usage.addEvent(event);
+      this.waiting.addEvent(event);
     };
     this.api.streamEvents(session.sessionId!, () => session.state === "ended", this.feed.signal, onEvent).catch((error: unknown) => this.showError(error));
   }
@@ -167,16 +174,29 @@ class Playground {
     const texts: Record<StateChange["state"], string> = {
       connecting: attempt ? `Connecting, attempt ${attempt + 1}` : "Connecting",
       connected: "Connected",
-      waiting: `Connection lost, retrying in ${((retryInMs ?? 0) / 1000).toFixed(1)} s`,
+      waiting: "Connection lost, retrying",
       offline: "Offline, waiting for the network",
       cut: "Connection cut",
       ended: reason?.context.status ? "Rejected" : "Ended",
     };
-    this.showState(state, texts[state]);
+    const normal = !reason || reason.code === "SESSION_ENDED" || reason.code === "DISPOSED";
+    this.showState(state, texts[state], state === "ended" && !normal);
+    if (state === "waiting") this.countDown(retryInMs ?? 0);
     this.timeline.note(texts[state].toLowerCase() + (reason ? `: ${reason.message}` : ""), reason && { code: reason.code, ...reason.context }, state);
     if (state !== "ended") return;
-    if (reason?.code === "SESSION_ENDED" || reason?.code === "DISPOSED") this.chat.note("The session has ended. Connect to start another.");
-    else if (reason) this.showError(reason);
+    this.waiting.clear();
+    if (!normal) this.showError(reason);
+    else if (reason) this.chat.note("The session has ended. Connect to start another.");
+  }
+
+  /** Counts down to the next attempt to connect. Screen readers announce the state alone. */
+  private countDown(ms: number): void {
+    const end = Date.now() + ms;
+    const seconds = make("span", { "aria-hidden": "true" });
+    byId("state").append(seconds);
+    const show = () => (seconds.textContent = ` in ${Math.max(0, Math.ceil((end - Date.now()) / 1000))} s`);
+    this.countdown = setInterval(show, 250);
+    show();
   }
 
   /** Shows the service's error message with status, code and request ID. */
@@ -189,9 +209,10 @@ class Playground {
   }
 
   /** Shows the state and enables the buttons that work in it. */
-  private showState(state: string, text: string): void {
+  private showState(state: string, text: string, failed = false): void {
+    clearInterval(this.countdown);
     const focused = Object.keys(focusAfter).find((id) => id === document.activeElement?.id);
-    byId("state").dataset.state = state;
+    byId("state").dataset.state = failed ? "failed" : state;
     byId("state").textContent = text;
     const live = state !== "idle" && state !== "ended";
     button("open").disabled = live;
@@ -212,6 +233,7 @@ class Playground {
 
 setUpTheme();
 setUpTabs();
+showRates();
 Api.config().then(
   (config) => new Playground(config),
   (error: unknown) => (byId("state").textContent = `The service is unreachable: ${String(error)}`),

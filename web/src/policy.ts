@@ -33,16 +33,18 @@ export class PolicyPanel {
     this.listeners.push(listener);
   }
 
-  /** Shows the profile of an endpoint. */
-  async load(api: Api, endpointId: string): Promise<void> {
+  /** Shows the profile of an endpoint. Returns false if it cannot be read. */
+  async load(api: Api, endpointId: string): Promise<boolean> {
     try {
-      const [endpoints, commands] = await Promise.all([api.endpoints(), api.commands()]);
+      const endpoints = await api.endpoints();
+      this.commands = await api.commands();
       this.api = api;
-      this.commands = commands;
       this.saved = JSON.stringify(endpoints.find(({ id }) => id === endpointId)?.gatewayProfile ?? {}, null, 2);
       this.edit(this.saved);
+      return true;
     } catch (error) {
       this.show({ title: "", issues: [{ path: "", message: (error as TelapiError).message }] });
+      return false;
     }
   }
 

@@ -56,6 +56,12 @@ const phrases: { say: string; replies: string[]; messages?: string[]; entries?: 
     ],
   },
   { say: "be silent", replies: ["I will be silent"], messages: ["I will be silent", "The bot is still thinking.", "The bot did not answer in time."], steps: ["runtime: timer: comfort prompt", "runtime to service: chat: The bot is still thinking.", "runtime: bot_timeout", "runtime to service: chat: The bot did not answer", "service to browser: chat: The bot did not answer"] },
+  {
+    say: "pause chat",
+    replies: ["Text chat is off for three seconds.", "Text chat is on again."],
+    messages: ["The runtime enabled text chat."],
+    steps: ["service to runtime: command emit_event, in_order", "runtime to service: control: disable_text_chat", "bot to service: answer from bot, part 2", "runtime to service: control: enable_text_chat", "service to browser: control: enable_text_chat"],
+  },
   { say: "transfer me", replies: ["I will transfer you now."], messages: ["I will transfer you now.", "The call is transferred to tel:+493012345678."], steps: ["service to runtime: command transfer, after_playback", "runtime to service: action: transfer", "service to runtime: ended: transferred", "browser: ended"] },
 ];
 

@@ -1,0 +1,65 @@
+import type { Browser } from "playwright-core";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { sum } from "../src/rates.js";
+import { launch, Playground, Service } from "./browser.js";
+
+let browser: Browser;
+let service: Service;
+
+beforeAll(async () => {
+  [browser, service] = await Promise.all([launch(), Service.start()]);
+});
+afterAll(async () => {
+  await browser?.close();
+  await service?.[Symbol.asyncDispose]();
+});
+
+test("a metric is added up over its labels", () => {
+  const exposition = '# TYPE a_total counter\na_total{type="chat",direction="to_ari"} 3\na_total{type="ping"} 1e+01\na_total_created 5\nb_a_total 7\n';
+  expect([sum(exposition, "a_total"), sum(exposition, "b_a_total"), sum(exposition, "c")]).toEqual([13, 7, 0]);
+});
+
+test("waiting counts down, rates are shown, and a hang-up is not an error", async ({ expect }) => {
+  await using playground = await Playground.open(browser, service);
+  const { page } = playground;
+  await playground.start();
+  expect(await page.evaluate(() => document.activeElement!.id)).toBe("text"); // the message box
+  await playground.click("be silent");
+  const waiting = page.locator("#waiting");
+  await waiting.filter({ hasText: /Waiting for the bot: [12]:\d\d until the request times out/ }).waitFor();
+  const first = await waiting.textContent();
+  await expect.poll(() => waiting.textContent(), { timeout: 60_000 }).not.toBe(first);
+  await playground.message("The bot did not answer in time.").waitFor();
+  expect(await waiting.textContent()).toBe("");
+  await page.locator("#rates").filter({ hasText: /^1 session · \d+\.\d frames\/s · \d+\.\d callbacks\/s$/ }).waitFor();
+  await playground.click("hang up");
+  await playground.waitForState("Ended");
+  expect([await page.locator("#state").getAttribute("data-state"), await page.getByRole("alert").isVisible()]).toEqual(["ended", false]);
+});
+
+test("the bot can pause text chat", async () => {
+  await using playground = await Playground.open(browser, service);
+  await playground.start();
+  await playground.click("pause chat");
+  await playground.message("The runtime disabled text chat.").waitFor();
+  await playground.message("The runtime enabled text chat.").waitFor();
+  await playground.click("hello");
+  await playground.message("Hello! How are you?").waitFor();
+});
+
+test("everything on a phone is large enough to touch", async () => {
+  await using playground = await Playground.open(browser, service, { viewport: { width: 390, height: 844 } });
+  const { page } = playground;
+  await playground.start();
+  for (const tab of await page.getByRole("tab").allTextContents()) {
+    await playground.showTab(tab);
+    const small = await page.evaluate(() => [...document.querySelectorAll<HTMLElement>("button, select, input:not([type=radio], [type=file])")]
+      .filter((control) => control.offsetWidth && control.getBoundingClientRect().height < 44).map(({ outerHTML }) => outerHTML));
+    expect(small, tab).toEqual([]);
+  }
+  await playground.showTab("Talk");
+  await playground.click("call me slowly");
+  await playground.message("Press up to four keys").waitFor();
+  for (const key of ["4", "2", "#"]) await playground.click(key); // next to the conversation
+  await playground.message("You pressed 4 2.").waitFor();
+});
