@@ -154,7 +154,7 @@ func (s *Service) rejectBody(ctx context.Context, c Credential, size int, proble
 
 func (s *Service) checkCredential(ctx context.Context, c Credential) (Status, error) {
 	if c.check() != nil {
-		return Invalid, nil
+		return Invalid, nil //nolint:nilerr // the status is the result
 	}
 	return s.store.CheckCredential(ctx, c)
 }

@@ -107,7 +107,7 @@ the stream yet; tail reports it on stderr.`}
 			err := c.printUntil(receiving, ch)
 			cancel()
 			if ctx.Err() != nil || errors.Is(err, callruntime.ErrEnded) {
-				return nil, nil // the end of the channel or Ctrl-C is success
+				return nil, nil //nolint:nilerr // the end of the channel or Ctrl-C is success
 			}
 			if err == nil {
 				err = c.printParked(ctx, ch, reported)
@@ -129,7 +129,7 @@ func (c *cli) printUntil(ctx context.Context, ch *callruntime.Channel) error {
 		}
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the end of ctx is not a failure
 		case err != nil:
 			return err
 		}
