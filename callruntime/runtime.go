@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -206,11 +207,13 @@ func (r *Runtime) serveTopics() {
 	}
 }
 
-// ErrVersion means that service and runtime use different versions of the scripts.
-var ErrVersion = errors.New("the service uses another version of the channel scripts")
+// ErrVersion means that service and runtime use versions of the scripts that do not work
+// together.
+var ErrVersion = errors.New("the service uses an incompatible version of the channel scripts")
 
-// CheckVersion fails with ErrVersion if the service runs another version of the
-// channel scripts than this package. It returns nil if no instance is running.
+// CheckVersion fails with ErrVersion if the versions of the channel scripts of the
+// service and of this package differ by more than one. It returns nil if no instance is
+// running.
 func (r *Runtime) CheckVersion(ctx context.Context) error {
 	version, err := r.client.Do(ctx, r.client.B().Get().Key(kv.ScriptsKey).Build()).ToString()
 	switch {
@@ -218,10 +221,17 @@ func (r *Runtime) CheckVersion(ctx context.Context) error {
 		return nil
 	case err != nil:
 		return wrap("check version", err)
-	case version != lua.Version():
-		return fmt.Errorf("check version: %w: %s instead of %s", ErrVersion, version, lua.Version())
+	case !compatible(version, lua.Version()):
+		return fmt.Errorf("check version: %w: %s, the runtime uses %s", ErrVersion, version, lua.Version())
 	}
 	return nil
+}
+
+// compatible reports whether scripts of two versions can share a channel.
+func compatible(a, b string) bool {
+	x, errX := strconv.Atoi(a)
+	y, errY := strconv.Atoi(b)
+	return errX == nil && errY == nil && max(x, y)-min(x, y) <= 1
 }
 
 // ReportSpeech reports the usage of one text that the runtime synthesized, so that

@@ -3,10 +3,10 @@
 -- returns what callback.lua would. In any other case it changes nothing and callback.lua
 -- runs.
 do
-  local flow, state, epoch, queue, claimUntil = unpack(redis.call('HMGET', META, 'flow', 'state', 'epoch', 'queue', 'claimUntil'))
-  if state == 'open' and epoch == ARGV[7] and queue and now < tonumber(claimUntil or 0) then
+  local flow, inLast, state, epoch, queue, claimUntil = unpack(redis.call('HMGET', META, 'flow', 'inLast', 'state', 'epoch', 'queue', 'claimUntil'))
+  if inLast and state == 'open' and epoch == ARGV[7] and queue and now < tonumber(claimUntil or 0) then
     local head, tail, parked = string.match(queue, QUEUE_PATTERN)
-    local touchAt, _, idleAt, entries, entryAt, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
+    local touchAt, _, idleAt, entries, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
     entries, bytes = tonumber(entries), tonumber(bytes)
     local nextHead = string.format('%d', head + 1)
     local record, following = unpack(redis.call('HMGET', WORK, ARGV[1], nextHead))
@@ -28,7 +28,7 @@ do
       redis.call('HSET', WORK, ARGV[1], 'routed' .. item .. ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[8])
       redis.call('HDEL', WORK, head)
       redis.call('HSET', META, 'queue', string.format(QUEUE_FORMAT, nextHead, tail, parked),
-        'flow', string.format(FLOW_FORMAT, touchAt, nextDueAt, idleAt, entries, newestEntry and now or entryAt, bytes, limits))
+        'inLast', newestEntry or inLast, 'flow', string.format(FLOW_FORMAT, touchAt, nextDueAt, idleAt, entries, bytes, limits))
       local wait = nextDueAt < NEVER and string.format('%d', nextDueAt - now) or ''
       redis.call('PUBLISH', PREFIX .. 'up', newestEntry and 'E' .. newestEntry .. ' ' .. wait or 'D' .. wait)
       return { 'routed', ARGV[8], '', '' }

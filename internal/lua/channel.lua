@@ -15,9 +15,14 @@
 -- KEYS[8]  seenBefore: set, message IDs of the browser that are older than those in seen
 -- KEYS[9]  sentBefore: set, message IDs of the runtime that are older than those in sent
 --
--- openChannel creates all of them, so that a cluster can move a slot while its channels
+-- createKeys creates all of them, so that a cluster can move a slot while its channels
 -- are in use: a script fails with TRYAGAIN if a key is missing on the node that it is
 -- moved from.
+--
+-- Scripts of this version and of the one before, and after, work on the same channel
+-- while instances and runtimes are upgraded. Fields of meta and work keep their form and
+-- meaning; new data goes into new fields, which older scripts neither read nor change. So
+-- a script must expect that a field of its version is missing, or older than the others.
 --
 -- The last argument of every script is its deadline: the time in Unix ms of the store's
 -- clock after which it must not run any more, or empty. A caller that has reported a
@@ -77,13 +82,13 @@ local ID_FORMAT = '%d-%d'
 --   touchAt         time from which activity extends the channel's idle time again, at most the end of the owner's lease
 --   dueAt           deadline of the first awaited work item, or NEVER
 --   idleAt          time at which the channel ends if it stays idle
---   entries, entryAt, bytes  number of the newest entry of the runtime stream, its time, and the size of all entries so far
+--   entries, bytes  number and size of all entries of the runtime stream so far
 --   committed, committedBytes  number and size of the committed entries
 --   maxEntries, maxBytes       limits of the uncommitted entries
 -- The pattern also captures the last four together, because fast versions copy them:
 -- formatting with %s is faster than with %d.
-local FLOW_PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ((%d+) (%d+) (%d+) (%d+))$'
-local FLOW_FORMAT = '%s %s %s %d %d %d %s'
+local FLOW_PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%d+) ((%d+) (%d+) (%d+) (%d+))$'
+local FLOW_FORMAT = '%s %s %s %d %d %s'
 local FLOW_TIMES = '^(%d+) (%d+) ' -- touchAt and dueAt alone
 
 -- Pattern and format of the field queue of meta: the numbers of the first and the last
@@ -127,7 +132,7 @@ local OBJECT_RULE = 'use a JSON object of at most 65536 bytes'
 
 local channel = {} -- fields of meta that were read, '' where not set
 
-local touchAt, dueAt, idleAt, entries, entryAt, bytes, committed, committedBytes, maxEntries, maxBytes -- the field flow
+local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes -- the field flow
 local head, tail, parked  -- the field queue, if it was read
 local newestEntry         -- ID of the last entry that this script added
 local liveConnection = '' -- ID of the connection that runs this script; its lease does not expire meanwhile
@@ -148,12 +153,20 @@ local function toNumber(value) return tonumber(value) or tonumber(string.match(v
 -- Returns the ID of an item that is added now to either stream.
 local function newID(number) return string.format(ID_FORMAT, number, now) end
 
--- Returns the ID of the newest entry of the runtime stream.
-local function lastEntryID() return entries > 0 and string.format(ID_FORMAT, entries, entryAt) or '' end
+-- Returns the ID of the newest entry of the runtime stream: the field inLast, unless
+-- scripts of version 1, which do not have this field, added entries since. Needs inLast.
+local function lastEntryID()
+  if entries == 0 then return '' end
+  if toNumber(channel.inLast) ~= entries then
+    local newest = redis.call('XREVRANGE', IN, '+', '-', 'COUNT', 1)[1]
+    channel.inLast = newest and newest[1] or channel.inLast
+  end
+  return channel.inLast
+end
 
 local function parseFlow()
-  local t, d, i, e, ea, b, _, c, cb, me, mb = string.match(channel.flow, FLOW_PATTERN)
-  touchAt, dueAt, idleAt, entries, entryAt, bytes = tonumber(t), tonumber(d), tonumber(i), tonumber(e), tonumber(ea), tonumber(b)
+  local t, d, i, e, b, _, c, cb, me, mb = string.match(channel.flow, FLOW_PATTERN)
+  touchAt, dueAt, idleAt, entries, bytes = tonumber(t), tonumber(d), tonumber(i), tonumber(e), tonumber(b)
   committed, committedBytes, maxEntries, maxBytes = tonumber(c), tonumber(cb), tonumber(me), tonumber(mb)
 end
 
@@ -164,21 +177,22 @@ local function readQueue()
   head, tail, parked = tonumber(h or 1), tonumber(t or 0), tonumber(p or 0)
 end
 
--- Writes flow, and queue if it was read.
+-- Writes flow and inLast, and queue if it was read.
 local function save()
   local limits = string.format('%d %d %d %d', committed, committedBytes, maxEntries, maxBytes)
-  local flow = string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, entryAt, bytes, limits)
+  local flow = string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, bytes, limits)
   if head then
-    redis.call('HSET', META, 'flow', flow, 'queue', string.format(QUEUE_FORMAT, head, tail, parked))
+    redis.call('HSET', META, 'flow', flow, 'inLast', channel.inLast, 'queue', string.format(QUEUE_FORMAT, head, tail, parked))
   else
-    redis.call('HSET', META, 'flow', flow)
+    redis.call('HSET', META, 'flow', flow, 'inLast', channel.inLast)
   end
 end
 
 -- Adds an entry to the runtime stream. saveAndNotify must follow.
 local function addEntry(entry)
-  entries, entryAt, bytes = entries + 1, now, bytes + #entry
-  newestEntry = lastEntryID()
+  entries, bytes = entries + 1, bytes + #entry
+  newestEntry = newID(entries)
+  channel.inLast = newestEntry
   if entries % TOTAL_INTERVAL > 0 then
     redis.call('XADD', IN, newestEntry, 'entry', entry)
   else
@@ -359,13 +373,51 @@ local function formatEntry(kind, member, value)
   return string.format('{"kind":"%s","channelId":"%s","at":%d,"%s":"%s"}', kind, string.match(META, '{(.+)}'), now, member, value)
 end
 
+-- Creates the keys of a channel that do not exist. The members are never looked up. A
+-- stream keeps existing when it becomes empty.
+local function createKeys()
+  for _, stream in ipairs({ IN, OUT }) do
+    if redis.call('EXISTS', stream) == 0 then
+      redis.call('XADD', stream, '0-1', '', '')
+      redis.call('XDEL', stream, '0-1')
+    end
+  end
+  for _, set in ipairs({ SEEN, SENT, SEEN_BEFORE, SENT_BEFORE }) do redis.call('SADD', set, '') end
+  redis.call('HSET', WORK, '', '')
+  redis.call('ZADD', FORGET, NEVER, '')
+end
+
+-- Gives a channel that scripts of version 1 opened the keys and the field that those of
+-- this version rely on. Needs owner and ownerUntil.
+local function upgradeChannel()
+  createKeys()
+  channel.inLast = entries > 0 and lastEntryID() or '0-0'
+  touchAt = 0 -- the new keys need a TTL
+  keepAlive()
+  save()
+end
+
+-- Reduces the field held to the ID after which messages are held back. The field also has the
+-- newest message and the claim. If one of them is another one now, scripts of version 1 have
+-- sent a message or claimed the channel, and nothing is held back. Needs outLast, claimToken
+-- and held.
+local function parseHeld()
+  local id, last, token = string.match(channel.held, '^(%S+) (%S+) (.*)$')
+  channel.held = id
+  if last ~= channel.outLast or token ~= channel.claimToken then setField('held', '') end
+end
+
 -- Reads fields of the channel after applying expired deadlines: work items time out, the
--- lease of a connection whose instance has died ends, and an idle channel ends.
+-- lease of a connection whose instance has died ends, and an idle channel ends. The
+-- instance of a connection that is not leasedTo has scripts of version 1: it would take an
+-- expired lease for a replacement, and the page would not reconnect.
 local function loadChannel(...)
-  readFields('flow', 'owner', 'ownerUntil', ...)
+  readFields('flow', 'inLast', 'owner', 'ownerUntil', 'leasedTo', ...)
   if channel.flow == '' then return end
   parseFlow()
+  if (channel.held or '') ~= '' then parseHeld() end
   local idle = now > idleAt
+  if channel.inLast == '' and not idle and idleAt < NEVER then upgradeChannel() end
   if now >= dueAt or idle then
     readQueue()
     advanceQueue(idle)
@@ -375,7 +427,7 @@ local function loadChannel(...)
   end
   if idle then
     endChannel('idle')
-  elseif channel.owner ~= '' and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil) then
+  elseif channel.owner ~= '' and channel.owner == channel.leasedTo and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil) then
     setField('owner', '')
     addSessionEvent(formatEntry('session', 'event', 'disconnected'))
     newestEntry = nil
@@ -394,15 +446,9 @@ local function openChannel(first)
   end
   redis.call('HSET', META, unpack(fields))
   channel.state, channel.owner = 'open', ''
-  -- The members are never looked up. A stream keeps existing when it becomes empty.
-  for _, stream in ipairs({ IN, OUT }) do
-    redis.call('XADD', stream, '0-1', '', '')
-    redis.call('XDEL', stream, '0-1')
-  end
-  for _, set in ipairs({ SEEN, SENT, SEEN_BEFORE, SENT_BEFORE }) do redis.call('SADD', set, '') end
-  redis.call('HSET', WORK, '', '')
-  redis.call('ZADD', FORGET, NEVER, '')
-  entries, entryAt, bytes, committed, committedBytes = 0, 0, 0, 0, 0
+  createKeys()
+  channel.inLast = '0-0'
+  entries, bytes, committed, committedBytes = 0, 0, 0, 0
   maxEntries, maxBytes, dueAt, touchAt = tonumber(ARGV[first + 9]), tonumber(ARGV[first + 10]), NEVER, 0
   keepAlive()
   save()
@@ -510,15 +556,21 @@ local function readHistory(from, last)
 end
 
 -- Returns the ID of the newest message that connections may read; empty if there is none.
--- The field held has it while newer ones are held back until replicas have them, or
--- NO_MESSAGE. Needs outLast and held.
+-- While newer ones are held back until replicas have them, held has it, or NO_MESSAGE. Needs
+-- outLast and held.
 local function newestVisible()
   if channel.held == '' then return channel.outLast end
   return channel.held == NO_MESSAGE and '' or channel.held
 end
 
+-- Holds messages after an ID back; none if it is empty. Needs outLast and claimToken.
+local function setHeld(id)
+  setField('held', id == '' and '' or id .. ' ' .. channel.outLast .. ' ' .. channel.claimToken)
+  channel.held = id
+end
+
 -- Makes messages up to an ID visible that were held back, and publishes them. Needs epoch,
--- outLast and held.
+-- outLast, claimToken and held.
 local function showMessages(last)
   if channel.held == '' or toNumber(last) <= toNumber(channel.held) then return end
   local page, notice = readHistory(toNumber(channel.held) + 1, last), {}
@@ -528,7 +580,7 @@ local function showMessages(last)
     redis.call('PUBLISH', PREFIX .. 'down', 'M' .. ids .. '\n' .. table.concat(notice, '\n'))
   end
   if page[#page - 1] ~= last then requestRenewal() end -- the connection reads the rest
-  setField('held', last == channel.outLast and '' or last)
+  setHeld(last == channel.outLast and '' or last)
 end
 
 -- Returns the first page of the history after a cursor, or false if the cursor is unknown

@@ -21,7 +21,8 @@ local function dropEntries()
   while dropped + TOTAL_INTERVAL < committed
     and (dropped + TOTAL_INTERVAL <= entries - ARGV[3] or committedBytes - droppedBytes > KEPT_BYTES) do
     dropped = dropped + TOTAL_INTERVAL
-    droppedBytes = tonumber(redis.call('XRANGE', IN, dropped, dropped)[1][2][4])
+    local item = redis.call('XRANGE', IN, dropped, dropped)[1]
+    if item then droppedBytes = tonumber(item[2][4]) end -- scripts of version 1 remove entries without updating dropped
   end
   if dropped == first then return end
   setField('dropped', string.format('%d %d', dropped, droppedBytes))
@@ -33,7 +34,8 @@ local OBSERVER_TIME = 300000 -- ms for which observers can read both streams of 
 -- Removes everything from an ended channel that is not needed to answer late callbacks.
 -- That is kept until RETENTION after the last credential expires.
 local function compact()
-  local forgetAt = redis.call('ZRANGE', FORGET, -2, -2, 'WITHSCORES')[2] -- the last one is the empty member
+  redis.call('ZREM', FORGET, '') -- the empty member has the highest score
+  local forgetAt = redis.call('ZRANGE', FORGET, -1, -1, 'WITHSCORES')[2]
   expireIn(math.max(RETENTION, (tonumber(forgetAt) or 0) - now))
   redis.call('PEXPIRE', IN, OBSERVER_TIME)
   redis.call('PEXPIRE', OUT, OBSERVER_TIME)

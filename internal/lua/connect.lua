@@ -17,7 +17,7 @@
 -- Atomic so that only one of two connections owns the session, and so that no message is
 -- missing between the history that is read and the messages that are published later. Of
 -- two connections the one that was requested later wins, even if the other arrives later.
-loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'cancelled', 'held')
+loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'cancelled', 'held', 'claimToken')
 if string.find(' ' .. channel.cancelled .. ' ', ' ' .. ARGV[1] .. ' ', 1, true) then return redis.error_reply('LATE the connection was cancelled') end
 local refusal = connectionRefusal(ARGV[1], ARGV[2], ARGV[3], ARGV[12], ARGV[13])
 if refusal then return { refusal } end
@@ -27,7 +27,7 @@ if channel.owner ~= '' and channel.owner ~= ARGV[1] then redis.call('PUBLISH', P
 local number, requestedAt = toNumber(channel.connections) + 1, ARGV[4] == '' and now or math.min(now, ARGV[4])
 setField('owner', ARGV[1])
 setField('ownerUntil', now + ARGV[5])
-redis.call('HSET', META, 'connections', number, 'requestedAt', requestedAt, 'offer', ARGV[10])
+redis.call('HSET', META, 'leasedTo', ARGV[1], 'connections', number, 'requestedAt', requestedAt, 'offer', ARGV[10])
 touchAt = 0 -- the lease may end earlier than the one before
 keepAlive()
 save()

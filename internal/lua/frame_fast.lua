@@ -2,14 +2,14 @@
 -- claimed channel with text chat on, without backpressure and without expired deadlines.
 -- It returns what frame.lua would. In any other case it changes nothing and frame.lua runs.
 do
-  local owner, chatOff, claimUntil, flow = unpack(redis.call('HMGET', META, 'owner', 'chatOff', 'claimUntil', 'flow'))
+  local owner, chatOff, claimUntil, newestEntry, flow = unpack(redis.call('HMGET', META, 'owner', 'chatOff', 'claimUntil', 'inLast', 'flow'))
   if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and now < tonumber(claimUntil or 0) and not string.find(ARGV[4], '[^c-]') then
-    local touchAt, dueAt, idleAt, entries, entryAt, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
-    local newestEntry = string.format(ID_FORMAT, entries, entryAt)
+    local touchAt, dueAt, idleAt, entries, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
+    local isNewest = string.match(newestEntry or '', '^%d+') == entries
     entries, bytes, dueAt = tonumber(entries), tonumber(bytes), tonumber(dueAt)
     local count, size = #ARGV[4], 0
     for i = 5 + count, #ARGV do size = size + #ARGV[i] end
-    if entries > 0 and entries % SEEN_CHECK_INTERVAL + count < SEEN_CHECK_INTERVAL and now < tonumber(touchAt) and now < dueAt
+    if isNewest and entries > 0 and entries % SEEN_CHECK_INTERVAL + count < SEEN_CHECK_INTERVAL and now < tonumber(touchAt) and now < dueAt
       and (ARGV[3] == newestEntry or string.find(ARGV[3], '^%d+%-%d+$') and #redis.call('XRANGE', IN, ARGV[3], ARGV[3]) == 1)
       and entries - committed + count <= tonumber(maxEntries) and bytes - committedBytes + size <= tonumber(maxBytes) then
       -- There is one outcome for all frames unless one is repeated. The older set is
@@ -31,7 +31,7 @@ do
         end
       end
       if entries > before then
-        redis.call('HSET', META, 'flow', string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, now, bytes, limits))
+        redis.call('HSET', META, 'inLast', newestEntry, 'flow', string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, bytes, limits))
         local wait = dueAt < NEVER and string.format('%d', dueAt - now) or ''
         redis.call('PUBLISH', PREFIX .. 'up', 'E' .. newestEntry .. ' ' .. wait)
       end

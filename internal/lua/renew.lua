@@ -12,7 +12,7 @@
 --
 -- Atomic so that a replaced connection cannot renew its successor's lease.
 liveConnection = ARGV[1]
-loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed', 'held')
+loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed', 'held', 'claimToken')
 local refusal = ownerRefusal(ARGV[1], ARGV[2])
 if refusal then return { refusal } end
 if channel.epoch ~= ARGV[5] then return { 'lost' } end

@@ -89,9 +89,9 @@ if #notice > 1 then
   rememberIDs(SENT, SENT_BEFORE, MAX_SENT, newIDs)
   if number % TRIM_INTERVAL < #notice - 1 then trimHistory() end
   if string.sub(ARGV[2], #ARGV - 3) == 'h' then
-    if channel.held == '' then setField('held', before == '' and NO_MESSAGE or before) end
+    setHeld(channel.held ~= '' and channel.held or before ~= '' and before or NO_MESSAGE)
   else
-    if channel.held ~= '' then setField('held', '') end -- connections do not know before, so they read the history
+    if channel.held ~= '' then setHeld('') end -- connections do not know before, so they read the history
     notice[1] = 'M' .. channel.epoch .. ' ' .. before .. ' ' .. channel.outLast
     redis.call('PUBLISH', PREFIX .. 'down', table.concat(notice, '\n'))
   end

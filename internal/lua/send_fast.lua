@@ -2,9 +2,9 @@
 -- sent the newest one, to an open channel without expired deadlines. It returns what
 -- send.lua would. In any other case it changes nothing and send.lua runs.
 do
-  local token, state, epoch, before, flow, held = unpack(redis.call('HMGET', META, 'claimToken', 'state', 'epoch', 'outLast', 'flow', 'held'))
+  local token, state, epoch, before, inLast, flow, held = unpack(redis.call('HMGET', META, 'claimToken', 'state', 'epoch', 'outLast', 'inLast', 'flow', 'held'))
   local number, count = tonumber(string.match(before or '', '^%d+') or ''), #ARGV - 4
-  if number and ARGV[3] == before and ARGV[4] == '' and (held or '') == '' and state == 'open' and (token == ARGV[1] or ARGV[1] == '')
+  if number and inLast and ARGV[3] == before and ARGV[4] == '' and (held or '') == '' and state == 'open' and (token == ARGV[1] or ARGV[1] == '')
     and number % TRIM_INTERVAL + count < TRIM_INTERVAL and count > 0 and count <= MAX_BATCH and #ARGV[2] == count and not string.find(ARGV[2], '[^-]') then
     local touchAt, dueAt = string.match(flow, FLOW_TIMES)
     local valid = true

@@ -59,6 +59,10 @@ var channelTests = map[string]func(*testing.T, Options){
 	"messages sent again are kept once":                        resentMessages,
 	"runtime opens, closes and reopens a channel":              openChannel,
 	"message is held back until replicas have it":              heldMessages,
+	"channel is shared with scripts of version 1":              sharedWithVersion1,
+	"lease of a connection of version 1 does not end":          leaseOfVersion1,
+	"entries removed by scripts of version 1":                  trimmedByVersion1,
+	"messages held back before version 1 is used":              heldBeforeVersion1,
 }
 
 // channelFixture is a session's channel between a browser and a runtime.

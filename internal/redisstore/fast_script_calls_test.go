@@ -341,14 +341,10 @@ func (g *callGenerator) record(script string, args []string, outcome string) {
 		g.pending = append(g.pending, []string{"claim", "runtime", g.name("token"), "3600000", "attach", ""},
 			append([]string{"connect"}, g.connect(g.name("connection"))...))
 	}
-	for name, value := range map[string]*string{"outLast": &g.newest, "epoch": &g.epoch, "connections": &g.number} {
+	for name, value := range map[string]*string{"outLast": &g.newest, "epoch": &g.epoch, "connections": &g.number, "inLast": &g.lastEntry} {
 		if _, rest, ok := strings.Cut(outcome, "\n"+name+" = "); ok {
 			*value, _, _ = strings.Cut(rest, "\n")
 		}
-	}
-	if _, rest, ok := strings.Cut(outcome, "\nflow = "); ok {
-		flow := strings.Fields(rest)
-		g.lastEntry = flow[3] + "-" + flow[4]
 	}
 	g.first = ""
 	head := ""

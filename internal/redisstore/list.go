@@ -84,7 +84,7 @@ func (n Node) scan(ctx context.Context, cursor uint64) (rueidis.ScanEntry, error
 
 // listedFields are the fields of a channel that ChannelInfo describes.
 var listedFields = []string{
-	"state", "team", "endpoint", "mode", "claimedBy", "claimUntil", "owner", "ownerUntil", "openedAt", "outLast", "flow",
+	"state", "team", "endpoint", "mode", "claimedBy", "claimUntil", "owner", "ownerUntil", "openedAt", "inLast", "outLast", "flow",
 }
 
 // describe reads the live channels of a page of keys that are not listed yet.
@@ -121,13 +121,14 @@ func (s *Store) describe(ctx context.Context, keys []string, listed map[string]b
 
 // newChannelInfo describes a channel at a time of the store's clock.
 func newChannelInfo(id string, fields map[string]string, now int64) ChannelInfo {
-	var flow [10]int64 // see FLOW_PATTERN in channel.lua
+	var flow [9]int64 // see FLOW_PATTERN in channel.lua
 	for i, number := range strings.Fields(fields["flow"]) {
 		if i < len(flow) {
 			flow[i] = parseMillis(number)
 		}
 	}
-	entries, entryAt, bytes, committed, committedBytes := flow[3], flow[4], flow[5], flow[6], flow[7]
+	entries, bytes, committed, committedBytes := flow[3], flow[4], flow[5], flow[6]
+	_, entryAt, _ := strings.Cut(fields["inLast"], "-")
 	_, messageAt, _ := strings.Cut(fields["outLast"], "-")
 	openedAt, claimUntil := parseMillis(fields["openedAt"]), parseMillis(fields["claimUntil"])
 	c := ChannelInfo{
@@ -135,7 +136,7 @@ func newChannelInfo(id string, fields map[string]string, now int64) ChannelInfo 
 		Claim: ClaimNone, Runtime: fields["claimedBy"],
 		Browser:      fields["owner"] != "" && parseMillis(fields["ownerUntil"]) > now,
 		OpenedAt:     time.UnixMilli(openedAt),
-		LastActivity: time.UnixMilli(max(openedAt, entryAt, parseMillis(messageAt))), BacklogEntries: entries - committed, BacklogBytes: bytes - committedBytes,
+		LastActivity: time.UnixMilli(max(openedAt, parseMillis(entryAt), parseMillis(messageAt))), BacklogEntries: entries - committed, BacklogBytes: bytes - committedBytes,
 	}
 	switch {
 	case claimUntil > now:

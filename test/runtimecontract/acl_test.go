@@ -1,6 +1,7 @@
 package runtimecontract
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -76,8 +77,15 @@ func TestRestrictedUser(t *testing.T) {
 	if _, err := c.Await(t.Context(), callruntime.AwaitOptions{}); err != nil {
 		t.Error(err)
 	}
-	if err := runtime.CheckVersion(t.Context()); err != nil {
-		t.Error(err)
+	for version, compatible := range map[string]bool{"": true, "1": true, "2": true, "3": true, "0": false, "4": false, "two": false} {
+		if version != "" {
+			r.MustDo("SET", "telapi:scripts", version)
+		} else {
+			r.MustDo("DEL", "telapi:scripts")
+		}
+		if err := runtime.CheckVersion(t.Context()); compatible != (err == nil) || !compatible && !errors.Is(err, callruntime.ErrVersion) {
+			t.Errorf("version %q: %v, want compatible: %v", version, err, compatible)
+		}
 	}
 	for _, err := range []error{c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte("{}")}), c.End(t.Context(), "done"), c.Close(t.Context())} {
 		if err != nil {

@@ -79,7 +79,7 @@ func TestSimulationFindsFault3LostConnection(t *testing.T) {
 }
 
 func TestSimulationFindsFault5MissedDisconnect(t *testing.T) {
-	edit := Edit{"elseif channel.owner ~= '' and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil) then", "elseif false then"}
+	edit := Edit{"elseif channel.owner ~= '' and channel.owner == channel.leasedTo and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil) then", "elseif false then"}
 	finds(t, Mutation{Edits: []Edit{edit}}, "that the browser is gone", 18)
 }
 
