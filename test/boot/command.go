@@ -10,16 +10,24 @@ import (
 	"telapi/test/poll"
 )
 
-// Run runs the program until it exits.
+// Run runs the binary under test until it exits.
 func Run(t testing.TB, env Env, args ...string) (stdout, stderr string, exitCode int) {
 	t.Helper()
-	path, err := Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	return Program("").Run(t, env, args...)
+}
+
+// RunJSON runs the binary under test with --json. It must succeed and print one object.
+func RunJSON(t testing.TB, env Env, args ...string) map[string]any {
+	t.Helper()
+	return Program("").RunJSON(t, env, args...)
+}
+
+// Run runs the program until it exits.
+func (program Program) Run(t testing.TB, env Env, args ...string) (stdout, stderr string, exitCode int) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
+	cmd := exec.CommandContext(ctx, program.path(t), args...)
 	cmd.Env = Environ(env)
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
@@ -27,10 +35,10 @@ func Run(t testing.TB, env Env, args ...string) (stdout, stderr string, exitCode
 	return out.String(), problems.String(), cmd.ProcessState.ExitCode()
 }
 
-// RunJSON runs a command with --json, which must succeed and print one object.
-func RunJSON(t testing.TB, env Env, args ...string) map[string]any {
+// RunJSON runs the program with --json. It must succeed and print one object.
+func (program Program) RunJSON(t testing.TB, env Env, args ...string) map[string]any {
 	t.Helper()
-	stdout, stderr, exitCode := Run(t, env, append(args, "--json")...)
+	stdout, stderr, exitCode := program.Run(t, env, append(args, "--json")...)
 	if exitCode != 0 {
 		t.Fatalf("telapi %v: exit code %d\n%s", args, exitCode, stderr)
 	}

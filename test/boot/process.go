@@ -55,14 +55,31 @@ type Process struct {
 	state *os.ProcessState
 }
 
-// StartProcess runs the program until it exits or the test ends.
-func StartProcess(t testing.TB, env Env, args ...string) *Process {
+// Program is the path of a binary. The empty one is the binary under test.
+type Program string
+
+func (program Program) path(t testing.TB) string {
 	t.Helper()
+	if program != "" {
+		return string(program)
+	}
 	path, err := Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Process{Cmd: exec.Command(path, args...), Stderr: &Log{}, done: make(chan struct{})}
+	return path
+}
+
+// StartProcess runs the binary under test until it exits or the test ends.
+func StartProcess(t testing.TB, env Env, args ...string) *Process {
+	t.Helper()
+	return Program("").Start(t, env, args...)
+}
+
+// Start runs the program until it exits or the test ends.
+func (program Program) Start(t testing.TB, env Env, args ...string) *Process {
+	t.Helper()
+	p := &Process{Cmd: exec.Command(program.path(t), args...), Stderr: &Log{}, done: make(chan struct{})}
 	p.Cmd.Env = Environ(env)
 	p.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdout, err := p.Cmd.StdoutPipe()

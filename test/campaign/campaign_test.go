@@ -38,9 +38,9 @@ type result struct {
 	recovery time.Duration
 }
 
-func newCampaign(t *testing.T, size size, cluster bool) *campaign {
+func newCampaign(t *testing.T, size size, cluster bool, p programs) *campaign {
 	t.Helper()
-	c := &campaign{installation: install(t, size, cluster), ledger: newLedger()}
+	c := &campaign{installation: install(t, size, cluster, p), ledger: newLedger()}
 	ctx, cancel := context.WithCancel(t.Context())
 	c.ctx = ctx
 	c.provider = newProvider(c.URL, c.client, c.ledger)
@@ -213,6 +213,9 @@ func (c *campaign) progress(format string, args ...any) {
 }
 
 func TestCampaign(t *testing.T) {
+	if *scale == 0 {
+		t.Parallel()
+	}
 	size := newSize(*scale)
 	faults := 0
 	for _, s := range stages {
@@ -250,10 +253,16 @@ func runStage(t *testing.T, s stage, size size, operations int) []row {
 	if len(faults) == 0 {
 		return nil
 	}
-	c := newCampaign(t, size, s.cluster)
+	c := newCampaign(t, size, s.cluster, programs{})
 	for _, f := range faults {
 		c.run(f, operations)
 	}
+	return c.check(t)
+}
+
+// check fails the test if the results break a promise. It returns them.
+func (c *campaign) check(t *testing.T) []row {
+	t.Helper()
 	rows := c.rows()
 	for _, r := range rows {
 		r.check(t)

@@ -144,13 +144,19 @@ func restartPostgres(stop func(*servers.Postgres)) func(*campaign, int) {
 }
 
 func rollingRestart(c *campaign, _ int) {
-	for n, p := range c.Instances {
-		_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-		p.WaitExit(c.t)
-		c.StartInstance(n)
-		c.AwaitHealthy(n)
-		pause(c.ctx, 3*time.Second) // until HAProxy has checked it twice
+	for n := range c.Instances {
+		c.restart(n)
 	}
+}
+
+// restart restarts an instance behind the balancer.
+func (c *campaign) restart(n int) {
+	c.t.Helper()
+	_ = c.Instances[n].Cmd.Process.Signal(syscall.SIGTERM)
+	c.Instances[n].WaitExit(c.t)
+	c.StartInstance(n)
+	c.AwaitHealthy(n)
+	pause(c.ctx, 3*time.Second) // until HAProxy has checked it twice
 }
 
 // storm connects additional browsers, and then cuts all sockets at the same time.

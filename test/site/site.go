@@ -18,6 +18,7 @@ import (
 type Options struct {
 	Balancer Balancer
 	Env      boot.Env // settings of the instances, with DATABASE_URL and REDIS_URL
+	Program  boot.Program
 	// Forward returns the address at which the balancer reaches an instance. Nil
 	// means the address of the instance.
 	Forward func(address string) string
@@ -26,6 +27,7 @@ type Options struct {
 // Site is two instances behind a load balancer.
 type Site struct {
 	Env       boot.Env
+	Program   boot.Program // runs instances and commands that are started from now on
 	Instances [2]*boot.Process
 	URL       string        // of the balancer
 	Output    func() string // of the balancer
@@ -41,7 +43,7 @@ type Site struct {
 // limits and quota are so high that they don't matter.
 func Start(t testing.TB, o Options) *Site {
 	t.Helper()
-	s := &Site{t: t, ca: servers.NewCA(t), Env: boot.Merge(boot.Env{
+	s := &Site{t: t, ca: servers.NewCA(t), Program: o.Program, Env: boot.Merge(boot.Env{
 		"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "TRUSTED_PROXIES": "127.0.0.1", "LOG_LEVEL": "warn",
 	}, o.Env)}
 	var backends [2]string
@@ -76,7 +78,7 @@ func (s *Site) seed() {
 // Telapi runs a CLI command and returns its JSON output.
 func (s *Site) Telapi(args ...string) map[string]any {
 	s.t.Helper()
-	return boot.RunJSON(s.t, s.Env, args...)
+	return s.Program.RunJSON(s.t, s.Env, args...)
 }
 
 // Address returns the address of an instance.
@@ -85,7 +87,7 @@ func (s *Site) Address(n int) string { return "127.0.0.1:" + strconv.Itoa(s.port
 // StartInstance starts an instance, with the settings in Env.
 func (s *Site) StartInstance(n int) {
 	s.t.Helper()
-	s.Instances[n] = boot.StartProcess(s.t, boot.Merge(s.Env, boot.Env{"TELAPI_PORT": strconv.Itoa(s.ports[n])}), "serve")
+	s.Instances[n] = s.Program.Start(s.t, boot.Merge(s.Env, boot.Env{"TELAPI_PORT": strconv.Itoa(s.ports[n])}), "serve")
 }
 
 // KillInstance kills an instance with SIGKILL.
