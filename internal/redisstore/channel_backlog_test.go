@@ -80,7 +80,7 @@ func backpressure(t *testing.T, opts Options) {
 		if err := c.Commit(t.Context(), half); err != nil {
 			t.Errorf("commit an old position: %v", err)
 		}
-		for _, position := range []string{"1000-1", "1001"} {
+		for _, position := range []string{"1000-1", "1001-1"} {
 			if err := c.Commit(t.Context(), position); !errors.Is(err, callruntime.ErrUnknownPosition) {
 				t.Errorf("commit %s: %v, want ErrUnknownPosition", position, err)
 			}

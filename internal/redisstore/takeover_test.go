@@ -256,7 +256,7 @@ func refusedMessages(t *testing.T, opts Options) {
 	s.store.scripts["send"] = rueidis.NewLuaScript(lua.Channel("send"))
 	largest := `{"` + strings.Repeat("x", 65_536-len(`{"":1}`)) + `":1}`
 	for _, invalid := range []string{"", "[]", `"{}"`, "{", "}", " {}", "{} ", largest + "}"} {
-		if _, err := send(`{"text":"1"}`, invalid); err == nil || !strings.Contains(err.Error(), "message 2 must be a JSON object of at most 65536 bytes") {
+		if _, err := send(`{"text":"1"}`, invalid); err == nil || !strings.Contains(err.Error(), "invalid message 2") || !strings.Contains(err.Error(), "use a JSON object of at most 65536 bytes") {
 			t.Errorf("send %.20q: %v, want an error that names the message", invalid, err)
 		}
 	}
