@@ -48,8 +48,16 @@ type Offer struct {
 	Mode       string         `json:"mode"`
 	Identity   *Identifier    `json:"identity,omitzero"`
 	Metadata   jsontext.Value `json:"metadata,omitzero"`
-	ExpiresAt  int64          `json:"expiresAt,omitzero"` // Unix ms at which the session ends
-	Trace      Trace          `json:"trace,omitzero"`     // of the connection that caused the offer
+	ExpiresAt  int64          `json:"expiresAt,omitzero"`  // Unix ms at which the session ends
+	ICEServers []ICEServer    `json:"iceServers,omitzero"` // for the runtime's side, in mode webrtc
+	Trace      Trace          `json:"trace,omitzero"`      // of the connection that caused the offer
+}
+
+// ICEServer is one entry of an RTCConfiguration.
+type ICEServer struct {
+	URLs       []string `json:"urls"`
+	Username   string   `json:"username,omitzero"`
+	Credential string   `json:"credential,omitzero"`
 }
 
 // SpeechReport is a usage report: the characters of one text that was synthesized. The

@@ -119,7 +119,7 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
 	botURL, runBot, closeBot := a.demo.botURL, func(context.Context) {}, func() {}
 	if botURL == "" {
-		bot, err := demo.NewBot(a.URL(), client, a.demo.events, a.log)
+		bot, err := demo.NewBot(a.URL(), client, demo.NewModel("DEMO_LLM_URL", a.cfg.DemoLLMURL, a.cfg.DemoLLMModel, a.cfg.DemoLLMKey), a.demo.events, a.log)
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +127,7 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 	}
 	runtime, err := demo.NewRuntime(demo.RuntimeOptions{
 		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Store: store, Demo: resources, API: a.URL(), Bot: botURL, Client: client,
-		Events: a.demo.events, Log: a.log,
+		Recognizer: demo.NewModel("DEMO_STT_URL", a.cfg.DemoSTTURL, a.cfg.DemoSTTModel, a.cfg.DemoSTTKey), Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {
 		closeBot()

@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/pion/turn/v4"
+	"github.com/pion/turn/v5"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/session"
 )
 
@@ -46,7 +47,7 @@ func (d *diagnosis) iceServers(ctx context.Context) {
 
 // probeICE sends a binding request to a STUN server, or allocates a relay on a TURN
 // server.
-func probeICE(ctx context.Context, url string, server session.ICEServer) (string, error) {
+func probeICE(ctx context.Context, url string, server wire.ICEServer) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
 	scheme, address, _ := strings.Cut(url, ":")

@@ -1,4 +1,4 @@
-// Package audio converts 16-bit mono audio: to and from PCM bytes, to A-law, and
+// Package audio converts 16-bit mono audio: to and from PCM bytes and A-law, to WAV, and
 // between sample rates.
 package audio
 
@@ -40,6 +40,28 @@ func (s Sound) ALaw() []byte {
 		alaw[i] = g711.EncodeAlawFrame(int16(min((int(v)+4)&^7, math.MaxInt16))) //nolint:gosec // within its bounds
 	}
 	return alaw
+}
+
+// FromALaw decodes ITU-T G.711 A-law.
+func FromALaw(rate int, alaw []byte) Sound {
+	s := Sound{rate, make([]int16, len(alaw))}
+	for i, v := range alaw {
+		s.Samples[i] = g711.DecodeAlawFrame(v)
+	}
+	return s
+}
+
+// WAV returns the sound as a WAV file.
+func (s Sound) WAV() []byte {
+	const format, channels, sampleBytes = 1, 1, 2
+	size, rate, little := uint32(sampleBytes*len(s.Samples)), uint32(s.Rate), binary.LittleEndian //nolint:gosec // a sound in memory is shorter than 4 GiB
+	file := little.AppendUint32([]byte("RIFF"), 36+size)
+	file = little.AppendUint32(append(file, "WAVEfmt "...), 16)
+	file = little.AppendUint16(little.AppendUint16(file, format), channels)
+	file = little.AppendUint32(little.AppendUint32(file, rate), rate*sampleBytes)
+	file = little.AppendUint16(little.AppendUint16(file, sampleBytes), 8*sampleBytes)
+	file = little.AppendUint32(append(file, "data"...), size)
+	return append(file, s.PCM()...)
 }
 
 // The low-pass filter passes 88 % of the band of the lower rate and attenuates by

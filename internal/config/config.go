@@ -105,6 +105,14 @@ type Config struct {
 	SpeechVoice     string        `env:"SPEECH_OPENAI_VOICE" default:"alloy" doc:"Default voice of the openai provider."`
 	EspeakVoice     string        `env:"SPEECH_ESPEAK_VOICE" default:"en" doc:"Default voice of the espeak provider, also used for unknown voices. espeak-ng --voices lists them."`
 
+	_            struct{}      `section:"Demo (telapi dev)"`
+	DemoSTTURL   string        `env:"DEMO_STT_URL" kind:"url:http,https" doc:"Base URL of a server with OpenAI's /v1/audio/transcriptions, with or without /v1. The demo recognizes the caller's speech with it. Empty: the demo repeats what it hears. Honors HTTPS_PROXY and HTTP_PROXY."`
+	DemoSTTModel string        `env:"DEMO_STT_MODEL" default:"whisper-1" doc:"Model of DEMO_STT_URL."`
+	DemoSTTKey   redact.Secret `env:"DEMO_STT_KEY" doc:"API key of DEMO_STT_URL, sent as a bearer token."`
+	DemoLLMURL   string        `env:"DEMO_LLM_URL" kind:"url:http,https" doc:"Base URL of a server with OpenAI's /v1/chat/completions, with or without /v1. The demo bot answers with it. Empty: the demo bot has a fixed set of answers. Honors HTTPS_PROXY and HTTP_PROXY."`
+	DemoLLMModel string        `env:"DEMO_LLM_MODEL" default:"gpt-4o-mini" doc:"Model of DEMO_LLM_URL."`
+	DemoLLMKey   redact.Secret `env:"DEMO_LLM_KEY" doc:"API key of DEMO_LLM_URL, sent as a bearer token."`
+
 	_                    struct{} `section:"Telemetry and privacy"`
 	LogLevel             string   `env:"LOG_LEVEL" default:"info" oneof:"debug,info,warn,error" doc:"Log level."`
 	LogFormat            string   `env:"LOG_FORMAT" default:"auto" oneof:"auto,text,json" doc:"auto: text on a terminal, JSON otherwise."`

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/sleep"
@@ -43,23 +44,29 @@ type callbackTarget struct {
 // Bot is an asynchronous provider: it accepts a question with 202 and posts the
 // answer to the webhook later.
 type Bot struct {
-	api      string
-	client   *http.Client
-	events   *Hub
-	log      *slog.Logger
-	listener net.Listener
-	answers  sync.WaitGroup
-	ctx      context.Context // for answers, which outlive their questions; set by Run
+	api       string
+	client    *http.Client
+	model     *Model                             // nil: small talk
+	histories *lru.Cache[string, []modelMessage] // by channel ID
+	events    *Hub
+	log       *slog.Logger
+	listener  net.Listener
+	answers   sync.WaitGroup
+	ctx       context.Context // for answers, which outlive their questions; set by Run
 }
 
 // NewBot listens on a free loopback port. The bot posts answers only to the API
-// server at the given URL.
-func NewBot(api string, client *http.Client, events *Hub, log *slog.Logger) (*Bot, error) {
+// server at the given URL. If model is not nil, it answers what the script does not.
+func NewBot(api string, client *http.Client, model *Model, events *Hub, log *slog.Logger) (*Bot, error) {
+	histories, err := lru.New[string, []modelMessage](maxHistories)
+	if err != nil {
+		return nil, fmt.Errorf("start demo bot: %w", err)
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start demo bot: %w", err)
 	}
-	return &Bot{api: api, client: client, events: events, log: log, listener: l}, nil
+	return &Bot{api: api, client: client, model: model, histories: histories, events: events, log: log, listener: l}, nil
 }
 
 // URL returns the URL for questions.
@@ -97,6 +104,11 @@ func (b *Bot) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	parts := answerParts(q.question)
+	if parts == nil && b.model != nil {
+		parts = []part{{0, b.askModel}}
+	} else if parts == nil {
+		parts = []part{{thinkingTime, textAnswer(smallTalk(q.Text))}}
+	}
 	if q.Part < 1 || q.Part > len(parts) {
 		http.Error(w, "invalid part", http.StatusBadRequest)
 		return
@@ -226,7 +238,7 @@ var script = []scriptEntry{
 	{Phrase{"help", "the list of these phrases"}, nil},
 }
 
-// answerParts returns the parts of the bot's answer to a question.
+// answerParts returns the parts of the scripted answer to a question, or nil.
 func answerParts(q question) []part {
 	if q.DTMF != "" {
 		return []part{{thinkingTime, textAnswer("You pressed " + strings.Join(strings.Split(q.DTMF, ""), " ") + ".")}}
@@ -240,7 +252,7 @@ func answerParts(q question) []part {
 	if said == "help" {
 		return []part{{thinkingTime, textAnswer(help())}}
 	}
-	return []part{{thinkingTime, textAnswer(smallTalk(said, q.Text))}}
+	return nil
 }
 
 var smallTalkReplies = []struct{ contains, reply string }{
@@ -252,7 +264,8 @@ var smallTalkReplies = []struct{ contains, reply string }{
 	{"bye", "Goodbye. Say hang up to end the call."},
 }
 
-func smallTalk(said, text string) string {
+func smallTalk(text string) string {
+	said := strings.ToLower(text)
 	for _, t := range smallTalkReplies {
 		if strings.Contains(said, t.contains) {
 			return t.reply

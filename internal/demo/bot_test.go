@@ -16,7 +16,7 @@ import (
 )
 
 func TestBotFinishesRequestBeforeShutdown(t *testing.T) {
-	bot, err := NewBot("http://api.example", http.DefaultClient, nil, slog.New(slog.DiscardHandler))
+	bot, err := NewBot("http://api.example", http.DefaultClient, nil, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 		tokens <- r.Header.Get("Token")
 	}))
 	defer api.Close()
-	bot, err := NewBot(api.URL, api.Client(), nil, slog.New(slog.DiscardHandler))
+	bot, err := NewBot(api.URL, api.Client(), nil, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

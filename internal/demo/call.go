@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/demo/voice"
 )
 
 // call is the state machine of one conversation. It does no I/O itself: loop calls
@@ -27,6 +28,10 @@ type call struct {
 	digits   string     // collected so far
 	pending  []question // not answered yet by the bot
 	silence  silence
+	parrot   bool   // repeats what the caller says: no speech recognition is configured
+	speaking bool   // the caller speaks; playback waits
+	calling  bool   // the page has a WebRTC call
+	heard    bool   // the WebRTC call is connected, so that the caller hears speech
 	confirm  func() // executes the command that awaits the caller's confirmation
 	ending   func() // ends the call when the queue is empty
 	ended    bool
@@ -43,6 +48,17 @@ type effects interface {
 	// call, unless stopPlayback is called first.
 	play(i item)
 	stopPlayback()
+	// hear analyses audio of the caller. Later it calls speechStarted and speechEnded
+	// of the call.
+	hear(alaw []byte)
+	// recognize converts an utterance to text. Later it calls recognized or
+	// recognitionFailed of the call.
+	recognize(u voice.Utterance)
+	// answer answers a WebRTC offer. It replaces an earlier call. Later it calls
+	// callConnected and callEnded of the call.
+	answer(offer string) error
+	addCandidate(candidate jsontext.Value)
+	closeCall()
 	end(reason string)
 	publish(to Lane, kind EventKind, title string, data any)
 }
@@ -68,7 +84,10 @@ const (
 	disableTextChat = "disable_text_chat"
 )
 
-const greeting = "Hello, this is the demo bot. Say help to hear what I understand."
+const (
+	greeting       = "Hello, this is the demo bot. Say help to hear what I understand."
+	parrotGreeting = "Hello, this is the demo bot. I repeat what you say. Type help to see what I understand."
+)
 
 // restore updates the state for an entry that an earlier runtime has handled.
 func (c *call) restore(e wire.Entry) {
@@ -77,6 +96,10 @@ func (c *call) restore(e wire.Entry) {
 		c.greeted = true
 	case wire.KindCommand:
 		c.settings.update(e.Command.Command)
+	case wire.KindFrame:
+		if e.Message.Type == wire.TypeControl {
+			c.restoreCall(e.Message)
+		}
 	}
 }
 
@@ -89,7 +112,7 @@ func (c *call) handleEntry(e wire.Entry) {
 	case wire.KindSession:
 		if e.Event == "connected" && !c.greeted {
 			c.greeted = true
-			c.say(item{speechRequest: speechRequest{Text: greeting}})
+			c.greet()
 		}
 	case wire.KindBotMessage:
 		c.say(item{speechRequest: speechRequest{Text: e.Text, DisableCache: e.DisableTTSCache}, voice: e.Form == wire.FormVoice})
@@ -102,7 +125,7 @@ func (c *call) handleEntry(e wire.Entry) {
 	case wire.KindCommandDenied:
 		c.notify(fmt.Sprintf("A %s was denied: %s.", e.Command.Common().Type, e.Reason))
 	case wire.KindProviderError:
-		c.notify("The bot could not answer. Try something else.")
+		c.notify("The bot could not answer" + errorMessage(e.Error) + ". Try something else.")
 	case wire.KindTimeout:
 		c.notify("The bot did not answer in time. Try something else.")
 	case wire.KindChannelEnded:
@@ -112,6 +135,14 @@ func (c *call) handleEntry(e wire.Entry) {
 }
 
 func (c *call) handleFrame(m *wire.ChannelMessage) {
+	switch m.Type {
+	case wire.TypeAudio:
+		c.handleAudio(m)
+		return
+	case wire.TypeControl:
+		c.handleControl(m)
+		return
+	}
 	var content struct {
 		Text      string `json:"text"`  // of a chat
 		Type      string `json:"type"`  // of a browser action
@@ -127,10 +158,7 @@ func (c *call) handleFrame(m *wire.ChannelMessage) {
 		c.confirmed(content.Confirmed)
 	case c.ending != nil:
 	case m.Type == wire.TypeChat && strings.TrimSpace(content.Text) != "":
-		if valueOf(c.settings.dtmf.BargeIn) && int64(len(strings.Fields(content.Text))) >= valueOf(c.settings.dtmf.BargeInMinWordCount) {
-			c.interrupt()
-		}
-		c.ask(question{Text: content.Text, Part: 1})
+		c.handleText(content.Text)
 	case m.Type == wire.TypeBrowserAction && content.Type == "dtmf":
 		for _, digit := range content.Digit {
 			c.handleDigit(string(digit))
@@ -138,9 +166,18 @@ func (c *call) handleFrame(m *wire.ChannelMessage) {
 	}
 }
 
-// say sends a text to the browser and, unless in chat mode, plays it.
+// handleText handles what the caller typed or said.
+func (c *call) handleText(text string) {
+	if valueOf(c.settings.dtmf.BargeIn) && int64(len(strings.Fields(text))) >= valueOf(c.settings.dtmf.BargeInMinWordCount) {
+		c.interrupt()
+	}
+	c.ask(question{Text: text, Part: 1})
+}
+
+// say sends a text to the browser and, unless in chat mode, plays it. In mode webrtc
+// it needs a connected call.
 func (c *call) say(i item) {
-	spoken := i.voice || c.mode != "chat"
+	spoken := c.heard || c.mode == "audio" || c.mode == "chat" && i.voice
 	from := "bot"
 	if i.comfort {
 		from = "runtime"
@@ -158,7 +195,7 @@ func (c *call) notify(text string) {
 
 type chat struct {
 	Text   string `json:"text"`
-	From   string `json:"from"` // bot or runtime
+	From   string `json:"from"` // bot or runtime; caller for what was recognized
 	Spoken bool   `json:"spoken,omitzero"`
 }
 
@@ -239,7 +276,7 @@ func (c *call) endAfterPlayback(end func(), command string) {
 		return
 	}
 	c.ending = end
-	c.pending, c.digits = nil, ""
+	c.pending, c.digits, c.speaking = nil, "", false
 	for _, name := range []timer{interDigit, allDigits, recognition} {
 		delete(c.timers, name)
 	}
@@ -254,6 +291,7 @@ func (c *call) end(reason string) {
 	if !c.ended {
 		c.ended = true
 		clear(c.timers)
+		c.endCall(reason, false)
 		c.effects.end(reason)
 	}
 }

@@ -20,15 +20,12 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
+	"telapi/internal/demo/voice"
 	"telapi/internal/sleep"
 	"telapi/internal/speech"
 )
 
-const (
-	frameDuration = 20 * time.Millisecond
-	frameBytes    = 160             // A-law with 8 kHz
-	itemTTL       = 3 * time.Minute // longer than any timeout that can be configured for the bot
-)
+const itemTTL = 3 * time.Minute // longer than any timeout that can be configured for the bot
 
 // channelEffects implements effects with a claimed channel, the bot and the API.
 type channelEffects struct {
@@ -38,6 +35,7 @@ type channelEffects struct {
 	ch         *callruntime.Channel
 	background sync.WaitGroup
 	stop       context.CancelFunc // of the current playback
+	media
 }
 
 // id returns the ID of the next effect of the current entry. It is derived from the
@@ -55,13 +53,15 @@ func effectID(channelID, position string, number int) string {
 	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, channelID, " ", position, " ", number)).String()
 }
 
-func (e *channelEffects) send(t wire.MessageType, payload any) {
+func (e *channelEffects) send(t wire.MessageType, payload any) { e.sendAs(e.id(), t, payload) }
+
+func (e *channelEffects) sendAs(id string, t wire.MessageType, payload any) {
 	raw, err := json.Marshal(payload, json.Deterministic(true))
 	if err != nil {
 		e.fail(fmt.Errorf("encode %s: %w", t, err))
 		return
 	}
-	m := wire.ChannelMessage{Type: t, MessageID: e.id(), Trace: e.trace}
+	m := wire.ChannelMessage{Type: t, MessageID: id, Trace: e.trace}
 	target, _ := m.Payload()
 	*target = raw
 	e.record(Event{Kind: EventMark, Title: "sends " + string(t), IDs: []string{sendingRef(m.MessageID)}}, nil)
@@ -137,6 +137,7 @@ func (e *channelEffects) stopPlayback() {
 func (e *channelEffects) play(i item) {
 	ctx, stop := context.WithCancel(e.ctx)
 	e.stop = stop
+	leg := e.leg()
 	report := func(result func(*call)) {
 		e.report(e.ctx, func(c *call) {
 			if ctx.Err() == nil {
@@ -145,7 +146,7 @@ func (e *channelEffects) play(i item) {
 		})
 	}
 	e.background.Go(func() {
-		length, err := e.stream(ctx, i, func(length time.Duration) { report(func(c *call) { c.playing(length) }) })
+		length, err := e.stream(ctx, leg, i, func(length time.Duration) { report(func(c *call) { c.playing(length) }) })
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -169,16 +170,32 @@ type audioFrame struct {
 
 // stream plays one item in real time. It calls begin with the length of the item
 // before the first frame.
-func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Duration)) (time.Duration, error) {
+func (e *channelEffects) stream(ctx context.Context, leg voice.Leg, i item, begin func(time.Duration)) (time.Duration, error) {
 	if i.pause > 0 {
 		begin(i.pause)
 		_ = sleep.For(ctx, i.pause)
 		return i.pause, nil
 	}
+	sound, title := i.recording, "repeats what it heard"
+	if sound == nil {
+		var err error
+		if sound, err = e.speech(ctx, i); err != nil {
+			return 0, err
+		}
+		title = "plays: " + i.Text
+	}
+	length := voice.Duration(sound)
+	e.publish(LaneBrowser, EventSpeech, title, soundData(sound, voice.Level(sound)))
+	begin(length)
+	return length, voice.Play(ctx, leg, sound)
+}
+
+// speech returns the speech of an item as A-law.
+func (e *channelEffects) speech(ctx context.Context, i item) ([]byte, error) {
 	requested := time.Now()
 	s, err := e.synthesize(ctx, i.speechRequest)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	title := "speech synthesized"
 	if s.Cached {
@@ -187,22 +204,7 @@ func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Dur
 	e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneService, To: LaneRuntime, Kind: EventSpeech, Title: title, Ms: milliseconds(requested),
 		HTTP: &Exchange{Method: http.MethodPost, URL: e.API + speech.Route, Status: http.StatusOK}},
 		map[string]any{"text": i.Text, "hash": s.Hash, "cached": s.Cached, "characters": s.Characters, "url": s.URL})
-	frames := (len(s.Audio) + frameBytes - 1) / frameBytes
-	length := time.Duration(frames) * frameDuration
-	e.publish(LaneBrowser, EventSpeech, "plays: "+i.Text, map[string]int64{"ms": length.Milliseconds()})
-	begin(length)
-	start := time.Now()
-	for n := 0; n < frames && ctx.Err() == nil; n++ {
-		raw, err := json.Marshal(audioFrame{"alaw", 8000, n, s.Audio[n*frameBytes : min((n+1)*frameBytes, len(s.Audio))], n == frames-1})
-		if err == nil {
-			err = e.ch.SendAudio(ctx, raw)
-		}
-		if err != nil {
-			return length, err
-		}
-		_ = sleep.For(ctx, time.Until(start.Add(time.Duration(n+1)*frameDuration)))
-	}
-	return length, nil
+	return s.Audio, nil
 }
 
 // postQuestion sends a question to the bot and returns the number of parts of its

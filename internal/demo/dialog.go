@@ -18,10 +18,11 @@ const (
 // item is an element of the playback queue: speech, a pause or a command.
 type item struct {
 	speechRequest
-	voice   bool // also spoken in chat mode
-	comfort bool // a comfort prompt
-	pause   time.Duration
-	execute func() // of a command
+	recording []byte // A-law that is played instead of the text
+	voice     bool   // also spoken in chat mode
+	comfort   bool   // a comfort prompt
+	pause     time.Duration
+	execute   func() // of a command
 }
 
 // speechRequest is the body of a request for speech. enqueue sets the provider, voice
@@ -44,8 +45,8 @@ func (c *call) enqueue(i item) {
 	}
 }
 
-// startNext starts the first item of the queue. If the queue is empty and the call is
-// ending, it ends the call.
+// startNext starts the first item of the queue, unless the caller speaks. If the queue
+// is empty and the call is ending, it ends the call.
 func (c *call) startNext() {
 	if _, busy := c.timers[playback]; busy || c.ended {
 		return
@@ -53,6 +54,9 @@ func (c *call) startNext() {
 	for len(c.queue) > 0 {
 		first := c.queue[0]
 		if first.execute == nil {
+			if c.speaking {
+				return
+			}
 			c.after(playback, playbackStartTimeout, c.skipItem)
 			c.effects.play(first)
 			return

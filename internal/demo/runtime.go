@@ -32,8 +32,10 @@ type RuntimeOptions struct {
 	API    string // URL of the API server
 	Bot    string // URL of the bot
 	Client *http.Client
-	Events *Hub // may be nil
-	Log    *slog.Logger
+	// Recognizer recognizes speech. If it is nil, the bot repeats what it hears.
+	Recognizer *Model
+	Events     *Hub // may be nil
+	Log        *slog.Logger
 }
 
 // Runtime is a small call runtime that runs the demo team's sessions.
@@ -81,12 +83,15 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 	e.markEntry = e.markRead
 	defer func() {
 		stop()
+		e.closeCall()
 		e.background.Wait()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
 		_ = ch.Close(closing) // if it fails, the claim expires
 	}()
 	c := newCall(ch.Mode, e, time.Now)
+	c.parrot = r.Recognizer == nil
+	e.startMedia()
 	past, err := r.restore(ctx, c, ch)
 	if err != nil {
 		return fmt.Errorf("read committed entries: %w", err)
@@ -95,6 +100,7 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 		return fmt.Errorf("list work items: %w", err)
 	}
 	e.publish("", EventSession, r.Name+" claimed the call", nil)
+	c.resumeCall()
 	return loop(ctx, ch, c, e.loopState)
 }
 

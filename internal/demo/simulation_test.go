@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
+	"telapi/internal/demo/voice"
 	"telapi/internal/sleep"
 )
 
@@ -134,6 +136,22 @@ func (s *simulation) play(i item) {
 		}
 	}()
 }
+
+func (s *simulation) hear(alaw []byte) { s.record("hears %d bytes", len(alaw)) }
+
+func (s *simulation) recognize(u voice.Utterance) { s.record("recognizes %v", u.Duration()) }
+
+func (s *simulation) answer(offer string) error {
+	if offer == "invalid" {
+		return errors.New("invalid SDP")
+	}
+	s.record("answers %s", offer)
+	return nil
+}
+
+func (s *simulation) addCandidate(candidate jsontext.Value) { s.record("candidate %s", candidate) }
+
+func (s *simulation) closeCall() { s.record("closes call") }
 
 func (s *simulation) stopPlayback() { s.stop(); s.record("stops playback") }
 

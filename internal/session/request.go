@@ -140,31 +140,24 @@ func oneOf[S ~string](given *string, allowed []S, path string, issues *fault.Iss
 	return S(*given)
 }
 
-// ICEServer is one entry of a browser's RTCConfiguration.
-type ICEServer struct {
-	URLs       []string `json:"urls"`
-	Username   string   `json:"username,omitzero"`
-	Credential string   `json:"credential,omitzero"`
-}
-
-// ICEConfig holds the STUN and TURN servers for browsers.
+// ICEConfig holds the STUN and TURN servers for browsers and runtimes.
 type ICEConfig struct {
 	Servers []config.ICEServer
 	// Secret is shared with TURN servers that have no fixed credential.
 	Secret redact.Secret
 }
 
-// For returns the ICE servers for one session. The entries of TURN servers with the
-// shared secret have credentials that expire with the session: the user name starts
-// with the expiry time, and the password is an HMAC of the user name.
-func (c ICEConfig) For(sessionID string, expires time.Time) []ICEServer {
-	list := make([]ICEServer, len(c.Servers))
+// For returns the ICE servers for one side of a session, named user. The entries of
+// TURN servers with the shared secret have credentials that expire with the session: the
+// user name starts with the expiry time, and the password is an HMAC of the user name.
+func (c ICEConfig) For(user string, expires time.Time) []wire.ICEServer {
+	list := make([]wire.ICEServer, len(c.Servers))
 	for i, configured := range c.Servers {
-		list[i] = ICEServer{configured.URLs, configured.Username, configured.Credential.Reveal()}
+		list[i] = wire.ICEServer{URLs: configured.URLs, Username: configured.Username, Credential: configured.Credential.Reveal()}
 		if !configured.NeedsCredential() {
 			continue
 		}
-		list[i].Username = strconv.FormatInt(expires.Unix(), 10) + ":" + sessionID
+		list[i].Username = strconv.FormatInt(expires.Unix(), 10) + ":" + user
 		mac := hmac.New(sha1.New, []byte(c.Secret.Reveal()))
 		mac.Write([]byte(list[i].Username))
 		list[i].Credential = base64.StdEncoding.EncodeToString(mac.Sum(nil))

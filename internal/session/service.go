@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/channel"
@@ -36,17 +37,17 @@ type TokenRequest struct {
 
 // TokenResponse holds what a browser needs to open its socket.
 type TokenResponse struct {
-	SessionID    string         `json:"sessionId"`
-	Token        string         `json:"token"`
-	TokenType    string         `json:"tokenType"`
-	Mode         endpoint.Mode  `json:"mode"`
-	EndpointID   string         `json:"endpointId"`
-	RedeemBy     time.Time      `json:"redeemBy"`
-	ExpiresAt    time.Time      `json:"expiresAt"`
-	WSURL        string         `json:"wsUrl"`
-	Subprotocols []string       `json:"subprotocols"`
-	ICEServers   []ICEServer    `json:"iceServers"`
-	Limits       channel.Limits `json:"limits"`
+	SessionID    string           `json:"sessionId"`
+	Token        string           `json:"token"`
+	TokenType    string           `json:"tokenType"`
+	Mode         endpoint.Mode    `json:"mode"`
+	EndpointID   string           `json:"endpointId"`
+	RedeemBy     time.Time        `json:"redeemBy"`
+	ExpiresAt    time.Time        `json:"expiresAt"`
+	WSURL        string           `json:"wsUrl"`
+	Subprotocols []string         `json:"subprotocols"`
+	ICEServers   []wire.ICEServer `json:"iceServers"`
+	Limits       channel.Limits   `json:"limits"`
 }
 
 // View is a session as its team sees it.
@@ -85,7 +86,7 @@ func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (Tok
 	if err != nil {
 		return TokenResponse{}, err
 	}
-	servers := []ICEServer{}
+	servers := []wire.ICEServer{}
 	if session.Mode == endpoint.WebRTC {
 		servers = s.ICE.For(session.ID, session.ExpiresAt)
 	}
@@ -95,6 +96,15 @@ func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (Tok
 		WSURL:        "ws" + strings.TrimPrefix(r.BaseURL, "http") + SocketPath,
 		Subprotocols: []string{Subprotocol}, ICEServers: servers, Limits: s.Limits,
 	}, nil
+}
+
+// RuntimeICEServers returns the ICE servers for the runtime's side of a session of
+// mode webrtc. Their credentials differ from those of the browser.
+func (s *Service) RuntimeICEServers(session Session) []wire.ICEServer {
+	if session.Mode != endpoint.WebRTC {
+		return nil
+	}
+	return s.ICE.For(session.ID+":runtime", session.ExpiresAt)
 }
 
 func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenParams) (Session, error) {

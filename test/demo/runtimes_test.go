@@ -33,7 +33,7 @@ func newFixture(t *testing.T, env boot.Env) *fixture {
 	if f.demo, err = f.App.Demo(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if f.bot, err = demo.NewBot(f.URL, http.DefaultClient, f.events, slog.New(slog.DiscardHandler)); err != nil {
+	if f.bot, err = demo.NewBot(f.URL, http.DefaultClient, nil, f.events, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	runInBackground(t, f.bot.Run)

@@ -1,0 +1,189 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/demo/voice"
+)
+
+const (
+	maxRepeated   = 10 * time.Second // of an utterance that the bot repeats
+	maxRecognized = 30 * time.Second // of an utterance that is recognized
+	maxUtterances = 4                // that wait for recognition; more are dropped
+)
+
+// media is the part of channelEffects that handles the caller's voice.
+type media struct {
+	listener   *voice.Listener
+	utterances chan voice.Utterance // to be recognized, in order
+	peer       *voice.Peer          // nil without a WebRTC call
+	closePeer  func()
+}
+
+// startMedia starts to analyse and recognize what the caller says.
+func (e *channelEffects) startMedia() {
+	limit := maxRepeated
+	if e.Recognizer != nil {
+		limit = maxRecognized
+		e.utterances = make(chan voice.Utterance, maxUtterances)
+		e.background.Go(e.recognizeAll)
+	}
+	e.listener = voice.NewListener(limit, func() {
+		e.publishHeard(EventSpeech, "caller speaks", nil)
+		e.report(e.ctx, (*call).speechStarted)
+	}, func(u voice.Utterance) {
+		e.publishHeard(EventSpeech, fmt.Sprintf("heard %.1f s, level %s dBFS", u.Duration().Seconds(), minus(u.Level)), soundData(u.ALaw, u.Level))
+		e.report(e.ctx, func(c *call) { c.speechEnded(u) })
+	})
+	e.background.Go(func() { e.listener.Run(e.ctx) })
+}
+
+// soundData describes audio in an event.
+func soundData(alaw []byte, level float64) any {
+	return map[string]any{"ms": voice.Duration(alaw).Milliseconds(), "dBFS": jsontext.Value(fmt.Sprintf("%.1f", level))}
+}
+
+// minus formats a level with a minus sign instead of a hyphen.
+func minus(level float64) string {
+	if level < 0 {
+		return fmt.Sprintf("−%.1f", -level)
+	}
+	return fmt.Sprintf("%.1f", level)
+}
+
+// publishHeard publishes an event that the caller caused.
+func (e *channelEffects) publishHeard(kind EventKind, title string, data any) {
+	e.Events.Publish(e.ch.ID, LaneBrowser, LaneRuntime, kind, title, data)
+}
+
+func (e *channelEffects) hear(alaw []byte) { e.listener.Hear(alaw) }
+
+func (e *channelEffects) recognize(u voice.Utterance) {
+	select {
+	case e.utterances <- u:
+	default:
+		e.publish("", EventSpeech, "utterance dropped: speech recognition is too slow", nil)
+	}
+}
+
+// recognizeAll recognizes utterances one after the other, so that their order is kept.
+func (e *channelEffects) recognizeAll() {
+	for {
+		select {
+		case u := <-e.utterances:
+			start := time.Now()
+			text, err := e.Recognizer.transcribe(e.ctx, u.WAV())
+			if err != nil {
+				e.publish("", EventSpeech, "speech recognition failed", map[string]string{"error": err.Error()})
+				e.report(e.ctx, func(c *call) { c.recognitionFailed(err) })
+				continue
+			}
+			e.publish("", EventSpeech, "transcript: "+text, map[string]any{"text": text, "ms": time.Since(start).Milliseconds()})
+			e.report(e.ctx, func(c *call) { c.recognized(text) })
+		case <-e.ctx.Done():
+			return
+		}
+	}
+}
+
+// answer implements effects. Reports of a call that was closed are ignored.
+func (e *channelEffects) answer(offer string) error {
+	ctx, stop := context.WithCancel(e.ctx)
+	var peer *voice.Peer
+	report := func(f func(*call)) {
+		e.report(ctx, func(c *call) {
+			if peer != nil && e.peer == peer {
+				f(c)
+			}
+		})
+	}
+	options := voice.PeerOptions{
+		Candidate: func(init any) {
+			raw, err := json.Marshal(init)
+			report(func(*call) {
+				if err == nil {
+					e.signal(signal{Command: webrtcCandidate, Candidate: raw})
+				}
+			})
+		},
+		Audio: e.listener.Hear,
+		Digit: func(digit string) {
+			e.publishHeard(EventFrame, "digit "+digit+" (RTP)", nil)
+			report(func(c *call) {
+				if c.ending == nil {
+					c.handleDigit(digit)
+				}
+			})
+		},
+		Connected: func() {
+			e.publishHeard(EventSession, "WebRTC call connected", nil)
+			report((*call).callConnected)
+		},
+		Ended: func(failed bool) { report(func(c *call) { c.callEnded(failed) }) },
+	}
+	if e.ch.Offer != nil {
+		options.ICEServers = e.ch.Offer.ICEServers
+	}
+	peer, sdp, err := voice.Answer(offer, options)
+	if err != nil {
+		stop()
+		return err
+	}
+	e.peer, e.closePeer = peer, func() {
+		stop() // so that no function of the peer waits for the loop
+		peer.Close()
+	}
+	e.signal(signal{Command: webrtcAnswer, SDP: sdp})
+	return nil
+}
+
+// signal sends a control message with an ID of its own: if another runtime handles the
+// offer again, its answer is a different one.
+func (e *channelEffects) signal(s signal) {
+	e.sendAs(uuid.NewString(), wire.TypeControl, s)
+}
+
+func (e *channelEffects) addCandidate(candidate jsontext.Value) {
+	if e.peer == nil {
+		e.publish("", EventSession, "ICE candidate ignored: send webrtc_offer first", nil)
+		return
+	}
+	if err := e.peer.AddCandidate(candidate); err != nil {
+		e.publish("", EventSession, "ICE candidate ignored", map[string]string{"error": err.Error()})
+	}
+}
+
+func (e *channelEffects) closeCall() {
+	if e.peer != nil {
+		e.background.Go(e.closePeer)
+		e.peer = nil
+	}
+}
+
+// leg returns where speech goes: to the page as frames, or over WebRTC.
+func (e *channelEffects) leg() voice.Leg {
+	if e.peer != nil {
+		return e.peer
+	}
+	return frameLeg{e.ch}
+}
+
+// frameLeg sends audio as messages of the session.
+type frameLeg struct{ ch *callruntime.Channel }
+
+// WriteFrame implements voice.Leg.
+func (l frameLeg) WriteFrame(ctx context.Context, sequence int, alaw []byte, last bool) error {
+	raw, err := json.Marshal(audioFrame{"alaw", voice.SampleRate, sequence, alaw, last})
+	if err != nil {
+		return err
+	}
+	return l.ch.SendAudio(ctx, raw)
+}

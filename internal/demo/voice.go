@@ -1,0 +1,185 @@
+package demo
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/demo/voice"
+)
+
+// The commands of control messages for WebRTC.
+const (
+	webrtcOffer     = "webrtc_offer"
+	webrtcAnswer    = "webrtc_answer"
+	webrtcCandidate = "webrtc_candidate"
+	webrtcEnd       = "webrtc_end"
+)
+
+// signal is the payload of a control message for WebRTC.
+type signal struct {
+	Command   string         `json:"command"`
+	SDP       string         `json:"sdp,omitzero"`
+	Candidate jsontext.Value `json:"candidate,omitzero"`
+	Reason    string         `json:"reason,omitzero"`
+	Retry     bool           `json:"retry,omitzero"` // the page should call again
+}
+
+// greet greets the caller. In mode webrtc the greeting is spoken when the call is
+// connected.
+func (c *call) greet() {
+	c.say(item{speechRequest: speechRequest{Text: c.greeting()}})
+}
+
+func (c *call) greeting() string {
+	if c.parrot && c.mode != "chat" {
+		return parrotGreeting
+	}
+	return greeting
+}
+
+// maxChunk bounds the audio in one message of the page: ten frames.
+const maxChunk = 10 * voice.FrameBytes
+
+// handleAudio handles an audio message. In other modes than audio it is ignored.
+func (c *call) handleAudio(m *wire.ChannelMessage) {
+	var frame audioFrame
+	if c.mode == "audio" && json.Unmarshal(m.Audio, &frame) == nil &&
+		frame.Encoding == "alaw" && frame.SampleRate == voice.SampleRate && len(frame.Data) <= maxChunk {
+		c.effects.hear(frame.Data)
+	}
+}
+
+// handleControl handles a WebRTC message of the page. Other commands are for the service.
+func (c *call) handleControl(m *wire.ChannelMessage) {
+	var s signal
+	if json.Unmarshal(m.Control, &s) != nil || c.ended {
+		return
+	}
+	switch s.Command {
+	case webrtcOffer:
+		c.handleOffer(s.SDP)
+	case webrtcCandidate:
+		c.effects.addCandidate(s.Candidate)
+	case webrtcEnd:
+		c.closeCall("the page ended it")
+	}
+}
+
+// handleOffer answers an offer. It replaces an earlier call, for example of a page that
+// was loaded again.
+func (c *call) handleOffer(sdp string) {
+	if c.mode != "webrtc" {
+		c.effects.send(wire.TypeControl, signal{Command: webrtcEnd, Reason: "This session has mode " + c.mode + ". Request a token with mode webrtc."})
+		return
+	}
+	c.closeCall("replaced by a new call")
+	c.calling = true
+	if err := c.effects.answer(sdp); err != nil {
+		c.endCall("The call was refused: "+err.Error()+".", false)
+	}
+}
+
+// callConnected is called when the caller can hear the bot.
+func (c *call) callConnected() {
+	if c.calling && !c.heard {
+		c.heard = true
+		c.enqueue(item{speechRequest: speechRequest{Text: c.greeting()}})
+	}
+}
+
+// callEnded is called when the connection was lost, or else closed by the page.
+func (c *call) callEnded(failed bool) {
+	if failed {
+		c.endCall("The connection was lost.", true)
+	} else {
+		c.closeCall("the page closed it")
+	}
+}
+
+// endCall ends a WebRTC call and notifies the page.
+func (c *call) endCall(reason string, retry bool) {
+	if c.calling {
+		c.effects.send(wire.TypeControl, signal{Command: webrtcEnd, Reason: reason, Retry: retry})
+		c.closeCall(reason)
+	}
+}
+
+// closeCall releases a WebRTC call. Its speech is not played any more.
+func (c *call) closeCall(reason string) {
+	if !c.calling {
+		return
+	}
+	c.calling, c.heard, c.speaking = false, false, false
+	c.effects.publish("", EventSession, "WebRTC call ended: "+reason, nil)
+	c.effects.closeCall()
+	if !c.ended {
+		c.interrupt()
+	}
+}
+
+// restoreCall notes whether an earlier runtime had a WebRTC call.
+func (c *call) restoreCall(m *wire.ChannelMessage) {
+	var s signal
+	if json.Unmarshal(m.Control, &s) == nil && c.mode == "webrtc" {
+		c.calling = s.Command == webrtcOffer || c.calling && s.Command != webrtcEnd
+	}
+}
+
+// resumeCall asks the page to call again if an earlier runtime had a call. Its
+// connection ended with that runtime.
+func (c *call) resumeCall() { c.endCall("Another runtime has taken over the session.", true) }
+
+// speechStarted is called when the caller starts to speak. It interrupts playback,
+// unless the settings require a number of words, which are known later.
+func (c *call) speechStarted() {
+	if c.ending != nil || c.ended {
+		return
+	}
+	c.speaking = true
+	if valueOf(c.settings.dtmf.BargeIn) && valueOf(c.settings.dtmf.BargeInMinWordCount) <= 1 {
+		c.interrupt()
+	}
+}
+
+// speechEnded is called when the caller stops speaking. Without speech recognition the
+// bot repeats what it heard.
+func (c *call) speechEnded(u voice.Utterance) {
+	if c.ending != nil || c.ended {
+		return
+	}
+	c.speaking = false
+	if c.parrot {
+		c.say(item{speechRequest: speechRequest{Text: fmt.Sprintf("I heard %.1f s. Listen:", u.Duration().Seconds())}, recording: u.ALaw})
+	} else {
+		c.effects.recognize(u)
+	}
+	c.startNext()
+}
+
+// recognized is called with the text of an utterance. It is empty for noise.
+func (c *call) recognized(text string) {
+	if text = strings.TrimSpace(text); text == "" || c.ending != nil || c.ended {
+		return
+	}
+	c.effects.send(wire.TypeChat, chat{Text: text, From: "caller", Spoken: true})
+	c.handleText(text)
+}
+
+func (c *call) recognitionFailed(err error) {
+	c.notify("Speech recognition failed: " + err.Error() + ".")
+}
+
+// errorMessage returns the message of a provider's error, after a colon.
+func errorMessage(raw jsontext.Value) string {
+	var e struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(raw, &e) != nil || e.Message == "" {
+		return ""
+	}
+	return ": " + strings.TrimSuffix(e.Message, ".")
+}
