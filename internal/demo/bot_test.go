@@ -101,7 +101,7 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 
 func TestBotRepeatsTextUnchanged(t *testing.T) {
 	const said = "👩\u200d👧 \"שלום\" \\o/"
-	if got := smallTalk(said, said); !strings.HasPrefix(got, `You said "`+said+`".`) {
+	if got := smallTalk(said); !strings.HasPrefix(got, `You said "`+said+`".`) {
 		t.Errorf("answer %q, want one that repeats %q", got, said)
 	}
 }

@@ -86,7 +86,7 @@ func (m *Model) complete(ctx context.Context, conversation []modelMessage) (stri
 			Message modelMessage `json:"message"`
 		} `json:"choices"`
 	}
-	if err = m.post(ctx, "/v1/chat/completions", "application/json", bytes.NewReader(raw), &response); err != nil {
+	if err := m.post(ctx, "/v1/chat/completions", "application/json", bytes.NewReader(raw), &response); err != nil {
 		return "", err
 	}
 	if len(response.Choices) == 0 || strings.TrimSpace(response.Choices[0].Message.Content) == "" {

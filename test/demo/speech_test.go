@@ -97,7 +97,7 @@ func TestCallContinuesWithoutSpeech(t *testing.T) {
 	f := newFixture(t, boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": "http://127.0.0.1:1", "SPEECH_RETRIES": "0"})
 	f.startRuntime(t, "demo")
 	b := connect(t, f.Instance, "audio")
-	readUntil(b, "chat", "Say help")
+	readUntil(b, "chat", "demo bot")
 	poll.Until(t, "the greeting fails before it is interrupted", func() bool {
 		return strings.Contains(f.titles(b.Session), "speech unavailable")
 	})

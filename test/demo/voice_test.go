@@ -189,13 +189,13 @@ func testRepeats(t *testing.T, f *fixture, mode string) {
 
 func testInterrupts(t *testing.T, f *fixture, mode string) {
 	v := startCall(t, f.Instance, mode)
-	v.Chat("help") // a long answer
+	f.waitForTitle(t, v.Session, "\nplayed\n", 1) // the greeting
+	v.Chat("help")                                // a long answer
 	v.until("chat", "I understand:")
 	f.waitForTitle(t, v.Session, "plays: I understand:", 1)
 	v.say(tone(300*time.Millisecond, -20, 440))
-	f.waitForTitle(t, v.Session, "playback stopped", 2) // the greeting is stopped by the question
 	v.until("control", "stop_playback")
-	v.until("control", "stop_playback")
+	f.waitForTitle(t, v.Session, "playback stopped", 1)
 }
 
 func testDigits(t *testing.T, f *fixture) {

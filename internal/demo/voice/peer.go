@@ -138,7 +138,7 @@ func (p *Peer) answer(offer webrtc.SessionDescription) (sdp string, err error) {
 			p.Candidate(c.ToJSON())
 		}
 	})
-	if err = p.connection.SetRemoteDescription(offer); err != nil {
+	if err := p.connection.SetRemoteDescription(offer); err != nil {
 		return "", err
 	}
 	answer, err := p.connection.CreateAnswer(nil)
@@ -203,9 +203,7 @@ func (p *Peer) WriteFrame(_ context.Context, sequence int, alaw []byte, _ bool) 
 	p.sequence++
 	p.timestamp += FrameBytes
 	if sequence == 0 {
-		if elapsed := time.Since(p.start) / FrameDuration; elapsed > 0 {
-			p.timestamp += uint32(elapsed) * FrameBytes
-		}
+		p.timestamp += uint32(time.Since(p.start)/FrameDuration) * FrameBytes //nolint:gosec // timestamps wrap around
 	}
 	p.start = time.Now()
 	payload := slices.Concat(alaw, slices.Repeat([]byte{alawSilence}, FrameBytes-len(alaw)))

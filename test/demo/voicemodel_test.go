@@ -1,0 +1,140 @@
+package demo
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+	"telapi/test/talk"
+)
+
+// modelServer implements the parts of OpenAI's API that the demo uses. Recognition
+// returns the duration of the WAV file; the model counts the messages of a conversation.
+func modelServer(t *testing.T, fail *atomic.Bool) *httptest.Server {
+	mux := http.NewServeMux()
+	reject := func(w http.ResponseWriter, r *http.Request) bool {
+		if fail.Load() || r.Header.Get("Authorization") != "Bearer sk-secret" {
+			http.Error(w, `{"error":"no capacity"}`, http.StatusServiceUnavailable)
+			return true
+		}
+		return false
+	}
+	mux.HandleFunc("POST /v1/audio/transcriptions", func(w http.ResponseWriter, r *http.Request) {
+		if reject(w, r) {
+			return
+		}
+		file, header, err := r.FormFile("file")
+		if err != nil || r.FormValue("model") != "ears" || !strings.HasSuffix(header.Filename, ".wav") {
+			http.Error(w, "bad form", http.StatusBadRequest)
+			return
+		}
+		wav, _ := io.ReadAll(file)
+		_ = json.NewEncoder(w).Encode(map[string]string{"text": fmt.Sprintf("%s %d s of sound", wav[:4], (len(wav)-44)/16_000)})
+	})
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
+		if reject(w, r) {
+			return
+		}
+		var request struct {
+			Model    string
+			Messages []struct{ Role, Content string }
+		}
+		if json.NewDecoder(r.Body).Decode(&request) != nil || request.Model != "brain" || request.Messages[0].Role != "system" {
+			http.Error(w, "bad request", http.StatusBadRequest)
+			return
+		}
+		answer := fmt.Sprintf("Message %d was: %s", len(request.Messages)-1, request.Messages[len(request.Messages)-1].Content)
+		_ = json.NewEncoder(w).Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]string{"role": "assistant", "content": answer}}}})
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server
+}
+
+func TestVoiceConversationWithModel(t *testing.T) {
+	t.Parallel()
+	var fail atomic.Bool
+	server := modelServer(t, &fail)
+	i := boot.StartDev(t, boot.Env{
+		"DEMO_STT_URL": server.URL, "DEMO_STT_MODEL": "ears", "DEMO_STT_KEY": "sk-secret",
+		"DEMO_LLM_URL": server.URL + "/v1", "DEMO_LLM_MODEL": "brain", "DEMO_LLM_KEY": "sk-secret", "SESSION_RECONNECT_JITTER": "0s",
+	}, true)
+	v := startCall(t, i, "audio")
+	v.say(tone(1200*time.Millisecond, -20, 440))
+	v.say(quiet())
+	v.until("chat", `"text":"RIFF 1 s of sound","from":"caller"`)
+	v.until("chat", "Message 1 was: RIFF 1 s of sound")
+	v.Chat("and now?")
+	v.until("chat", "Message 3 was: and now?")
+	v.Chat("transfer me abroad") // the script has priority
+	v.until("chat", "denied")
+
+	fail.Store(true)
+	v.Chat("still there?")
+	v.until("chat", "The bot could not answer: the server in DEMO_LLM_URL returned status 503")
+	v.say(tone(1200*time.Millisecond, -20, 440))
+	v.say(quiet())
+	v.until("chat", "Speech recognition failed: the server in DEMO_STT_URL returned status 503")
+	if i.Log.Has("sk-secret") {
+		t.Error("the log contains the key")
+	}
+}
+
+// The model's server hangs until the test ends.
+func TestDemoStopsWhileModelIsSilent(t *testing.T) {
+	t.Parallel()
+	asked, release := make(chan struct{}, 1), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		select {
+		case <-r.Context().Done():
+		case <-release:
+		}
+	}))
+	defer server.Close()
+	defer close(release)
+	i := boot.StartDev(t, boot.Env{"DEMO_LLM_URL": server.URL, "SESSION_RECONNECT_JITTER": "0s"}, true)
+	connect(t, i, "chat").Chat("a question")
+	<-asked
+	if err := i.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The offer of a WebRTC session has ICE servers with credentials of its own.
+func TestOfferContainsICEServers(t *testing.T) {
+	t.Parallel()
+	env := talk.WithDataDir(t, boot.Env{"WEBRTC_ICE_SERVERS": "turn:turn.example", "TURN_SHARED_SECRET": "north"})
+	i := boot.StartDev(t, env, false)
+	runtime := talk.StartRuntime(t, env)
+	for mode, want := range map[string]int{"webrtc": 1, "audio": 0} {
+		d, err := i.App.Demo(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, body := i.Post(t, "/api/v1/sessions/token", fmt.Sprintf(`{"endpointId":%q,"mode":%q}`, d.EndpointID, mode), "X-API-Key", d.Key.Reveal())
+		var issued struct {
+			SessionID, Token string
+			ICEServers       []struct{ Username, Credential string }
+		}
+		if err := json.Unmarshal([]byte(body), &issued); err != nil || resp.StatusCode != http.StatusCreated {
+			t.Fatalf("%d %s", resp.StatusCode, body)
+		}
+		talk.Connect(t, i, issued.SessionID, issued.Token, "").Expect("ready")
+		offer := talk.Accept(t, runtime).Offer
+		if offer == nil || len(offer.ICEServers) != want {
+			t.Fatalf("mode %s: offer %+v, want %d ICE servers", mode, offer, want)
+		}
+		if want > 0 && (offer.ICEServers[0].Username == issued.ICEServers[0].Username || offer.ICEServers[0].Credential == "" ||
+			!strings.HasSuffix(offer.ICEServers[0].Username, issued.SessionID+":runtime")) {
+			t.Errorf("ICE servers of the runtime are %+v, want another user than the browser's %+v", offer.ICEServers, issued.ICEServers)
+		}
+	}
+}
