@@ -12,7 +12,6 @@
 # The build is reproducible: the same commit, Go and Node versions produce the same
 # bytes, except for the signature.
 #
-# RELEASE_ARCHS        architectures; "amd64 arm64" by default
 # RELEASE_SIGNING_KEY  a private key in PEM, for example from
 #                      openssl ecparam -name prime256v1 -genkey -noout
 set -euo pipefail
@@ -93,7 +92,7 @@ for shell in bash zsh fish; do
 	"$work/telapi" completion "$shell" >"$work/completions/telapi.$shell"
 done
 
-for arch in ${RELEASE_ARCHS:-amd64 arm64}; do
+for arch in amd64 arm64; do
 	name=telapi-$version-linux-$arch
 	tree=dist/$name
 	echo "building $name"

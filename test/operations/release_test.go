@@ -2,6 +2,7 @@ package operations
 
 import (
 	"bytes"
+	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,10 +10,9 @@ import (
 	"testing"
 )
 
-// The release is built in two clones with different paths, for one architecture to
-// save time. The test also verifies the signature, and uses an archive and a package.
+// The release is built in two clones with different paths. The test also verifies the
+// signature, and uses an archive and a package.
 func TestReleaseIsReproducible(t *testing.T) {
-	t.Setenv("RELEASE_ARCHS", "amd64")
 	keys := t.TempDir()
 	run(t, keys, "openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "key.pem")
 	run(t, keys, "openssl", "pkey", "-in", "key.pem", "-pubout", "-out", "key.pub")
@@ -27,10 +27,10 @@ func TestReleaseIsReproducible(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Archive, package and bill of materials of the service, the SDK and its bill, the
-	// chart and the release notes.
-	if !bytes.Equal(sums[0], sums[1]) || bytes.Count(sums[0], []byte("\n")) != 7 {
-		t.Errorf("checksums of two builds are\n%s\nand\n%s\nwant the same seven lines", sums[0], sums[1])
+	// Archive, package and bill of materials of the service for two architectures, the SDK
+	// and its bill, the chart and the release notes.
+	if !bytes.Equal(sums[0], sums[1]) || bytes.Count(sums[0], []byte("\n")) != 10 {
+		t.Errorf("checksums of two builds are\n%s\nand\n%s\nwant the same ten lines", sums[0], sums[1])
 	}
 
 	dist := filepath.Join(dirs[0], "dist")
@@ -59,7 +59,27 @@ func TestReleaseIsReproducible(t *testing.T) {
 	if notes := run(t, dist, "cat", "RELEASE_NOTES.md"); !strings.HasPrefix(notes, "## "+version) || strings.Count(notes, "\n## ") > 0 {
 		t.Errorf("release notes are not the section of %s:\n%.200s", version, notes)
 	}
+	checkArchitecture(t, dist, version)
 	checkDebianPackage(t, filepath.Join(dist, "telapi_"+version+"_amd64.deb"), version)
+}
+
+// checkArchitecture checks that the files for arm64 contain a binary for it, which cannot
+// run here.
+func checkArchitecture(t *testing.T, dist, version string) {
+	t.Helper()
+	name := "telapi-" + version + "-linux-arm64"
+	run(t, dist, "tar", "-xzf", name+".tar.gz")
+	binary, err := elf.Open(filepath.Join(dist, name, "telapi"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer binary.Close()
+	if binary.Machine != elf.EM_AARCH64 {
+		t.Errorf("the binary for arm64 is for %s", binary.Machine)
+	}
+	if got := run(t, dist, "dpkg-deb", "--field", "telapi_"+version+"_arm64.deb", "Architecture"); strings.TrimSpace(got) != "arm64" {
+		t.Errorf("the package for arm64 is for %q", got)
+	}
 }
 
 // checkDebianPackage installs, removes and purges the package in a directory with
