@@ -23,7 +23,7 @@ import (
 )
 
 // version is set by the build.
-var version = "0.9.18"
+var version = "0.9.19"
 
 // Console is the environment of the process.
 type Console struct {

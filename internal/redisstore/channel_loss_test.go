@@ -35,9 +35,11 @@ func (s *channelFixture) snapshot() (restore func()) {
 			case 0, 5:
 				var fields map[string]string
 				fields, err = client.Do(ctx, client.B().Hgetall().Key(key).Build()).AsStrMap()
+				command := []string{"HSET", key} // all fields at once: scripts rely on them
 				for name, value := range fields {
-					commands = append(commands, []string{"HSET", key, name, value})
+					command = append(command, name, value)
 				}
+				commands = append(commands, command)
 			case 1, 2:
 				var items []rueidis.XRangeEntry
 				items, err = client.Do(ctx, client.B().Xrange().Key(key).Start("-").End("+").Build()).AsXRange()

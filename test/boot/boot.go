@@ -20,7 +20,7 @@ import (
 )
 
 // version is the version that instances report.
-const version = "0.9.18"
+const version = "0.9.19"
 
 // Secret is the default JWT_SECRET of instances.
 const Secret = "a secret that only tests know, and long enough"
