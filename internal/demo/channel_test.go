@@ -109,7 +109,7 @@ func TestUnansweredQuestionsAreAskedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(r.Close)
-		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: "call"})
+		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: "call", TeamID: "team", EndpointID: "endpoint"})
 		if err != nil {
 			t.Fatal(err)
 		}
