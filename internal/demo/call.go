@@ -70,6 +70,7 @@ type question struct {
 	DTMF   string `json:"dtmf,omitzero"`
 	Part   int    `json:"part"`
 	itemID string // of its work item; empty: a new one
+	after  string // the work item of the previous part, if any
 }
 
 func newCall(mode string, e effects, now func() time.Time) *call {
@@ -317,6 +318,7 @@ func (c *call) botAccepted(q question, parts int) {
 // derived from that of this part.
 func (q question) next() question {
 	q.Part++
+	q.after = q.itemID
 	q.itemID = uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, q.itemID, " ", q.Part)).String()
 	return q
 }

@@ -248,3 +248,10 @@ func TestEndingCallIgnoresInputAndTimers(t *testing.T) {
 			25.5s ends: hangup`},
 	})
 }
+
+func TestFurtherPartFollowsPreviousPart(t *testing.T) {
+	first := question{Text: "hi", Part: 1, itemID: "item-1"}
+	if next := first.next(); next.Part != 2 || next.after != "item-1" || next.itemID == "item-1" {
+		t.Errorf("next part %+v, want part 2 after item-1", next)
+	}
+}

@@ -118,8 +118,8 @@ func (e *channelEffects) recordRequest(body botRequest) {
 	e.asked[body.WorkItemID] = time.Now()
 	event := Event{To: LaneBot, Kind: EventHTTP, Title: fmt.Sprintf("request to bot, part %d", body.Part), IDs: []string{requestRef(body.WorkItemID)},
 		HTTP: &Exchange{Method: http.MethodPost, URL: e.Bot, Headers: map[string]string{"Content-Type": "application/json"}}}
-	if body.itemID != "" {
-		event.After = []string{requestRef(body.itemID)}
+	if body.after != "" {
+		event.After = []string{requestRef(body.after)}
 	}
 	body.Callback.Token = callbackTokenPlaceholder
 	e.record(event, body)
