@@ -21,7 +21,7 @@ require (
 	github.com/pion/interceptor v0.1.48
 	github.com/pion/logging v0.2.4
 	github.com/pion/rtp v1.10.5
-	github.com/pion/turn/v5 v5.1.0
+	github.com/pion/turn/v4 v4.1.4
 	github.com/pion/webrtc/v4 v4.2.20
 	github.com/pressly/goose/v3 v3.29.0
 	github.com/prometheus/client_golang v1.25.0
@@ -58,8 +58,11 @@ require (
 	github.com/pion/sctp v1.11.1 // indirect
 	github.com/pion/sdp/v3 v3.0.19 // indirect
 	github.com/pion/srtp/v3 v3.0.13 // indirect
+	github.com/pion/stun/v3 v3.0.1 // indirect
 	github.com/pion/stun/v4 v4.0.0 // indirect
+	github.com/pion/transport/v3 v3.0.8 // indirect
 	github.com/pion/transport/v4 v4.1.0 // indirect
+	github.com/pion/turn/v5 v5.1.0 // indirect
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	github.com/wlynxg/anet v0.0.5 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect

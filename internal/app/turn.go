@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/pion/turn/v5"
+	"github.com/pion/turn/v4"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/session"
