@@ -84,7 +84,8 @@ func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err e
 	a.demo.resources = resources
 	a.demo.playgroundConfig = httpapi.PlaygroundConfig{
 		APIKey: resources.Key.Reveal(), TeamID: resources.TeamID,
-		Endpoints: []httpapi.PlaygroundEndpoint{{ID: ep.ID, Name: ep.Name, Modes: ep.Modes}},
+		Endpoints:       []httpapi.PlaygroundEndpoint{{ID: ep.ID, Name: ep.Name, Modes: ep.Modes}},
+		SpeechProviders: a.cfg.SpeechProviders,
 	}
 	if !a.demo.withBot {
 		return nil, nil

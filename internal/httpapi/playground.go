@@ -43,6 +43,9 @@ type PlaygroundConfig struct {
 	TeamID    string               `json:"teamId,omitzero"`
 	Endpoints []PlaygroundEndpoint `json:"endpoints"`
 	Phrases   []Phrase             `json:"phrases"`
+	// SpeechProviders lists the configured providers. With tone only, the page says
+	// that speech is a placeholder.
+	SpeechProviders []string `json:"speechProviders,omitempty"`
 }
 
 // PlaygroundEndpoint is an endpoint that the playground offers.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +54,22 @@ func TestKeyIsShownOnlyToLocalPages(t *testing.T) {
 		if guide.TeamID != d.TeamID || len(guide.Endpoints) != 1 || guide.Endpoints[0].ID != d.EndpointID || len(guide.Phrases) < 9 {
 			t.Errorf("host %q gets %+v, want team %s, endpoint %s and all phrases", host, guide, d.TeamID, d.EndpointID)
 		}
+	}
+}
+
+// The page says that speech is a placeholder if tone is the only provider.
+func TestPlaygroundConfigListsSpeechProviders(t *testing.T) {
+	t.Parallel()
+	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true", "SPEECH_PROVIDERS": "tone"}, true)
+	if _, err := i.App.Demo(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var guide httpapi.PlaygroundConfig
+	if err := json.NewDecoder(get(t, i, "/playground/config.json", "", "").Body).Decode(&guide); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(guide.SpeechProviders, []string{"tone"}) {
+		t.Errorf("got speech providers %v, want tone", guide.SpeechProviders)
 	}
 }
 

@@ -5,6 +5,7 @@ export interface PlaygroundConfig {
   apiKey?: string;
   endpoints: Endpoint[];
   phrases: { say: string; does: string }[];
+  speechProviders?: string[];
 }
 
 export interface Endpoint {

@@ -38,7 +38,7 @@ export class Chat {
   show(session: Session): void {
     this.session = session;
     this.list.replaceChildren();
-    session.on("chat", ({ text, from, spoken }) => this.add(from === "runtime" ? "runtime" : "bot", String(text ?? ""), spoken ? "spoken" : ""));
+    session.on("chat", ({ text, from, spoken }) => this.add(from === "caller" ? "you" : from === "runtime" ? "runtime" : "bot", String(text ?? ""), spoken ? "spoken" : ""));
     session.on("action", (action) => {
       if (action.name === "confirm") this.askForConfirmation(action.command);
       else if (action.name === "transfer") this.note(`The call is transferred to ${String(action.target ?? "an agent")}.`);

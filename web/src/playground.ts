@@ -2,7 +2,7 @@ import { connect, type Session, type StateChange, TelapiError, type TokenRespons
 import { Api, type Endpoint, type PlaygroundConfig, type TokenRequest, type TimelineEvent } from "./api.js";
 import { Chat } from "./chat.js";
 import { byId, make } from "./dom.js";
-import { AudioPanel } from "./audio-panel.js";
+import { CallPanel, showSpeechNotice, voiceModes } from "./call.js";
 import { setUpTabs, setUpTheme } from "./layout.js";
 import { PolicyPanel } from "./policy.js";
 import { showRates } from "./rates.js";
@@ -23,7 +23,7 @@ const focusAfter: Record<string, string> = { open: "text", close: "open", cut: "
 /** The page: one session at a time, and its panels. */
 class Playground {
   private readonly timeline = new Timeline();
-  private readonly audio = new AudioPanel();
+  private readonly call = new CallPanel(() => this.open(true));
   private readonly usage = new UsagePanel();
   private readonly waiting = new WaitingLine();
   private readonly policy = new PolicyPanel();
@@ -40,6 +40,7 @@ class Playground {
     this.chat = new Chat(config.phrases);
     new TracePanel(this.timeline);
     key.value = config.apiKey ?? "";
+    showSpeechNotice(config.speechProviders);
     byId<HTMLDetailsElement>("more").open = !config.apiKey;
     key.onchange = () => void this.loadEndpoints();
     endpoint.onchange = () => this.showEndpoint();
@@ -86,20 +87,25 @@ class Playground {
     );
   }
 
-  private open(): void {
+  /** Opens a session in the selected mode; for a call, in a mode in which the caller can speak. */
+  private open(forCall = false): void {
+    const radios = [...document.querySelectorAll<HTMLInputElement>("#modes input")];
+    const selected = radios.find(({ checked }) => checked);
+    const voice = radios.filter(({ value }) => voiceModes.includes(value)).sort((a, b) => voiceModes.indexOf(a.value) - voiceModes.indexOf(b.value));
+    if (forCall && !voice.includes(selected!) && voice[0]) voice[0].checked = true;
     const identity = byId<HTMLInputElement>("identity").value.trim();
     const mode = document.querySelector<HTMLInputElement>("#modes input:checked")?.value ?? "chat";
     const params: TokenRequest = { endpointId: endpoint.value, mode, ...(identity ? { identity: { id: identity } } : {}) };
     const api = (this.api = new Api(key.value, this.timeline));
     this.token = undefined;
-    this.start(connect({ issue: async () => (this.token = await api.issue(params)) }));
+    this.start(connect({ issue: async () => (this.token = await api.issue(params)) }), mode);
   }
 
   /** Goes on with the session that the page had before it was reloaded. */
   private resume({ token, position, messages }: SavedSession): void {
     this.api = new Api(key.value, this.timeline);
     this.token = token;
-    this.start(connect({ token, ...(position ? { from: position } : {}) }));
+    this.start(connect({ token, ...(position ? { from: position } : {}) }), (token as { mode?: string }).mode ?? "chat");
     this.chat.restore(messages);
   }
 
@@ -111,24 +117,22 @@ class Playground {
   }
 
   /** Shows a session in all panels. */
-  private start(session: Session): void {
+  private start(session: Session, mode: string): void {
     const { api } = this;
     this.session?.dispose();
     this.feed.abort();
     this.feed = new AbortController();
     byId("refusal").hidden = true;
     this.timeline.start();
-    this.audio.start();
     this.usage.start(api);
 
     this.session = session;
     session.on("frame", (frame) => this.timeline.fromConnection(frame));
-    session.on("audio", (payload) => this.audio.addFrame(payload));
-    session.on("control", ({ command }) => command === "stop_playback" && this.audio.stopPlayback());
     session.on("refused", ({ error, final }) => this.timeline.note(`rejected: ${error.message}`, { code: error.code, ...error.context, final }));
     session.on("state", (change) => this.onStateChange(change));
     this.chat.show(session);
     this.workbench.showSession(api, session);
+    this.call.show(session, mode);
     void session.whenReady().then(
       () => this.showFeed(session),
       () => {}, // reported as a state change
@@ -226,7 +230,7 @@ class Playground {
 
   private keypadButton(digit: string): HTMLElement {
     const key = make("button", { type: "button" }, digit);
-    key.onclick = () => void this.session?.send("browser_action", { type: "dtmf", digit });
+    key.onclick = () => this.call.sendDigits(digit) || void this.session?.send("browser_action", { type: "dtmf", digit });
     return key;
   }
 }

@@ -61,8 +61,8 @@ export class Service implements AsyncDisposable {
 }
 
 /** Debian's Chromium, or the one in $CHROMIUM. */
-export function launch(): Promise<Browser> {
-  return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+export function launch(...args: string[]): Promise<Browser> {
+  return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage", ...args] });
 }
 
 /** The playground in a browser tab, and the errors of the page. */

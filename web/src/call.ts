@@ -1,0 +1,184 @@
+import { type Session, TelapiError } from "@telapi/sdk";
+import { callWebRtc, type Microphone, playAudio, sendMicrophone, type Speaker, type WebRtcCall } from "@telapi/sdk/voice";
+import { byId, make } from "./dom.js";
+import { Levels } from "./levels.js";
+
+const workletUrl = "voice-worklet.js";
+const button = (id: string) => byId<HTMLButtonElement>(id);
+/** The modes in which the caller can speak, the preferred one first. */
+export const voiceModes = ["webrtc", "audio"];
+
+/** The call panel: microphone, levels, mute and hang up. It plays the bot's speech in every mode. */
+export class CallPanel {
+  private readonly levels = new Levels();
+  private session: Session | undefined;
+  private mode = "";
+  private speaker: Speaker | undefined; // of `audio` frames
+  private microphone: Microphone | undefined; // as `audio` frames
+  private webrtc: WebRtcCall | undefined;
+  private attempt: AbortController | undefined; // cancels a call that is not connected yet
+  private connectedAt = 0;
+  private interruptions = 0; // of the bot, by the caller
+
+  /** Takes a function that opens a session in a mode of voiceModes. */
+  constructor(openSession: () => void) {
+    button("call").onclick = () => {
+      if (!this.canCall) openSession();
+      if (this.canCall) void this.start();
+      else this.explain(new TelapiError("NO_VOICE_MODE", "This endpoint has no mode for calls. Add webrtc or audio to its modes."));
+    };
+    button("mute").onclick = () => this.mute(button("mute").ariaPressed !== "true");
+    button("silence").onclick = () => {
+      button("silence").ariaPressed = String(!this.silenced);
+      this.setVolume();
+    };
+    button("hangup").onclick = () => this.hangUp();
+    setInterval(() => this.showDuration(), 1_000);
+    this.update();
+  }
+
+  /** Shows a new session. Must be called in a click handler: browsers block sound before that. */
+  show(session: Session, mode: string): void {
+    this.hangUp();
+    this.session = session;
+    this.mode = mode;
+    this.speaker = undefined;
+    this.explain();
+    if (mode !== "webrtc") void this.openSpeaker(session);
+    session.on("control", ({ command }) => command === "stop_playback" && this.showInterruption());
+    session.on("state", () => this.update());
+    this.update("");
+  }
+
+  /** Sends digits in the call. Returns false if they have to be sent as a message. */
+  sendDigits(digits: string): boolean {
+    return this.webrtc?.sendDigits(digits) ?? false;
+  }
+
+  private get silenced(): boolean {
+    return button("silence").ariaPressed === "true";
+  }
+
+  private setVolume(): void {
+    for (const output of [this.speaker, this.webrtc]) if (output) output.volume = this.silenced ? 0 : 1;
+  }
+
+  /** Whether a call can start in the session. */
+  private get canCall(): boolean {
+    return !!this.session && this.session.state !== "ended" && voiceModes.includes(this.mode);
+  }
+
+  private async start(isRetry = false): Promise<void> {
+    const session = this.session!;
+    const attempt = (this.attempt = new AbortController());
+    const { signal } = attempt;
+    this.explain();
+    this.update("Calling… Allow the microphone if the browser asks.");
+    try {
+      if (this.mode === "webrtc") {
+        const call = await callWebRtc(session, { signal });
+        this.webrtc = call;
+        void call.ended.then((reason) => this.webrtc === call && this.onEnded(reason, isRetry));
+      } else {
+        const microphone = await sendMicrophone(session, { signal, workletUrl });
+        this.microphone = microphone;
+        session.on("state", ({ state }) => state === "ended" && this.microphone === microphone && this.hangUp());
+      }
+      this.connectedAt = Date.now();
+      this.interruptions = 0;
+      this.levels.start(() => [this.webrtc?.microphoneLevel ?? this.microphone?.level ?? 0, this.webrtc?.speakerLevel ?? this.speaker?.level ?? 0]);
+      this.mute(false);
+      this.setVolume();
+    } catch (error) {
+      if (signal.aborted) return; // hung up
+      if (session.state !== "ended") this.explain(error); // otherwise the page shows why
+      this.attempt = undefined;
+      this.hangUp();
+    } finally {
+      if (this.attempt === attempt) this.attempt = undefined;
+      this.update();
+    }
+  }
+
+  private async openSpeaker(session: Session): Promise<void> {
+    try {
+      const speaker = await playAudio(session, { workletUrl });
+      if (this.session !== session) return speaker.stop();
+      this.speaker = speaker;
+      this.setVolume();
+      if (!this.microphone) this.levels.start(() => [0, speaker.level]);
+    } catch (error) {
+      this.explain(error);
+    }
+  }
+
+  private onEnded(reason: TelapiError | undefined, isRetry: boolean): void {
+    this.hangUp();
+    const { retry } = (reason?.context.details ?? {}) as { retry?: boolean };
+    if (retry && !isRetry) void this.start(true);
+    else if (reason && this.session!.state !== "ended") this.explain(reason);
+  }
+
+  /** Ends the call. The session continues. */
+  private hangUp(): void {
+    const text = this.connectedAt ? "The call has ended." : this.attempt ? "The call was cancelled." : "";
+    this.attempt?.abort();
+    this.attempt = undefined;
+    this.webrtc?.end();
+    this.microphone?.stop();
+    this.webrtc = this.microphone = undefined;
+    if (!this.speaker) this.levels.stop();
+    this.connectedAt = 0;
+    this.update(text);
+  }
+
+  private mute(muted: boolean): void {
+    button("mute").ariaPressed = String(muted);
+    const microphone = this.webrtc ?? this.microphone;
+    if (microphone) microphone.muted = muted;
+  }
+
+  /** Explains an error and what to do. Without one, hides the explanation. */
+  private explain(error?: unknown): void {
+    const notice = byId("call-error");
+    notice.hidden = !error;
+    if (!error) return;
+    const { message, code } = error instanceof TelapiError ? error : new TelapiError("CALL_FAILED", `The call failed: ${String(error)}`);
+    notice.replaceChildren(make("strong", {}, message), make("span", {}, "You can go on without a call: type below."), make("small", {}, code));
+  }
+
+  /** Shows that the runtime stopped playback, if the caller has just spoken. A message stops it too. */
+  private showInterruption(): void {
+    if (!this.connectedAt || !this.levels.mark()) return;
+    this.interruptions++;
+    byId("interruption").textContent = `You interrupted the bot${this.interruptions > 1 ? ` ${this.interruptions} times` : ""}.`;
+  }
+
+  private showDuration(): void {
+    if (!this.connectedAt) return;
+    const seconds = Math.floor((Date.now() - this.connectedAt) / 1_000);
+    byId("call-state").textContent = `In a call, ${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
+  }
+
+  /** Shows the state and enables the buttons that work in it. */
+  private update(text?: string): void {
+    if (text !== undefined) byId("call-state").textContent = text;
+    if (!this.connectedAt) byId("interruption").textContent = "";
+    this.showDuration();
+    const active = !!(this.attempt ?? this.webrtc ?? this.microphone);
+    const open = !!this.session && this.session.state !== "ended";
+    const focused = document.activeElement;
+    if (!open) this.levels.stop();
+    button("call").disabled = active || (open && !this.canCall);
+    button("hangup").disabled = !active;
+    button("mute").disabled = !(this.webrtc ?? this.microphone);
+    byId("call-panel").dataset.active = String(active || (open && this.mode === "audio"));
+    if (focused === button("call") && active) button("hangup").focus();
+    if (focused === button("hangup") && !active) button("call").focus();
+  }
+}
+
+/** Says that speech is a placeholder if the service has no provider with a voice. */
+export function showSpeechNotice(providers: string[] | undefined): void {
+  byId("speech-notice").hidden = !providers?.length || providers.some((name) => name !== "tone");
+}

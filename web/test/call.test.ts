@@ -1,0 +1,148 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { AxeResults } from "axe-core";
+import type { Browser, Page } from "playwright-core";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { syllables, wav } from "../../sdk/js/test/wav.js";
+import { launch, Playground, Service } from "./browser.js";
+
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+/** The microphone of the browser repeats this: silence, a sound like speech, silence. */
+const sound = { start: 1, end: 2.5, length: 6 };
+
+let dir: string;
+let browser: Browser; // with a microphone that every page may use
+let service: Service;
+
+beforeAll(async () => {
+  dir = mkdtempSync(join(tmpdir(), "telapi-playground-voice-"));
+  const file = join(dir, "voice.wav");
+  writeFileSync(file, wav(sound.length, (second) => (second > sound.start && second < sound.end ? syllables(second) : 0)));
+  [browser, service] = await Promise.all([
+    launch("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", `--use-file-for-fake-audio-capture=${file}`),
+    Service.start(),
+  ]);
+});
+afterAll(async () => {
+  await Promise.all([browser?.close(), service?.[Symbol.asyncDispose]()]);
+  rmSync(dir, { recursive: true, force: true });
+});
+
+/** Polls the highest value that a meter has shown since the given function was created. */
+async function highest(page: Page, name: string): Promise<() => Promise<number>> {
+  await page.getByRole("meter", { name, includeHidden: true }).evaluate((meter) => {
+    meter.dataset.highest = "0";
+    new MutationObserver(() => (meter.dataset.highest = String(Math.max(Number(meter.dataset.highest), Number(meter.ariaValueNow))))).observe(meter, { attributeFilter: ["aria-valuenow"] });
+  });
+  return async () => Number(await page.getByRole("meter", { name, includeHidden: true }).getAttribute("data-highest"));
+}
+
+const [you, bot] = ["Level of your microphone", "Level of the bot"];
+/** The value of a meter at -42 dB, well above noise. */
+const audible = 30;
+
+test.each(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, repeats it, and can be interrupted", async (mode) => {
+  await using playground = await Playground.open(browser, service);
+  const { page } = playground;
+  const callState = page.locator("#call-state");
+  await page.getByRole("radio", { name: mode }).check();
+  const microphone = await highest(page, you);
+  await playground.click("Call");
+  await callState.filter({ hasText: "In a call" }).waitFor();
+  await expect.poll(microphone, { timeout: 60_000 }).toBeGreaterThan(audible);
+
+  // The runtime has measured the same sound, and sends it back.
+  const heard = playground.timelineEvent(/heard [\d.]+ s, level/);
+  await heard.first().waitFor();
+  expect(Number(/level \D?([\d.]+) dBFS/.exec((await heard.first().textContent())!)![1])).toBeLessThan(40); // below full scale
+  await playground.message("I heard").first().waitFor();
+  await playground.timelineEvent("repeats what it heard").first().waitFor();
+  await expect.poll(await highest(page, bot), { timeout: 60_000 }).toBeGreaterThan(audible);
+  await playground.screenshot(`call-${mode}`);
+
+  // A long answer is interrupted by the next sound, as the greeting may have been.
+  const before = await page.locator("#interruption").textContent();
+  await playground.send("help");
+  await playground.message("I understand:").waitFor();
+  await page.locator("#interruption").filter({ hasText: "You interrupted the bot", hasNotText: before || /$^/ }).waitFor();
+  await playground.screenshot(`call-${mode}-interrupted`);
+
+  await playground.click("Cut connection");
+  await playground.waitForState("Connection cut");
+  await playground.click("Resume");
+  await playground.waitForState("Connected");
+  expect(await callState.textContent()).toMatch(/^In a call, \d+:\d\d$/);
+
+  await playground.click("5");
+  await playground.message("Digits submitted: 5").waitFor();
+  if (mode === "webrtc") await playground.timelineEvent("digit 5 (RTP)").waitFor();
+
+  await playground.click("Mute");
+  await expect.poll(() => page.getByRole("meter", { name: you }).getAttribute("aria-valuenow"), { timeout: 60_000 }).toBe("0");
+  await playground.click("Hang up");
+  await callState.filter({ hasText: "The call has ended." }).waitFor();
+  expect(await page.evaluate(() => document.activeElement!.textContent)).toBe("Call");
+  await playground.click("Call"); // again, in the same session
+  await callState.filter({ hasText: "In a call" }).waitFor();
+  await playground.click("Disconnect");
+  await playground.waitForState("Ended");
+  await callState.filter({ hasText: "The call has ended." }).waitFor();
+});
+
+test.each([["dark", { colorScheme: "dark" }], ["phone", { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2 }]] as const)("accessible during a call: %s", async (name, options) => {
+  await using playground = await Playground.open(browser, service, options);
+  const { page } = playground;
+  await page.getByRole("radio", { name: "audio" }).check();
+  await playground.click("Call");
+  await playground.message("I heard").first().waitFor();
+  await page.evaluate(axe);
+  const { violations } = (await page.evaluate("axe.run()")) as AxeResults;
+  expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`)).toEqual([]);
+  expect(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page does not scroll sideways").toBe(true);
+  await playground.screenshot(`call-${name}`);
+});
+
+test("Call chooses a mode with voice; hanging up cancels a call that is not connected yet", async () => {
+  await using playground = await Playground.open(browser, service);
+  await playground.page.evaluate(() => {
+    navigator.mediaDevices.getUserMedia = () => new Promise(() => {}); // the user does not answer the browser's question
+  });
+  await playground.click("Call");
+  await playground.waitForState("Connected");
+  expect(await playground.page.getByRole("radio", { name: "webrtc", includeHidden: true }).isChecked()).toBe(true);
+  await playground.page.locator("#call-state").filter({ hasText: "Allow the microphone" }).waitFor();
+  await playground.click("Hang up");
+  await playground.page.locator("#call-state").filter({ hasText: "The call was cancelled." }).waitFor();
+  expect(await playground.page.getByRole("alert").count()).toBe(0);
+});
+
+// The permission applies to a microphone, so the browser needs one.
+test.each([
+  ["denied", ["--use-fake-device-for-media-stream"], "denied", "site settings"],
+  ["absent", [], "granted", "No microphone was found"],
+] as const)("a microphone that is %s is explained, and the session goes on as chat", async (name, args, setting, text) => {
+  const other = await launch(...args);
+  await using _ = { [Symbol.asyncDispose]: () => other.close() };
+  await using playground = await Playground.open(other, service);
+  const { page } = playground;
+  const cdp = await page.context().newCDPSession(page);
+  const { targetInfo } = await cdp.send("Target.getTargetInfo");
+  await cdp.send("Browser.setPermission", { permission: { name: "microphone" }, setting, browserContextId: targetInfo.browserContextId! });
+  await playground.click("Call");
+  await page.getByRole("alert").filter({ hasText: text }).filter({ hasText: "type below" }).waitFor();
+  await playground.screenshot(`call-${name}`);
+  await playground.click("hello");
+  await playground.message("Hello! How are you?").waitFor();
+  expect(await page.getByRole("button", { name: "Call", exact: true }).isEnabled()).toBe(true);
+});
+
+test("without espeak-ng, the page says that speech is a placeholder", async () => {
+  await using silent = await Service.start({ PATH: "/nonexistent" });
+  await using playground = await Playground.open(browser, silent);
+  await playground.page.getByText("apt-get install espeak-ng").waitFor();
+  await playground.screenshot("speech-placeholder");
+  await using speaking = await Playground.open(browser, service);
+  expect(await speaking.page.getByText("apt-get install espeak-ng").isVisible()).toBe(false);
+});
