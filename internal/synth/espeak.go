@@ -48,8 +48,8 @@ func NewEspeak(ctx context.Context, voice string, timeout time.Duration) (*Espea
 	}
 	e := &Espeak{program, voice, map[string]bool{}, timeout, make(chan struct{}, 2*runtime.NumCPU())}
 	for line := range strings.Lines(string(list)) {
-		columns := strings.Fields(line) // priority, language, gender, name, file, other languages
-		if len(columns) < 5 {
+		columns := strings.Fields(line)              // priority, language, gender, name, file, other languages
+		if len(columns) < 5 || columns[0] == "Pty" { // not a voice, or the header
 			continue
 		}
 		e.voices[columns[1]] = true
