@@ -217,14 +217,14 @@ func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResul
 // post returns the server's response. An error response is a *fault.Error.
 func (s *speechClient) post(ctx context.Context, body []byte) (*speech.Response, error) {
 	response := &speech.Response{}
-	err := s.do(ctx, http.MethodPost, body, response)
+	err := s.do(ctx, http.MethodPost, speech.Route, body, response)
 	response.Audio = nil // not printed
 	return response, err
 }
 
 // do sends a request and decodes its response. An error response is a *fault.Error.
-func (s *speechClient) do(ctx context.Context, method string, body []byte, response any) error {
-	req, err := http.NewRequestWithContext(ctx, method, s.url+speech.Route, bytes.NewReader(body))
+func (s *speechClient) do(ctx context.Context, method, path string, body []byte, response any) error {
+	req, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("request speech: %w", err)
 	}
@@ -263,7 +263,7 @@ func (c *cli) checkVoice(ctx context.Context, server *speechClient, provider, vo
 	var list struct {
 		Providers []speech.ProviderInfo `json:"providers"`
 	}
-	if err := server.do(ctx, http.MethodGet, nil, &list); err != nil {
+	if err := server.do(ctx, http.MethodGet, speech.VoicesRoute, nil, &list); err != nil {
 		failure, rejected := errors.AsType[*fault.Error](err)
 		if !rejected {
 			return err

@@ -19,6 +19,10 @@ import (
 	"telapi/internal/strictjson"
 )
 
+// clientNames are variables of programs that call the service, such as the examples. They
+// are not settings of the service, but can be in the same environment.
+var clientNames = []string{"TELAPI_URL", "TELAPI_KEY", "TELAPI_ENDPOINT"}
+
 // checkNames warns about deprecated variables and rejects unknown ones that start
 // with TELAPI_, because they are misspelled settings of this service.
 func (l *loader) checkNames() {
@@ -29,7 +33,7 @@ func (l *loader) checkNames() {
 	for _, name := range slices.Sorted(maps.Keys(l.env)) {
 		l.warnIf(deprecated[name] != "", name, "%s", deprecated[name])
 		unprefixed, hasPrefix := strings.CutPrefix(name, "TELAPI_")
-		if !hasPrefix || slices.Contains(known, name) {
+		if !hasPrefix || slices.Contains(known, name) || slices.Contains(clientNames, name) {
 			continue
 		}
 		text := "unknown setting; TELAPI_HOST and TELAPI_PORT are the only ones with this prefix"

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	playbackStartTimeout = 15 * time.Second // includes the synthesis of speech
-	playbackGrace        = 3 * time.Second  // added to the length of an item
+	playbackStartTimeout = 30 * time.Second // includes the synthesis of speech
+	playbackGrace        = 30 * time.Second // added to the length of an item: a busy machine plays slowly
 )
 
 // item is an element of the playback queue: speech, a pause or a command.

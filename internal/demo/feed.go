@@ -103,7 +103,11 @@ func (s *source) fill(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, feedReadTimeout)
 	defer cancel()
 	var page []callruntime.Delivery
-	if page, s.err = s.list(ctx, s.sessionID, s.position, feedPage+1); s.err != nil {
+	page, s.err = s.list(ctx, s.sessionID, s.position, feedPage+1)
+	if errors.Is(s.err, callruntime.ErrNotFound) {
+		s.err = nil // the browser has not connected yet
+	}
+	if s.err != nil {
 		return s.err
 	}
 	for _, d := range page {

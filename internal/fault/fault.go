@@ -145,7 +145,7 @@ type CodeInfo struct {
 
 // Catalogue lists all codes of the API server and the media service.
 var Catalogue = []CodeInfo{
-	{Validation, http.StatusBadRequest, "A value is missing, has the wrong type or is out of range.", "Fix every issue listed in details; each has the location and the allowed values."},
+	{Validation, http.StatusBadRequest, "A value is missing, has the wrong type or is out of range.", "Fix every issue listed in details; each has its location and says what is wrong."},
 	{MalformedJSON, http.StatusBadRequest, "The body is not a single JSON value: invalid syntax, duplicate keys, invalid UTF-8, or too many nesting levels, objects or members.", "Send valid JSON."},
 	{Unauthorized, http.StatusUnauthorized, "The credential is missing, unknown, expired, revoked, has an invalid signature or belongs to a disabled team.", "Send a valid X-API-Key, or a console JWT signed with JWT_SECRET."},
 	{CallbackToken, http.StatusUnauthorized, "The callback token is missing, unknown, expired, sent only in the query, or belongs to another channel, kind or work item.", "Send the token of this work item in the token header, without a prefix. Do not retry with the same token."},

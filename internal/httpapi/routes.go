@@ -75,7 +75,7 @@ func (s *Server) routes() []Route {
 		{"GET", "/api/v1/endpoints", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
 		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, serveDocument("application/json", s.deps.Capabilities)},
 		{"GET", "/api/v1/runtime/endpoints/{id}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeEndpoint},
-		{"GET", speech.Route, team, auth.CreateSpeech, ratelimit.API, apiAccess, s.listSpeechProviders},
+		{"GET", speech.VoicesRoute, team, auth.CreateSpeech, ratelimit.API, apiAccess, s.listSpeechProviders},
 		{"POST", speech.Route, team, auth.CreateSpeech, ratelimit.API, apiAccess, s.withBody(s.synthesize)},
 		{"GET", speech.Route + "/{name}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
 		{"GET", "/api/v1/usage/tts-characters", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},

@@ -10,5 +10,6 @@ if channel.state == 'open' and isLost(OUT, ARGV[1], channel.outLast, toNumber(ch
   reportLoss()
   return 'lost'
 end
-if channel.state ~= '' then showMessages(ARGV[1]) end
+if channel.state == '' then return 'lost' end
+showMessages(ARGV[1])
 return 'confirmed'

@@ -23,6 +23,9 @@ import (
 // Route is the path of requests for speech, and the prefix of audio URLs.
 const Route = "/api/v1/runtime/speech"
 
+// VoicesRoute is the route that lists providers and voices.
+const VoicesRoute = "/api/v1/runtime/voices"
+
 // synthesisTimeout bounds one synthesis with all its fallbacks. It is shorter
 // than the timeout of a request.
 const synthesisTimeout = 50 * time.Second

@@ -115,7 +115,9 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 			}
 		})
 	}
-	if r := telapi(t, boot.Env{"DATA_DIR": t.TempDir()}, "media", "gc"); r.exit != 1 || !strings.Contains(r.stderr, "TTS_MEDIA_CACHE_BASE_URL") {
+	env := boot.Env{"DATA_DIR": t.TempDir()}
+	telapi(t, env, "migrate")
+	if r := telapi(t, env, "media", "gc"); r.exit != 1 || !strings.Contains(r.stderr, "TTS_MEDIA_CACHE_BASE_URL") {
 		t.Errorf("without a media service: %+v, want exit 1 and the missing setting", r)
 	}
 }

@@ -27,7 +27,7 @@ func TestRoutesByFeatureFlag(t *testing.T) {
 		{"GET", "/api/v1/endpoints", false, 401},
 		{"GET", "/api/v1/runtime/capabilities", false, 401},
 		{"GET", "/api/v1/runtime/endpoints/ep_x", false, 401},
-		{"GET", "/api/v1/runtime/speech", false, 401},
+		{"GET", "/api/v1/runtime/voices", false, 401},
 		{"POST", "/api/v1/runtime/speech", false, 401},
 		{"GET", "/api/v1/runtime/speech/x.alaw", false, 401},
 		{"GET", "/api/v1/usage/tts-characters", false, 401},

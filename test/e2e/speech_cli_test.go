@@ -68,9 +68,9 @@ func TestSpeechWarm(t *testing.T) {
 func TestSpeechProvidersAreListed(t *testing.T) {
 	i := boot.Start(t, boot.Env{"SPEECH_PROVIDERS": "tone"})
 	tenant := boot.NewTenant(t, i, "tenant")
-	resp, body := i.Call(t, "GET", "/api/v1/runtime/speech", "X-API-Key", tenant.Key)
+	resp, body := i.Call(t, "GET", "/api/v1/runtime/voices", "X-API-Key", tenant.Key)
 	wantStatus(t, resp, body, 200, `{"providers":[{"name":"tone"}]}`)
 	_, reader := boot.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
-	resp, body = i.Call(t, "GET", "/api/v1/runtime/speech", "X-API-Key", reader)
+	resp, body = i.Call(t, "GET", "/api/v1/runtime/voices", "X-API-Key", reader)
 	wantStatus(t, resp, body, 403, `"requiredScope":"CREATE_SPEECH"`)
 }
