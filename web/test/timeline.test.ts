@@ -43,7 +43,7 @@ const describe = ({ lane, to, title }: TimelineEvent) => `${lane}${to ? ` to ${t
 const phrases: { say: string; replies: string[]; messages?: string[]; entries?: string[]; steps?: string[] }[] = [
   { say: "hello", replies: ["Hello! How are you?"] },
   { say: "help", replies: ["I understand:"] },
-  { say: "fail", replies: ["The bot could not answer. Try something else."], entries: ["provider error: "] },
+  { say: "fail", replies: ["The bot could not answer: "], entries: ["provider error: "] },
   { say: "speak", replies: ["This sentence is synthesized once"], steps: ["runtime to service: chat: This sentence", "service to runtime: speech", "runtime to browser: plays: This sentence"] },
   { say: "transfer me abroad", replies: ["I will try to transfer you abroad.", "A transfer was denied"], entries: ["bot message: ", "transfer denied: target_not_allowed"] },
   { say: "call me slowly", replies: ["Press up to four keys"], steps: ["service to runtime: command update_dtmf_config, immediate", "runtime: settings changed"] },
