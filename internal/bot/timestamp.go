@@ -23,8 +23,11 @@ func validTimestamp(s string) bool {
 	}
 	date := strings.ReplaceAll(cmp.Or(groups[1], groups[3]), "-", "")
 	clock := strings.ReplaceAll(cmp.Or(groups[2], groups[4]), ":", "")
-	zone := strings.NewReplacer(":", "", "Z", "+00", "z", "+00").Replace(groups[5])
-	if len(zone) == len("+07") {
+	zone := strings.ReplaceAll(groups[5], ":", "")
+	switch len(zone) {
+	case len("Z"):
+		zone = "+0000"
+	case len("+07"):
 		zone += "00"
 	}
 	if len(clock) == len("1504") {
