@@ -38,7 +38,7 @@ type conn struct {
 	remoteAddr string
 	exchange   *exchange // of uploads; nil before the first
 
-	readDeadline, writeDeadline time.Time // set by the fast path
+	readDeadline, writeDeadline deadline  // set by the fast path
 	head                        []byte    // of the response; reused
 	parts                       [2][]byte // storage of buffers
 	buffers                     net.Buffers
@@ -47,6 +47,10 @@ type conn struct {
 	waker   sync.Cond
 	expired bool // net/http has set a read deadline in the past, or the connection is closed
 }
+
+// deadline is a time in Unix ns; 0 if unknown. net/http sets deadlines while another
+// goroutine reads.
+type deadline struct{ atomic.Int64 }
 
 func newConn(socket net.Conn, f *FastPath) *conn {
 	c := &conn{Conn: socket, socket: socket, fastPath: f}
@@ -152,7 +156,7 @@ func (c *conn) passToServer(p []byte, n int, r request, v verdict) (int, error) 
 	if !c.state.CompareAndSwap(idle, handed) {
 		return 0, io.EOF
 	}
-	if !c.writeDeadline.IsZero() {
+	if c.writeDeadline.Load() != 0 {
 		_ = c.SetWriteDeadline(time.Time{})
 	}
 	if v == unframed {
@@ -209,34 +213,37 @@ func (c *conn) replay(p []byte) int {
 
 // extendDeadline makes sure that the deadline is 1 to 1.25 times the limit from now.
 // The range avoids a system call for each request of a busy connection.
-func extendDeadline(current *time.Time, limit time.Duration, set func(time.Time) error) {
+func extendDeadline(current *deadline, limit time.Duration, set func(time.Time) error) {
 	now := time.Now()
-	if left := current.Sub(now); limit > 0 && (left < limit || left > limit+limit/4) {
-		*current = now.Add(limit + limit/4)
-		_ = set(*current)
+	if left := time.Duration(current.Load() - now.UnixNano()); limit > 0 && (left < limit || left > limit+limit/4) {
+		next := now.Add(limit + limit/4)
+		current.Store(next.UnixNano())
+		_ = set(next)
 	}
 }
 
 // limitRead sets the read deadline, with 0 for none.
 func (c *conn) limitRead(limit time.Duration) {
-	c.readDeadline = time.Time{}
+	var at time.Time
+	c.readDeadline.Store(0)
 	if limit > 0 {
-		c.readDeadline = time.Now().Add(limit)
+		at = time.Now().Add(limit)
+		c.readDeadline.Store(at.UnixNano())
 	}
-	_ = c.Conn.SetReadDeadline(c.readDeadline)
+	_ = c.Conn.SetReadDeadline(at)
 }
 
 // SetReadDeadline is called by net/http, which interrupts detectClose with a
 // deadline in the past.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.readDeadline = time.Time{}
+	c.readDeadline.Store(0)
 	c.wake(!t.IsZero() && t.Before(time.Now()))
 	return c.Conn.SetReadDeadline(t)
 }
 
 // SetWriteDeadline is called by net/http.
 func (c *conn) SetWriteDeadline(t time.Time) error {
-	c.writeDeadline = time.Time{}
+	c.writeDeadline.Store(0)
 	return c.Conn.SetWriteDeadline(t)
 }
 

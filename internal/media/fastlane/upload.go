@@ -115,7 +115,7 @@ func (u uploadBody) Read(p []byte) (int, error) {
 		return n, nil
 	case !x.deadlineApplied:
 		x.deadlineApplied = true
-		x.conn.readDeadline = x.readDeadline
+		x.conn.readDeadline.Store(x.readDeadline.UnixNano())
 		_ = x.Conn.SetReadDeadline(x.readDeadline)
 	}
 	n, err := x.Conn.Read(p[:min(int64(len(p)), x.unread)])
