@@ -189,10 +189,14 @@ func (c *Channel) received() string {
 	return ""
 }
 
+// itemRetention is how long after its deadline a work item must still be known to the
+// store, which keeps it for an hour. It is longer than a failover.
+const itemRetention = 10 * time.Minute
+
 // newestItem returns the ID of the work item that was registered last. It is empty
 // if there is none or the store may have forgotten it.
 func (c *Channel) newestItem() string {
-	if item := c.newest.Load(); item != nil && time.Now().Before(item.ExpiresAt) {
+	if item := c.newest.Load(); item != nil && time.Now().Before(item.ExpiresAt.Add(itemRetention)) {
 		return item.ID
 	}
 	return ""

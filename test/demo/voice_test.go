@@ -237,7 +237,7 @@ func testCallAgain(t *testing.T, f *fixture) {
 
 func TestNextRuntimeAsksPageToCallAgain(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, boot.Env{"SESSION_PING_INTERVAL": "1s"})
+	f := newFixture(t, boot.Env{"SESSION_PING_INTERVAL": "10s"})
 	stop := f.startRuntime(t, "first")
 	v := startCall(t, f.Instance, "webrtc")
 	f.waitForTitle(t, v.Session, "WebRTC call connected", 1)
