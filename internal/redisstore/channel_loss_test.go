@@ -252,6 +252,20 @@ func lostWorkItem(t *testing.T, opts Options) {
 	}
 }
 
+// A failover lasts longer than the lost work item's time to live.
+func lostExpiredWorkItem(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	c := s.attachRuntime("r")
+	restore := s.snapshot()
+	lost := s.await(c, callruntime.AwaitOptions{TTL: time.Second})
+	restore()
+	poll.Until(t, "the item expires", func() bool { return time.Now().After(lost.ExpiresAt) })
+	if _, err := c.Await(t.Context(), callruntime.AwaitOptions{}); !errors.Is(err, callruntime.ErrLost) {
+		t.Errorf("await: %v, want ErrLost", err)
+	}
+}
+
 // A connection whose own attach was lost was not replaced by another one.
 func lostConnection(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)

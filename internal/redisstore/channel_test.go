@@ -34,6 +34,7 @@ var channelTests = map[string]func(*testing.T, Options){
 	"losses are reported to both sides":                        losses,
 	"loss found by a replaced connection is reported":          lossFoundByReplacedConnection,
 	"lost work item is awaited again":                          lostWorkItem,
+	"expired work item that was lost is reported":              lostExpiredWorkItem,
 	"lost connection was not replaced":                         lostConnection,
 	"expired lease is reported to the runtime":                 expiredLease,
 	"all keys exist":                                           allKeysExist,
