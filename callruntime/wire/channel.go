@@ -74,8 +74,8 @@ type SpeechReport struct {
 	At         int64  `json:"at"`              // Unix milliseconds
 }
 
-// GatewayProfile is a flow's policy for managed commands. Commands that it does
-// not allow are denied.
+// GatewayProfile is an endpoint's policy for managed commands. Commands that it
+// does not allow are denied.
 type GatewayProfile struct {
 	CommandSources  []string        `json:"commandSources,omitempty"`
 	CommandPolicies []CommandPolicy `json:"commandPolicies,omitempty"`

@@ -64,7 +64,7 @@ type CommonFields struct {
 	Source    string         `json:"source"`
 	CommandID string         `json:"commandId,omitzero"`
 	Metadata  jsontext.Value `json:"metadata,omitzero" shape:"object"`
-	// RequireConfirmation and WaitForSilence come from the flow's policy, never
+	// RequireConfirmation and WaitForSilence come from the gateway profile, never
 	// from the provider. The field Hangup.WaitForSilence hides this one.
 	RequireConfirmation bool `json:"requireConfirmation,omitzero"`
 	WaitForSilence      bool `json:"waitForSilence,omitzero"`

@@ -19,9 +19,9 @@ const (
 	maxHealthBytes = 64 << 10
 )
 
-// CheckHealth requests /health of the server on this machine, or of the media
-// service. It returns the URL of the server, also with an error, the status and the
-// body.
+// CheckHealth requests /health of the API server on this machine, or of the media
+// service. It returns the server's URL, and the status and body of the response. The
+// URL is set even if err is not nil.
 func CheckHealth(ctx context.Context, cfg config.Config, media bool) (url string, status int, body []byte, err error) {
 	host, port, scheme := cfg.Host, cfg.Port, cfg.APIScheme()
 	if media {

@@ -52,7 +52,7 @@ func NewSecretMonitor(store Fingerprints, secrets Secrets, log *slog.Logger, reg
 	return &SecretMonitor{store: store, secrets: secrets, log: log,
 		others: promauto.With(registry).NewGauge(prometheus.GaugeOpts{
 			Name: "telapi_jwt_other_secrets",
-			Help: "Different JWT secrets of instances on the same key-value store.",
+			Help: "Number of JWT secrets, besides its own, that other instances on the same key-value store use.",
 		})}
 }
 

@@ -74,7 +74,7 @@ type Connection struct {
 	recovering bool      // history is being replayed
 	page       []Message // rest of the page that is being replayed
 	replayed   int       // messages since Start
-	unreported bool      // the reconnect frame, which ends the replay after Start, is still to be sent
+	unreported bool      // the outcome of the resume was not sent yet, in a reconnect frame
 	behind     bool      // messages arrived that could not be delivered in order
 	recheck    bool      // a notice before Start may mean that ownership is lost
 }

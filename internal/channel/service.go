@@ -37,14 +37,14 @@ type Limits struct {
 
 // DefaultLimits returns the limits of a deployment that configures none.
 func DefaultLimits() Limits {
-	kept := wire.DefaultChannelLimits()
+	history := wire.DefaultChannelLimits()
 	return Limits{
 		FrameBytes:          64 << 10,
 		QueuedBytes:         1 << 20,
 		FramesPerSecond:     60,
 		AudioBytesPerSecond: 64 << 10,
-		HistoryMessages:     int(kept.HistoryMessages),
-		HistorySeconds:      int(kept.HistoryMs / 1000),
+		HistoryMessages:     int(history.HistoryMessages),
+		HistorySeconds:      int(history.HistoryMs / 1000),
 		PingIntervalMs:      25_000,
 		HandshakesPerMinute: 30,
 		Connections:         20_000,
@@ -116,8 +116,8 @@ func (s *Service) run(task func(ctx context.Context)) {
 func (s *Service) Limits() Limits { return s.limits }
 
 // Open attaches a new connection to a session, before there is a socket, so that
-// errors can be HTTP responses. succeeds names the connection that it continues,
-// resume is the last cursor that the browser has seen; both may be empty. The
+// errors can be HTTP responses. succeeds is the ID of the connection that the browser
+// replaces, resume the last cursor that it has received; both may be empty. The
 // caller calls Start once there is a socket, and Close at the end.
 func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resume string) (*Connection, error) {
 	c := &Connection{

@@ -12,10 +12,10 @@ import (
 
 var _ Subscriber = (*Connection)(nil)
 
-// Messages delivers messages that follow the last one. It skips messages that
-// were replayed already. If it cannot tell whether the messages follow the last
-// one, it reads the history: after a failover that lost messages, their numbers
-// are used again.
+// Messages delivers the messages that follow the connection's position and skips
+// those that were replayed already. If the list neither contains the position nor
+// starts right after it, Messages reads the history. It does not compare message
+// numbers, because a failover that lost messages makes the store use theirs again.
 func (c *Connection) Messages(after Cursor, list []Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,8 +71,8 @@ func (c *Connection) Closed(string) {
 	c.service.run(func(ctx context.Context) { c.service.recordEnd(ctx, c.session.SessionID) })
 }
 
-// replayPart delivers messages of the page, as many as leave most of the queue to
-// live frames. The caller holds mu.
+// replayPart delivers the next messages of the page, up to a quarter of the queue's
+// size, which leaves the rest of the queue to live frames. The caller holds mu.
 func (c *Connection) replayPart() {
 	n, size := 0, int64(0)
 	for n < len(c.page) && size < c.service.limits.QueuedBytes/4 {
@@ -142,8 +142,9 @@ func typeOf(json []byte) wire.MessageType {
 	return "other"
 }
 
-// catchUp replays the messages after the position. It repeats while new messages
-// arrive meanwhile, and waits for Start. The caller holds mu.
+// catchUp replays the messages after the position in the background. Before Start and
+// during another replay it only sets behind: endReplay then calls it again. The caller
+// holds mu.
 func (c *Connection) catchUp() {
 	if c.socket == nil || c.recovering {
 		c.behind = true
@@ -157,8 +158,8 @@ func (c *Connection) catchUp() {
 	})
 }
 
-// replayNext continues when the client has taken what is queued, so that replayed
-// history needs no more memory than a page. The caller holds mu.
+// replayNext continues the replay when the client has received all queued frames, so
+// that a replay needs no more memory than a page. The caller holds mu.
 func (c *Connection) replayNext() {
 	c.socket.AfterWrites(func() {
 		c.service.run(func(ctx context.Context) {

@@ -18,8 +18,8 @@ func (c *Connection) trace() wire.Trace {
 	return tracing.Of(trace.ContextWithSpanContext(context.Background(), c.handshake))
 }
 
-// parseTrace returns the trace that a browser's frame names. Invalid ones are
-// ignored: tracing must not cause a frame to fail.
+// parseTrace returns the trace in a browser's frame. It ignores an invalid trace:
+// tracing must not cause a frame to fail.
 func parseTrace(raw jsontext.Value) wire.Trace {
 	var t wire.Trace
 	if raw == nil || json.Unmarshal(raw, &t) != nil {
@@ -28,9 +28,9 @@ func parseTrace(raw jsontext.Value) wire.Trace {
 	return tracing.Of(tracing.Join(context.Background(), t))
 }
 
-// startFrame starts the span of a browser's frame, below the span that the frame
-// names or else below that of the handshake. It returns the trace of the frame's
-// entry. The span is nil if neither is traced.
+// startFrame starts the span of a browser's frame. Its parent is the span in the
+// frame's trace or, without one, the span of the handshake. It returns the trace for
+// the frame's entry. The span is nil if neither is traced.
 func (c *Connection) startFrame(m *wire.ChannelMessage) (wire.Trace, trace.Span) {
 	if m.Trace == (wire.Trace{}) && !c.handshake.IsValid() {
 		return wire.Trace{}, nil
@@ -40,21 +40,21 @@ func (c *Connection) startFrame(m *wire.ChannelMessage) (wire.Trace, trace.Span)
 	return tracing.Of(ctx), span
 }
 
-// recordDelivery records a span for a message whose runtime named a trace.
+// recordDelivery records a span for a message that contains a trace.
 func (c *Connection) recordDelivery(m Message) {
 	if !bytes.Contains(m.JSON, []byte(`"trace":`)) {
 		return
 	}
-	var named struct {
+	var traced struct {
 		MessageID string     `json:"messageId"`
 		Trace     wire.Trace `json:"trace"`
 	}
-	if json.Unmarshal(m.JSON, &named) != nil {
+	if json.Unmarshal(m.JSON, &traced) != nil {
 		return
 	}
-	ctx := tracing.Join(context.Background(), named.Trace)
+	ctx := tracing.Join(context.Background(), traced.Trace)
 	if trace.SpanContextFromContext(ctx).HasTraceID() {
-		_, span := c.tracer.Start(ctx, "message "+string(typeOf(m.JSON)), trace.WithSpanKind(trace.SpanKindProducer), c.attributes(named.MessageID))
+		_, span := c.tracer.Start(ctx, "message "+string(typeOf(m.JSON)), trace.WithSpanKind(trace.SpanKindProducer), c.attributes(traced.MessageID))
 		span.End()
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"telapi/internal/page"
 )
 
-// endpointNames are the flags that set the members of an endpoint.
-var endpointNames = map[string]string{"/name": "--name", "/modes": "--mode", "/origins": "--origin"}
+// endpointMembers maps the JSON Pointers of an endpoint's members to their flags.
+var endpointMembers = map[string]string{"/name": "--name", "/modes": "--mode", "/origins": "--origin"}
 
 func (c *cli) endpointCommand() *cobra.Command {
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List endpoints"}
@@ -22,7 +22,7 @@ func (c *cli) endpointCommand() *cobra.Command {
 		endpoints, err := a.Endpoints.Store.Endpoints(ctx, *teamID, page.All)
 		return newTable(endpoints, identity, "id", "teamId", "enabled", "modes", "name"), err
 	})
-	return group("endpoint", "Manage endpoints, which have the settings of sessions",
+	return group("endpoint", "Manage endpoints, the configurations for conversations",
 		c.endpointCreateCommand(),
 		list,
 		&cobra.Command{Use: "show ID", Short: "Show an endpoint",
@@ -40,8 +40,8 @@ func (c *cli) endpointCommand() *cobra.Command {
 }
 
 // endpointFlags adds the flags that create and update share. The returned function
-// reads the profile, and returns a function that copies the given flags into an
-// endpoint.
+// parses them, which reads the profile, and returns a function that changes an
+// endpoint accordingly.
 func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*endpoint.Endpoint), error) {
 	f := cmd.Flags()
 	name := f.String("name", "", "name of the endpoint")
@@ -88,7 +88,7 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 			return nil, withID(err, "team", *teamID)
 		}
 		e, err = a.Endpoints.Create(ctx, e)
-		return e, withFlags(cmd, err, endpointNames)
+		return e, withFlags(cmd, err, endpointMembers)
 	})
 	return cmd
 }
@@ -110,7 +110,7 @@ func (c *cli) endpointUpdateCommand() *cobra.Command {
 			apply(e)
 			return nil
 		})
-		return e, withFlags(cmd, withID(err, "endpoint", args[0]), endpointNames)
+		return e, withFlags(cmd, withID(err, "endpoint", args[0]), endpointMembers)
 	})
 	return cmd
 }

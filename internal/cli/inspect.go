@@ -40,8 +40,8 @@ key-value store and the rate limits stored in it, the media service, speech prov
 STUN and TURN servers. If JWT_SECRET is not set and 'telapi dev' has run in DATA_DIR, it
 checks what that uses.
 
-Something that is not configured is a warning with the remedy. It changes nothing and exits
-with 1 if a check fails.`}
+Missing settings and services are warnings that name the remedy. The command changes nothing.
+It exits with 1 if a check fails.`}
 	fingerprint := cmd.Flags().String("jwt-fingerprint", "", "fingerprint of the console's JWT secret, from its log or doctor output")
 	cmd.RunE = c.run(func(ctx context.Context, _ []string) (_ any, err error) {
 		var passed, warnings, failed int

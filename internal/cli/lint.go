@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,9 +61,11 @@ COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply a
 			return nil, err
 		}
 		for _, e := range result.Entries {
-			err = cmp.Or(err, c.printAs(e, func(w io.Writer) { writeRow(w, entryTitle(e)) }))
+			if err := c.printAs(e, func(w io.Writer) { writeRow(w, entryTitle(e)) }); err != nil {
+				return nil, err
+			}
 		}
-		return nil, err
+		return nil, nil
 	})
 	return cmd
 }

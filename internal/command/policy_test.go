@@ -21,7 +21,7 @@ func compile(t testing.TB, profile string) *Policy {
 	return NewPolicy(p, PlatformPolicy{})
 }
 
-// withHeaders returns the policy on a platform that lets flows allow headers.
+// withHeaders returns the policy on a platform that lets profiles allow headers.
 func (p *Policy) withHeaders(names string) *Policy {
 	return NewPolicy(p.profile, PlatformPolicy{headers: strings.Fields(names)})
 }
@@ -89,9 +89,9 @@ func TestTollFraudIsDenied(t *testing.T) {
 
 func TestHeadersNeedPermissionByProfileAndPlatform(t *testing.T) {
 	const names = "Route Refer-To CONTACT To From Via Replaces Call-ID CSeq Content-Type maddr y Diversion"
-	flow := transferPolicy(t, `,"allowedTargets":["*"],"allowedHeaders":["`+strings.Join(strings.Fields(names), `","`)+`"]`)
+	profile := transferPolicy(t, `,"allowedTargets":["*"],"allowedHeaders":["`+strings.Join(strings.Fields(names), `","`)+`"]`)
 	strict := transferPolicy(t, `,"allowedTargets":["*"]`)
-	both := flow.withHeaders(names)
+	both := profile.withHeaders(names)
 	places := map[string]func(*wire.Transfer, wire.NameValue){
 		"transferSipHeaders":     func(c *wire.Transfer, h wire.NameValue) { c.TransferSIPHeaders = []wire.NameValue{h} },
 		"hangupSipHeaders":       func(c *wire.Transfer, h wire.NameValue) { c.HangupSIPHeaders = []wire.NameValue{h} },
@@ -119,11 +119,11 @@ func TestHeadersNeedPermissionByProfileAndPlatform(t *testing.T) {
 			}
 		}
 		for name := range strings.FieldsSeq("Route refer-to Contact to FROM via REPLACES call-id cseq content-type Y diversion") {
-			if got := decide(flow, name); got != HeaderNotAllowed {
-				t.Errorf("%s %s, allowed by the flow alone: reason %q, want %q", place, name, got, HeaderNotAllowed)
+			if got := decide(profile, name); got != HeaderNotAllowed {
+				t.Errorf("%s %s, allowed by the profile alone: reason %q, want %q", place, name, got, HeaderNotAllowed)
 			}
 			if got := decide(both, name); got != "" {
-				t.Errorf("%s %s, allowed by flow and platform: reason %q, want none", place, name, got)
+				t.Errorf("%s %s, allowed by profile and platform: reason %q, want none", place, name, got)
 			}
 		}
 		if place != "target" { // which has no escapes after parsing
@@ -148,13 +148,13 @@ func TestHeadersNeedPermissionByProfileAndPlatform(t *testing.T) {
 // the patterns match.
 func TestURIParametersNeedPermissionByProfileAndPlatform(t *testing.T) {
 	const target = "sip:1@pbx.example;maddr=203.0.113.9"
-	var flow wire.GatewayProfile
-	if err := json.Unmarshal([]byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["*"],"allowedHeaders":["maddr"]}]}`), &flow); err != nil {
+	var allowing wire.GatewayProfile
+	if err := json.Unmarshal([]byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["*"],"allowedHeaders":["maddr"]}]}`), &allowing); err != nil {
 		t.Fatal(err)
 	}
-	configured := wire.GatewayProfile{CommandSources: flow.CommandSources, CommandPolicies: []wire.CommandPolicy{{Type: "transfer", Enabled: true}},
+	configured := wire.GatewayProfile{CommandSources: allowing.CommandSources, CommandPolicies: []wire.CommandPolicy{{Type: "transfer", Enabled: true}},
 		Actions: wire.Actions{Transfer: &wire.TransferDefaults{Target: target}}}
-	for name, profile := range map[string]wire.GatewayProfile{"allowed by the flow": flow, "configured": configured} {
+	for name, profile := range map[string]wire.GatewayProfile{"allowed by the profile": allowing, "configured": configured} {
 		for headers, want := range map[string]string{"": ParameterNotAllowed, "Route": ParameterNotAllowed, "MADDR": ""} {
 			platform, err := NewPlatformPolicy(nil, []string{"sip:*@pbx.example"}, strings.Fields(headers))
 			if err != nil {

@@ -43,7 +43,7 @@ type Config struct {
 	_            struct{}      `section:"Authentication"`
 	JWTSecret    redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"HS256 key of console JWTs and call tokens. Must equal the signing secret of the web console; otherwise every console JWT is rejected with 401. If unset, telapi dev generates one and keeps it in DATA_DIR."`
 	JWTPrevious  redact.Secret `env:"JWT_SECRET_PREVIOUS" min:"32" doc:"A second secret that verifies JWTs but signs none. Use it to rotate JWT_SECRET without downtime."`
-	JWTMaxAge    time.Duration `env:"JWT_MAX_AGE" default:"24h" min:"1m" max:"8760h" doc:"Maximum lifetime of a console JWT. One that expires later than this after now, or after its iat, is rejected with 401. Clocks may differ by 2 seconds."`
+	JWTMaxAge    time.Duration `env:"JWT_MAX_AGE" default:"24h" min:"1m" max:"8760h" doc:"Maximum lifetime of a console JWT. A JWT whose exp is further in the future, or further after its iat, is rejected with 401. Clocks may differ by 2 seconds."`
 	MetricsToken redact.Secret `env:"METRICS_TOKEN" doc:"If set, /metrics requires it as a bearer token."`
 
 	_                   struct{}      `section:"Sessions"`
@@ -54,7 +54,7 @@ type Config struct {
 	PingInterval        time.Duration `env:"SESSION_PING_INTERVAL" default:"25s" min:"1s" max:"5m" doc:"Interval of WebSocket pings. A connection loses ownership of its session after two intervals without a response."`
 	MaxFrameBytes       int           `env:"SESSION_MAX_FRAME_BYTES" default:"65536" min:"1024" max:"1048576" doc:"Maximum size of a frame from the browser."`
 	MaxQueuedBytes      int           `env:"SESSION_MAX_QUEUED_BYTES" default:"1048576" min:"65536" max:"67108864" doc:"Maximum number of bytes queued for a slow browser before it is disconnected."`
-	FramesPerSecond     int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Maximum number of frames a browser may send per second, not counting audio. WebSocket pings, pongs and empty fragments count. With audio and fragments, it may send ten times as many."`
+	FramesPerSecond     int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Maximum number of frames a browser may send per second, not counting audio. WebSocket pings, pongs and empty fragments count. The limit for frames of any kind, audio and fragments included, is ten times as high."`
 	HandshakesPerMinute int           `env:"SESSION_MAX_HANDSHAKES_PER_MINUTE" default:"30" min:"1" max:"10000" doc:"Maximum number of WebSocket handshakes of one session per minute. More get 429."`
 	MaxConnections      int           `env:"SESSION_MAX_CONNECTIONS" default:"20000" min:"1" max:"1000000" doc:"Maximum number of open WebSockets of this instance. More get 503 with Retry-After."`
 	AudioBytesPerSecond int           `env:"SESSION_MAX_AUDIO_BYTES_PER_SECOND" default:"65536" min:"1024" max:"16777216" doc:"Maximum number of bytes of audio frames a browser may send per second. Frames in excess are dropped and counted."`

@@ -56,7 +56,8 @@ type Bot struct {
 }
 
 // NewBot listens on a free loopback port. The bot posts answers only to the API
-// server at the given URL. If model is not nil, it answers what the script does not.
+// server at the given URL. It passes questions without a scripted answer to model,
+// unless model is nil.
 func NewBot(api string, client *http.Client, model *Model, events *Hub, log *slog.Logger) (*Bot, error) {
 	histories, err := lru.New[string, []modelMessage](maxHistories)
 	if err != nil {
@@ -146,8 +147,8 @@ func (b *Bot) post(ctx context.Context, q botRequest, body any, received time.Ti
 	}
 }
 
-// receiptEvent describes the response to a callback. It follows the callback's entries,
-// unless they are parked: then they follow it.
+// receiptEvent describes the response to a callback. On the timeline it comes after
+// the callback's entries. If these are parked, it comes before them.
 func receiptEvent(q botRequest, receipt response, ms float64) Event {
 	var known struct {
 		Status     string

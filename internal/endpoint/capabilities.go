@@ -16,7 +16,7 @@ import (
 type Features struct {
 	WebRTC           bool           `json:"webrtc"`
 	APIAccess        bool           `json:"apiAccess"`
-	DisabledCommands []string       `json:"-"` // for all flows
+	DisabledCommands []string       `json:"-"` // for all endpoints
 	Channel          channel.Limits `json:"-"` // zero: channel.DefaultLimits
 }
 

@@ -1,4 +1,4 @@
-// Package endpoint manages endpoints: a team's configured entries into a flow.
+// Package endpoint manages endpoints, a team's configurations for conversations.
 package endpoint
 
 import (
@@ -29,7 +29,7 @@ const (
 // Modes lists all modes in canonical order.
 var Modes = []Mode{WebRTC, Audio, Chat}
 
-// Endpoint is one configured entry into a flow. IDs sort by age.
+// Endpoint is a team's configuration for conversations. IDs sort by age.
 type Endpoint struct {
 	ID        string              `json:"id"`
 	TeamID    string              `json:"teamId"`

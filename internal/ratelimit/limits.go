@@ -36,8 +36,9 @@ type Counter interface {
 type LimitsStore interface {
 	// Limits returns the saved value. ok is false if there is none.
 	Limits(ctx context.Context) (value []byte, ok bool, err error)
-	// SaveLimits stores a value and announces it to all instances. It returns
-	// false and changes nothing if the stored value is not old (nil: no value).
+	// SaveLimits replaces the value old by value and announces it to all
+	// instances. An old of nil means that there is no value yet. It returns false
+	// and changes nothing if another value is stored.
 	SaveLimits(ctx context.Context, old, value []byte) (bool, error)
 }
 

@@ -97,7 +97,7 @@ func crashedRuntimes(t *testing.T, opts Options) {
 		for {
 			streams, err := client.Do(ctx, client.B().Xreadgroup().Group(s.id, "first").Count(1).Streams().Key(kv.OffersStream).Id(">").Build()).AsXRead()
 			if rueidis.IsRedisNil(err) {
-				return nil // Accept read it while it was cancelled
+				return nil // the cancelled Accept has read the offer
 			}
 			if err != nil {
 				return err

@@ -20,7 +20,7 @@ import (
 	"telapi/internal/speech"
 )
 
-// retention is that of the cleaners in tests.
+// retention is how long cleaners in tests keep unused recordings.
 const retention = 90 * 24 * time.Hour
 
 func hashOf(n int) string { return speech.Hash("t", fmt.Sprint(n), 8000, speech.Utterance{}) }
@@ -119,7 +119,7 @@ func TestCleanupRemovesOnlyUnusedItems(t *testing.T) {
 			case kind == 14: // requested later
 				e.addRecording(t, speech.Recording{Hash: hash, CreatedAt: now.Add(-2 * retention), UsedAt: now.Add(time.Millisecond - retention)}, speech.PCM)
 				keep(hash, speech.PCM)
-			case kind == 15: // its expiry counts
+			case kind == 15: // not requested for the retention, but has an expiry in the future
 				e.addRecording(t, speech.Recording{Hash: hash, CreatedAt: now.Add(-2 * retention), ExpiresAt: now.Add(time.Second)}, speech.PCM)
 				keep(hash, speech.PCM)
 			}

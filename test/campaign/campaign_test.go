@@ -34,7 +34,7 @@ type campaign struct {
 // result is a phase that has ended.
 type result struct {
 	phase    *phase
-	loses    bool
+	mayLose  bool
 	recovery time.Duration
 }
 
@@ -161,7 +161,7 @@ func (c *campaign) run(f fault, operations int) {
 	if f.prepare != nil {
 		f.prepare(c)
 	}
-	r := result{phase: c.ledger.begin(f.name), loses: f.loses}
+	r := result{phase: c.ledger.begin(f.name), mayLose: f.mayLose}
 	members := len(c.members())
 	for cycle := 0; cycle < c.size.cycles || c.ledger.size(r.phase) < operations; cycle++ {
 		c.traffic.Store(true)

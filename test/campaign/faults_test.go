@@ -20,9 +20,9 @@ const outage = 4 * time.Second
 type fault struct {
 	name   string
 	inject func(c *campaign, cycle int) // returns when the fault has ended
-	// loses is set if the settings do not promise that acknowledged data survives.
+	// mayLose is set if the settings do not promise that acknowledged data survives.
 	// Both sides must be notified of a loss.
-	loses   bool
+	mayLose bool
 	prepare func(c *campaign) // changes the settings before the fault; may be nil
 	// repeated faults are left out in the small version: it has similar ones.
 	repeated bool
@@ -60,7 +60,7 @@ var stages = []stage{
 		{name: "replies of Redis stall for 4 s, on half of the connections", inject: stalled(toRedis, replies)},
 		{name: "connections to Redis are slow for 4 s (50 ms more each way)", inject: slowRedis},
 		{name: "connections to Redis are reset 10 times", inject: resets(toRedis)},
-		{name: "**not promised:** machine crash with `appendfsync everysec`, Redis loses its last second", inject: loseLastSecond, loses: true, prepare: prepareLoss},
+		{name: "**not promised:** machine crash with `appendfsync everysec`, Redis loses its last second", inject: loseLastSecond, mayLose: true, prepare: prepareLoss},
 	}},
 	{name: "cluster", title: clusterTitle, cluster: true, faults: []fault{
 		{name: "none", inject: func(*campaign, int) {}, repeated: true},
@@ -73,7 +73,7 @@ var stages = []stage{
 		{name: "instance killed (SIGKILL) and restarted", inject: killInstance, repeated: true},
 		{name: "runtime killed (SIGKILL) and restarted", inject: killRuntime, repeated: true},
 		{name: "rolling restart of both instances behind HAProxy", inject: rollingRestart, repeated: true},
-		{name: "**not promised:** `KV_MIN_REPLICAS=0`, master killed while its replica is 1 s behind", inject: killMasterWithLag, loses: true, prepare: prepareLoss},
+		{name: "**not promised:** `KV_MIN_REPLICAS=0`, master killed while its replica is 1 s behind", inject: killMasterWithLag, mayLose: true, prepare: prepareLoss},
 	}},
 }
 

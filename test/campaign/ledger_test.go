@@ -223,7 +223,7 @@ type row struct {
 	Silent                      int // lost without notice to the sides concerned
 	FirstSilent                 string
 	Notified                    int  // sessions with a notified side
-	Loses                       bool // the settings do not promise that data survives
+	MayLose                     bool // the settings do not promise that data survives
 	Recovery                    time.Duration
 }
 

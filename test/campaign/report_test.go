@@ -18,14 +18,14 @@ const (
 
 // with adds the properties of a result to a row.
 func (r row) with(result result) row {
-	r.Recovery, r.Loses = result.recovery, result.loses
+	r.Recovery, r.MayLose = result.recovery, result.mayLose
 	return r
 }
 
 // check fails the test if the row breaks a promise.
 func (r row) check(t *testing.T) {
 	t.Helper()
-	if r.Silent > 0 || !r.Loses && (r.Lost > 0 || r.Twice > 0 || r.Disordered > 0) {
+	if r.Silent > 0 || !r.MayLose && (r.Lost > 0 || r.Twice > 0 || r.Disordered > 0) {
 		t.Errorf("%s: %d lost, %d of them without notice; %d twice, %d out of order\n%s", r.Fault, r.Lost, r.Silent, r.Twice, r.Disordered, r.FirstSilent)
 	}
 }

@@ -356,8 +356,8 @@ func TestCallbackTokenGuessingIsLimited(t *testing.T) {
 	wantStatus(t, resp, body, 202, `"accepted"`)
 }
 
-// A flow cannot allow what the platform forbids, and the capabilities do not
-// list it.
+// A gateway profile cannot allow a command that the platform forbids, and the
+// capabilities do not list the command.
 func TestPlatformPolicyOverridesGatewayProfile(t *testing.T) {
 	env := boot.Env{"DATA_DIR": t.TempDir(), "COMMANDS_DISABLED": "hangup, play_audio", "TRANSFER_ALLOWED_TARGETS": "tel:+4930*", "TRANSFER_ALLOWED_HEADERS": "Diversion"}
 	i := boot.Start(t, env)

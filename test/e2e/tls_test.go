@@ -129,8 +129,8 @@ func TestInvalidTLSCertificatePreventsStart(t *testing.T) {
 	}
 }
 
-// Memory for a frame is allocated when its header arrives, so that large frames would
-// cost a client 9 bytes each.
+// The server allocates the memory for a frame when the header of the frame arrives.
+// Without a limit, a client could allocate megabytes with a header of 9 bytes.
 func TestLargeHTTP2FrameIsRejected(t *testing.T) {
 	ca := servers.NewCA(t)
 	cert, key := ca.Issue(t, "localhost")

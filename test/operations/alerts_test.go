@@ -33,10 +33,10 @@ const (
 )
 
 // alertTests has one row per alert, with series for which it fires after an hour and
-// similar ones for which it doesn't. instance and labels are those of the alert.
+// similar ones for which it doesn't.
 var alertTests = map[string]struct {
 	fires, quiet []series
-	labels       map[string]string // besides severity
+	labels       map[string]string // of the alert that fires, besides severity
 }{
 	"TelapiInstanceDown": {
 		[]series{{`up{job="telapi",instance="a"}`: zero}}, []series{{`up{job="telapi",instance="a"}`: one}, {`up{job="other",instance="a"}`: zero}},

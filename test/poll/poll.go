@@ -22,8 +22,8 @@ func Until(t testing.TB, what string, ok func() bool) {
 	Within(t, Timeout, what, ok)
 }
 
-// Within is Until with another timeout, for conditions that must hold before
-// something else could make them true, such as the expiry of a cache.
+// Within is Until with another timeout. Use a short one if the condition also becomes
+// true later for another reason, such as the expiry of a cache.
 func Within(t testing.TB, timeout time.Duration, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(timeout)

@@ -31,7 +31,7 @@ func TestPythonRuntime(t *testing.T) {
 	api := fmt.Sprintf("http://localhost:%d", port)
 	i := boot.Start(t, boot.Env{"REDIS_URL": redis.URL(), "TELAPI_PORT": fmt.Sprint(port)})
 	tenant := boot.NewTenant(t, i, "tenant")
-	flow := boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "flow", Modes: endpoint.Modes, Profile: wire.GatewayProfile{
+	line := boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "line", Modes: endpoint.Modes, Profile: wire.GatewayProfile{
 		CommandSources: []string{"bot"}, CommandPolicies: []wire.CommandPolicy{{Type: "hangup", Enabled: true}},
 	}})
 
@@ -47,7 +47,7 @@ func TestPythonRuntime(t *testing.T) {
 	}
 	first, firstOutput := start()
 
-	session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": flow.ID, "mode": "chat", "identity": map[string]any{"name": "Ann"}})
+	session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": line.ID, "mode": "chat", "identity": map[string]any{"name": "Ann"}})
 	b := talk.Connect(t, i, session, token, "")
 	b.Expect(`"event":"ready"`)
 	var chats []string

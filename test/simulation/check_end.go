@@ -23,7 +23,8 @@ func (r *channelRecord) checkEnd() {
 	}
 }
 
-// checkMemory checks that every key of the channels expires, and when.
+// checkMemory checks that every key of the channels has a TTL, and that the keys of
+// ended channels expire in time.
 func (l *ledger) checkMemory() {
 	s := l.world.store
 	s.mu.Lock()
@@ -33,16 +34,16 @@ func (l *ledger) checkMemory() {
 			l.violation("key %s never expires", strings.ReplaceAll(key, channelOf(key), "ID"))
 		}
 	}
-	l.checkLeft(observerTime, "meta", "work")
-	l.checkLeft(time.Duration(wire.DefaultChannelLimits().KeepMs) * time.Millisecond)
+	l.checkExpired(observerTime, "meta", "work")
+	l.checkExpired(time.Duration(wire.DefaultChannelLimits().KeepMs) * time.Millisecond)
 }
 
 // observerTime is how long the streams of an ended channel can be read.
 const observerTime = 5 * time.Minute
 
-// checkLeft checks which keys of the channels are left after a time. The caller
-// holds store.mu.
-func (l *ledger) checkLeft(after time.Duration, allowed ...string) {
+// checkExpired advances the clock and checks that ended channels have no keys except
+// the allowed ones. The caller holds store.mu.
+func (l *ledger) checkExpired(after time.Duration, allowed ...string) {
 	engine := l.world.store.engine
 	engine.FastForward(after + time.Minute)
 	for _, key := range engine.Keys() {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// pipe is one direction of a connection. It delivers chunks in order, each
-// after a delay of its own. What is sent arrives even if the sender is gone,
-// unless the pipe is cut.
+// pipe is one direction of a connection. It delivers chunks in order, each after a
+// random delay. A chunk arrives even if the sender has closed the connection, unless
+// the pipe is cut.
 type pipe struct {
-	key     uint64 // of its random delays
+	key     uint64 // seed of the delays
 	side    direction
-	path    *host // whose conditions apply
-	link    *link // the same for a connection to the store, otherwise nil
+	path    *host // has the network faults of the connection
+	link    *link // has further faults of a connection to the store, otherwise nil
 	deliver func(chunk)
 
 	mu      sync.Mutex
@@ -23,10 +23,10 @@ type pipe struct {
 	working bool // deliver is running
 }
 
-// chunk is what one write sends.
+// chunk is the data of one write, a note or the end of the connection.
 type chunk struct {
 	data []byte
-	note any  // on a browser's socket, what is not a frame
+	note any  // an event of a browser's socket other than a frame, such as its close
 	eof  bool // the sender has closed its end
 	sent time.Time
 	due  time.Time
@@ -42,7 +42,7 @@ func (p *pipe) send(data []byte) bool { return p.put(chunk{data: data}) }
 // notify queues a note.
 func (p *pipe) notify(note any) bool { return p.put(chunk{note: note}) }
 
-// end lets the other side see the end of the connection after all that was sent.
+// end closes the connection after all queued chunks are delivered.
 func (p *pipe) end() {
 	p.put(chunk{eof: true})
 	p.mu.Lock()
@@ -50,7 +50,7 @@ func (p *pipe) end() {
 	p.closed = true
 }
 
-// cutSender keeps the sender from sending more. What it has sent arrives.
+// cutSender makes further sends fail. Queued chunks are still delivered.
 func (p *pipe) cutSender() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
