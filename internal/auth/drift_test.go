@@ -1,10 +1,8 @@
 package auth_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -16,25 +14,8 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/redact"
+	"telapi/test/testlog"
 )
-
-// lockedBuffer is a buffer that is read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // sharedFingerprints are the fingerprints of other instances.
 type sharedFingerprints struct {
@@ -62,9 +43,9 @@ func TestDifferentSecretsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &sharedFingerprints{}
 		secrets := auth.Secrets{Current: testSecret, Previous: "the previous secret of this deployment"}
-		var log lockedBuffer
+		var log testlog.Buffer
 		registry := prometheus.NewRegistry()
-		monitor := auth.NewSecretMonitor(store, secrets, slog.New(slog.NewTextHandler(&log, nil)), registry)
+		monitor := auth.NewSecretMonitor(store, secrets, log.Logger(), registry)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { monitor.Run(ctx); close(done) }()

@@ -1,14 +1,12 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"telapi/internal/ratelimit"
+	"telapi/test/testlog"
 )
 
 // grantAll is a counter that grants everything.
@@ -27,8 +26,8 @@ func (grantAll) Lease(_ context.Context, _ string, want, limit int64, window tim
 }
 
 // newTestServer returns a server with the route GET /try, and its log.
-func newTestServer(handle handler) (*Server, *logBuffer) {
-	var log logBuffer
+func newTestServer(handle handler) (*Server, *testlog.Buffer) {
+	var log testlog.Buffer
 	limits := ratelimit.DefaultLimits()
 	s := New(Deps{
 		Log: slog.New(slog.NewJSONHandler(&log, nil)), Registry: prometheus.NewRegistry(), Tracing: noop.NewTracerProvider(),
@@ -37,24 +36,6 @@ func newTestServer(handle handler) (*Server, *logBuffer) {
 	})
 	s.mux = s.newMux([]Route{{"GET", "/try", public, "", "", always, handle}})
 	return s, &log
-}
-
-// logBuffer is a buffer that goroutines of the server can write to.
-type logBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.String()
 }
 
 func metricValue(t *testing.T, m prometheus.Metric) float64 {
@@ -123,8 +104,8 @@ func TestAccessLogOmitsQueryAndTruncatesPath(t *testing.T) {
 	})
 	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try?token=swordfish", nil))
 	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/"+strings.Repeat("x", 10_000), nil))
-	if strings.Contains(log.String(), "swordfish") || log.Len() > 2_000 {
-		t.Errorf("logged %d bytes, want at most 2000 without the token: %.500s", log.Len(), log)
+	if strings.Contains(log.String(), "swordfish") || len(log.String()) > 2_000 {
+		t.Errorf("logged %d bytes, want at most 2000 without the token: %.500s", len(log.String()), log)
 	}
 	if n := metricValue(t, s.metrics.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
 		t.Errorf("counted %v requests, want 1", n)

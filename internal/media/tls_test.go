@@ -13,16 +13,16 @@ import (
 
 	"telapi/internal/config"
 	"telapi/internal/media"
-	"telapi/test/boot"
 	"telapi/test/poll"
 	"telapi/test/servers"
+	"telapi/test/testlog"
 )
 
 func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 	first, second := servers.NewCA(t), servers.NewCA(t)
 	dir := t.TempDir()
 	_, certFile, keyFile := first.Files(t, dir, "localhost")
-	var log boot.Log
+	var log testlog.Buffer
 	certificate, err := media.LoadCertificate(certFile, keyFile, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"telapi/internal/ratelimit"
 	"telapi/test/poll"
 	"telapi/test/servers"
+	"telapi/test/testlog"
 )
 
 // TestConformance runs the same tests on every engine. Each test gets options with
@@ -27,13 +28,13 @@ import (
 func TestConformance(t *testing.T) {
 	engines := map[string]func(*testing.T) Options{
 		"embedded": func(t *testing.T) Options {
-			logs := &logBuffer{}
-			e, err := StartEmbedded(t.TempDir(), logs.logger())
+			logs := &testlog.Buffer{}
+			e, err := StartEmbedded(t.TempDir(), logs.Logger())
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(e.Close)
-			return e.Options(logs.logger())
+			return e.Options(logs.Logger())
 		},
 		"redis": func(t *testing.T) Options { return redisOptions(servers.StartRedis(t)) },
 		"redis with TLS, password and database": func(t *testing.T) Options {
@@ -212,7 +213,7 @@ func instancesShareALimit(t *testing.T, opts Options) {
 func savedLimitsAreLive(t *testing.T, opts Options) {
 	settings := func() (*ratelimit.Settings, *Store) {
 		s, logs := connect(t, opts)
-		return ratelimit.NewSettings(s, noMirror{}, logs.logger(), prometheus.NewRegistry()), s
+		return ratelimit.NewSettings(s, noMirror{}, logs.Logger(), prometheus.NewRegistry()), s
 	}
 	admin, _ := settings()
 	server, s := settings()

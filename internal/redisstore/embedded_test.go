@@ -14,12 +14,13 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/redisconn"
 	"telapi/test/poll"
+	"telapi/test/testlog"
 )
 
-func startEmbedded(t *testing.T, dir string) (*Embedded, *logBuffer) {
+func startEmbedded(t *testing.T, dir string) (*Embedded, *testlog.Buffer) {
 	t.Helper()
-	logs := &logBuffer{}
-	e, err := StartEmbedded(dir, logs.logger())
+	logs := &testlog.Buffer{}
+	e, err := StartEmbedded(dir, logs.Logger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func TestJoinRunningEngine(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("connection file: %v, %v, want mode 0600", info, err)
 	}
-	if logs.count("a crash can lose its last seconds") != 1 || strings.Contains(logs.String(), e.pass.Reveal()) {
+	if logs.Count("a crash can lose its last seconds") != 1 || strings.Contains(logs.String(), e.pass.Reveal()) {
 		t.Errorf("logged:\n%s\nwant one warning without the password", logs)
 	}
 
@@ -51,7 +52,7 @@ func TestJoinRunningEngine(t *testing.T) {
 	if value, ok, err := server.Limits(t.Context()); !ok || err != nil {
 		t.Errorf("limits read by the server: %q, found %t, %v, want true", value, ok, err)
 	}
-	if _, err := StartEmbedded(dir, logs.logger()); err == nil || !strings.Contains(err.Error(), "another server is running on "+dir+": stop it") {
+	if _, err := StartEmbedded(dir, logs.Logger()); err == nil || !strings.Contains(err.Error(), "another server is running on "+dir+": stop it") {
 		t.Errorf("start a second engine: %v", err)
 	}
 

@@ -71,7 +71,7 @@ func TestStoreLeavesDemotedMaster(t *testing.T) {
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	r.MustDo("REPLICAOF", host, port)
 	poll.Until(t, "the store is unavailable", func() bool { return fault.Is(save(t.Context(), s), fault.ServiceUnavailable) })
-	poll.Until(t, "a log line", func() bool { return logs.count("READONLY") > 0 })
+	poll.Until(t, "a log line", func() bool { return logs.Count("READONLY") > 0 })
 	r.MustDo("REPLICAOF", "NO", "ONE")
 	poll.Until(t, "the store is available", func() bool { return save(t.Context(), s) == nil })
 	poll.Until(t, "a new subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up down up") })

@@ -17,6 +17,7 @@ import (
 	"telapi/internal/kv"
 	"telapi/test/poll"
 	"telapi/test/servers"
+	"telapi/test/testlog"
 )
 
 func TestStoreConnectsWhenServerStartsLate(t *testing.T) {
@@ -24,7 +25,7 @@ func TestStoreConnectsWhenServerStartsLate(t *testing.T) {
 	r := servers.StartRedis(t)
 	r.Stop()
 	s, logs := open(t, redisOptions(r))
-	poll.Until(t, "a log line", func() bool { return logs.count("store unavailable") == 1 })
+	poll.Until(t, "a log line", func() bool { return logs.Count("store unavailable") == 1 })
 	for name, operate := range operations(s) {
 		if err := operate(t.Context()); !fault.Is(err, fault.ServiceUnavailable) || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("%s: %v, want unavailable because the connection was refused", name, err)
@@ -42,7 +43,7 @@ func TestStoreConnectsWhenServerStartsLate(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if logs.count("store unavailable") != 1 || logs.count("connected") != 1 {
+	if logs.Count("store unavailable") != 1 || logs.Count("connected") != 1 {
 		t.Errorf("want one log line per change:\n%s", logs)
 	}
 }
@@ -86,7 +87,7 @@ func TestStoreReconnectsAfterCrash(t *testing.T) {
 		poll.Until(t, "the store is available", func() bool { return s.Announce(t.Context(), fmt.Sprint(i)) == nil })
 		poll.Until(t, "the announcement", func() bool { return rec.recorded() == fmt.Sprintf("%s down up %d", before, i) })
 	}
-	if logs.count("store unavailable") != 2 || logs.count("connected") != 3 {
+	if logs.Count("store unavailable") != 2 || logs.Count("connected") != 3 {
 		t.Errorf("want one log line per change:\n%s", logs)
 	}
 }
@@ -113,9 +114,9 @@ func TestWrongPasswordIsLoggedWithoutItsValue(t *testing.T) {
 	opts := redisOptions(r)
 	opts.Password = "wr0ng-secret"
 	s, logs := open(t, opts)
-	poll.Until(t, "connection refused", func() bool { return logs.count("refused") > 0 })
+	poll.Until(t, "connection refused", func() bool { return logs.Count("refused") > 0 })
 	r.Start() // the new reason is logged
-	poll.Until(t, "a log line with the new reason", func() bool { return logs.count("WRONGPASS") > 0 })
+	poll.Until(t, "a log line with the new reason", func() bool { return logs.Count("WRONGPASS") > 0 })
 	err := s.Ping(t.Context())
 	if !fault.Is(err, fault.ServiceUnavailable) || strings.Contains(err.Error()+logs.String(), "wr0ng") {
 		t.Errorf("ping: %v, want unavailable, without the password; logged:\n%s", err, logs)
@@ -129,7 +130,7 @@ func TestUntrustedCertificateIsRejected(t *testing.T) {
 	opts := redisOptions(r)
 	opts.TLS = servers.StartRedis(t, servers.RedisTLS(servers.NewCA(t))).TLS() // trusts another CA
 	_, logs := open(t, opts)
-	poll.Until(t, "a log line with the reason", func() bool { return logs.count("certificate signed by unknown authority") > 0 })
+	poll.Until(t, "a log line with the reason", func() bool { return logs.Count("certificate signed by unknown authority") > 0 })
 }
 
 func TestCancelledCallerDoesNotAffectOthers(t *testing.T) {
@@ -162,7 +163,7 @@ func TestCommandErrorIsNotUnavailability(t *testing.T) {
 	if err == nil || fault.Is(err, fault.ServiceUnavailable) || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Errorf("got %v", err)
 	}
-	if logs.count("store unavailable") != 0 {
+	if logs.Count("store unavailable") != 0 {
 		t.Errorf("logged as unavailable:\n%s", logs)
 	}
 	// Limits of the wrong type are invalid, but can be replaced.
@@ -194,7 +195,7 @@ func TestFullStoreIsUnavailable(t *testing.T) {
 func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 	r := servers.StartRedis(t)
 	before := goleak.IgnoreCurrent()
-	e, err := StartEmbedded(t.TempDir(), (&logBuffer{}).logger())
+	e, err := StartEmbedded(t.TempDir(), (&testlog.Buffer{}).Logger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +212,7 @@ func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 		if err := s.Ping(t.Context()); !fault.Is(err, fault.ServiceUnavailable) {
 			t.Errorf("got %v", err)
 		}
-		if logs.count("store unavailable") != 0 {
+		if logs.Count("store unavailable") != 0 {
 			t.Errorf("Close was logged as an outage:\n%s", logs)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"telapi/internal/kv"
 	"telapi/test/poll"
 	"telapi/test/speechtest"
+	"telapi/test/testlog"
 )
 
 var leaseTests = map[string]func(*testing.T, Options){
@@ -66,7 +67,7 @@ func leasesExclude(t *testing.T, opts Options) {
 
 // The lease of a holder that loses its connection expires.
 func crashedLeaseExpires(t *testing.T, opts Options) {
-	opts.Logger = (&logBuffer{}).logger()
+	opts.Logger = (&testlog.Buffer{}).Logger()
 	dead := Open(opts)
 	if err := dead.Connect(t.Context()); err != nil {
 		t.Fatal(err)

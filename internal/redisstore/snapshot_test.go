@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"telapi/test/poll"
+	"telapi/test/testlog"
 )
 
 // saved starts an engine on a new directory, stores the limits, stops it and returns
@@ -43,7 +44,7 @@ func TestContentSurvivesRestart(t *testing.T) {
 		t.Errorf("snapshot: %v, %v, want mode 0600", info, err)
 	}
 	e, logs := startEmbedded(t, dir)
-	if !hasLimits(t, e) || logs.count("restored the embedded key-value store") != 1 || logs.count("did not stop normally") != 0 {
+	if !hasLimits(t, e) || logs.Count("restored the embedded key-value store") != 1 || logs.Count("did not stop normally") != 0 {
 		t.Errorf("the content was not restored:\n%s", logs)
 	}
 }
@@ -66,7 +67,7 @@ func TestCrashIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, logs := startEmbedded(t, dir)
-	if !hasLimits(t, e) || logs.count("did not stop normally") != 1 {
+	if !hasLimits(t, e) || logs.Count("did not stop normally") != 1 {
 		t.Errorf("want the content and a warning:\n%s", logs)
 	}
 }
@@ -89,8 +90,8 @@ func TestSnapshotsAreWrittenRegularly(t *testing.T) {
 func TestUnchangedContentIsNotWrittenAgain(t *testing.T) {
 	t.Parallel()
 	e, c := newTestEngine(t)
-	logs := &logBuffer{}
-	s := &snapshots{engine: e, path: filepath.Join(t.TempDir(), snapshotFile), log: logs.logger(), limit: 1 << 20}
+	logs := &testlog.Buffer{}
+	s := &snapshots{engine: e, path: filepath.Join(t.TempDir(), snapshotFile), log: logs.Logger(), limit: 1 << 20}
 	c.do("SET", "k", "v")
 	c.do("PEXPIRE", "k", "3600000")
 	c.do("XADD", "s", "*", "f", "v")
@@ -115,7 +116,7 @@ func TestUnchangedContentIsNotWrittenAgain(t *testing.T) {
 	s.save(false)
 	s.limit = 1 << 20
 	s.save(false)
-	if logs.count("cannot write the snapshot") != 1 || logs.count("written again") != 1 {
+	if logs.Count("cannot write the snapshot") != 1 || logs.Count("written again") != 1 {
 		t.Errorf("logged:\n%s\nwant one error and one message", logs)
 	}
 }
@@ -145,7 +146,7 @@ func TestUnreadableSnapshotIsRenamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			e, logs := startEmbedded(t, dir)
-			if hasLimits(t, e) || logs.count("the store starts empty") != 1 || logs.count(test.want) != 1 {
+			if hasLimits(t, e) || logs.Count("the store starts empty") != 1 || logs.Count(test.want) != 1 {
 				t.Errorf("logged:\n%s\nwant an empty store and %q", logs, test.want)
 			}
 			kept, _ := filepath.Glob(path + ".unreadable-*")
@@ -157,7 +158,7 @@ func TestUnreadableSnapshotIsRenamed(t *testing.T) {
 			}
 			e.Close()
 			_, logs = startEmbedded(t, dir)
-			if logs.count("restored the embedded key-value store") != 1 {
+			if logs.Count("restored the embedded key-value store") != 1 {
 				t.Errorf("the next start logged:\n%s", logs)
 			}
 		})

@@ -1,9 +1,7 @@
 package redisstore
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -13,36 +11,15 @@ import (
 	"telapi/internal/redact"
 	"telapi/test/poll"
 	"telapi/test/servers"
+	"telapi/test/testlog"
 )
-
-// logBuffer is a log that can be read and written concurrently.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-func (b *logBuffer) count(text string) int { return strings.Count(b.String(), text) }
-
-func (b *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
 
 // open opens a store. At the end of the test, it closes the store and shows the log
 // if the test failed.
-func open(t *testing.T, opts Options) (*Store, *logBuffer) {
+func open(t *testing.T, opts Options) (*Store, *testlog.Buffer) {
 	t.Helper()
-	logs := &logBuffer{}
-	opts.Logger = logs.logger()
+	logs := &testlog.Buffer{}
+	opts.Logger = logs.Logger()
 	s := Open(opts)
 	t.Cleanup(func() {
 		s.Close()
@@ -54,7 +31,7 @@ func open(t *testing.T, opts Options) (*Store, *logBuffer) {
 }
 
 // connect opens a store and waits until it is connected.
-func connect(t *testing.T, opts Options) (*Store, *logBuffer) {
+func connect(t *testing.T, opts Options) (*Store, *testlog.Buffer) {
 	t.Helper()
 	s, logs := open(t, opts)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

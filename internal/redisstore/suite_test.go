@@ -6,19 +6,20 @@ import (
 
 	"telapi/test/conformance"
 	"telapi/test/servers"
+	"telapi/test/testlog"
 )
 
 // TestStoreConforms runs the tests that the fakes of ratelimit and usage also pass.
 func TestStoreConforms(t *testing.T) {
 	for engine, start := range map[string]func(t *testing.T) Options{
 		"embedded": func(t *testing.T) Options {
-			var logs logBuffer
-			e, err := StartEmbedded(t.TempDir(), logs.logger())
+			var logs testlog.Buffer
+			e, err := StartEmbedded(t.TempDir(), logs.Logger())
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(e.Close)
-			return e.Options(logs.logger())
+			return e.Options(logs.Logger())
 		},
 		"redis": func(t *testing.T) Options { return redisOptions(servers.StartRedis(t)) },
 	} {

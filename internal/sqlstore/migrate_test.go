@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"io/fs"
-	"log/slog"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/page"
+	"telapi/test/testlog"
 )
 
 func TestConcurrentMigrations(t *testing.T) {
@@ -105,8 +105,8 @@ func TestOlderProgramRunsOnNewerSchema(t *testing.T) {
 			_, err = newer.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")
 			must(t, err)
 
-			var logged logBuffer
-			options.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+			var logged testlog.Buffer
+			options.Logger = logged.Logger()
 			s := open(t, options)
 			must(t, s.Connect(t.Context()))
 			newTeam(t, s, "t2")
@@ -117,7 +117,7 @@ func TestOlderProgramRunsOnNewerSchema(t *testing.T) {
 			if err != nil || status.Current != 99999 || status.Newest >= 99999 || len(status.Pending) != 0 {
 				t.Errorf("status %+v, %v, want version 99999 and no pending migrations", status, err)
 			}
-			if lines := logged.lines(); len(lines) != 2 || !strings.Contains(lines[0], "newer telapi") {
+			if lines := logged.Lines(); len(lines) != 2 || !strings.Contains(lines[0], "newer telapi") {
 				t.Errorf("log:\n%s\nwant a line about the newer schema and one when the database is ready", strings.Join(lines, "\n"))
 			}
 		})

@@ -1,14 +1,11 @@
 package sqlstore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,43 +19,26 @@ import (
 	"telapi/internal/usage"
 	"telapi/test/poll"
 	"telapi/test/servers"
+	"telapi/test/testlog"
 )
-
-// logBuffer is a log that can be read and written concurrently.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) lines() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Split(strings.TrimSpace(b.text.String()), "\n")
-}
 
 func TestConnectWaitsForDatabase(t *testing.T) {
 	t.Parallel()
 	server := servers.StartPostgres(t, servers.PostgresOptions{Stopped: true})
-	var logged logBuffer
-	s := open(t, Options{DSN: redact.Secret(server.URL()), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	var logged testlog.Buffer
+	s := open(t, Options{DSN: redact.Secret(server.URL()), Logger: logged.Logger()})
 	if _, err := s.Team(t.Context(), "t1"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("read during the outage: %v, want SERVICE_UNAVAILABLE", err)
 	}
 
 	connected := make(chan error, 1)
 	go func() { connected <- s.Connect(t.Context()) }()
-	poll.Until(t, "a line about the outage", func() bool { return strings.Contains(logged.lines()[0], "connection refused") })
+	poll.Until(t, "a line about the outage", func() bool { return strings.Contains(logged.Lines()[0], "connection refused") })
 	server.Start(t)
 	must(t, <-connected)
 	newTeam(t, s, "t1")
 
-	lines := logged.lines()
+	lines := logged.Lines()
 	refusals := 0
 	for _, line := range lines {
 		if strings.Contains(line, "connection refused") {
@@ -109,10 +89,10 @@ func TestRejectedLoginDoesNotLogPassword(t *testing.T) {
 	t.Parallel()
 	right := servers.SharedPostgres(t).URL()
 	_, host, _ := strings.Cut(right, "@")
-	var logged logBuffer
-	s := open(t, Options{DSN: redact.Secret("postgres://telapi:hunter2@" + host), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	var logged testlog.Buffer
+	s := open(t, Options{DSN: redact.Secret("postgres://telapi:hunter2@" + host), Logger: logged.Logger()})
 	go func() { _ = s.Connect(t.Context()) }()
-	poll.Until(t, "a line about the credential", func() bool { return strings.Contains(logged.lines()[0], "password authentication failed") })
+	poll.Until(t, "a line about the credential", func() bool { return strings.Contains(logged.Lines()[0], "password authentication failed") })
 	if _, err := s.Team(t.Context(), "t1"); !fault.Is(err, fault.ServiceUnavailable) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v, want SERVICE_UNAVAILABLE without the password", err)
 	}
@@ -136,8 +116,8 @@ func TestRetriesAreLoggedOnce(t *testing.T) {
 			tries <- struct{}{}
 		}
 	}()
-	var logged logBuffer
-	s := open(t, Options{DSN: redact.Secret("postgres://u:p@" + listener.Addr().String() + "/x"), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	var logged testlog.Buffer
+	s := open(t, Options{DSN: redact.Secret("postgres://u:p@" + listener.Addr().String() + "/x"), Logger: logged.Logger()})
 	ctx, cancel := context.WithCancel(t.Context())
 	connected := make(chan error, 1)
 	go func() { connected <- s.Connect(ctx) }()
@@ -148,7 +128,7 @@ func TestRetriesAreLoggedOnce(t *testing.T) {
 	if err := <-connected; !errors.Is(err, context.Canceled) {
 		t.Errorf("connect: %v, want context.Canceled", err)
 	}
-	if lines := logged.lines(); len(lines) != 1 || !strings.Contains(lines[0], "database not ready") {
+	if lines := logged.Lines(); len(lines) != 1 || !strings.Contains(lines[0], "database not ready") {
 		t.Errorf("log:\n%s\nwant one line about the failure", strings.Join(lines, "\n"))
 	}
 }

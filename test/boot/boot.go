@@ -2,11 +2,8 @@
 package boot
 
 import (
-	"bytes"
 	"context"
 	"net/http"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +14,7 @@ import (
 	"telapi/internal/httpapi"
 	"telapi/test/contract"
 	"telapi/test/poll"
+	"telapi/test/testlog"
 )
 
 // version is the version that instances report.
@@ -32,7 +30,7 @@ type Env map[string]string
 type Instance struct {
 	URL    string
 	App    *app.App
-	Log    *Log
+	Log    *testlog.Buffer
 	Client *http.Client // checks every response against api/openapi.yaml
 
 	stop context.CancelFunc
@@ -98,7 +96,7 @@ func Launch(t testing.TB, env Env) *Instance {
 
 func launch(t testing.TB, cfg config.Config, opts app.Options) *Instance {
 	t.Helper()
-	log := &Log{}
+	log := &testlog.Buffer{}
 	opts.Version, opts.Log = version, log
 	a, err := app.New(t.Context(), cfg, opts)
 	if err != nil {
@@ -128,27 +126,6 @@ func (i *Instance) Stop() error {
 	<-i.done
 	return i.err
 }
-
-// Log collects the log of an instance.
-type Log struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *Log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
-func (l *Log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-// Has reports whether the log contains the text.
-func (l *Log) Has(text string) bool { return strings.Contains(l.String(), text) }
 
 // VerifyNoLeaks fails the test if goroutines that were started since before do not
 // end within poll.Timeout.

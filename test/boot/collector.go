@@ -10,12 +10,14 @@ import (
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
+
+	"telapi/test/testlog"
 )
 
 // Collector is an OTLP endpoint that records everything exported to it.
 type Collector struct {
 	URL  string
-	data Log
+	data testlog.Buffer
 
 	mu    sync.Mutex
 	spans []*tracepb.Span

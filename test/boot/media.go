@@ -10,6 +10,7 @@ import (
 	"telapi/internal/app"
 	"telapi/internal/config"
 	"telapi/test/servers"
+	"telapi/test/testlog"
 )
 
 const uploadToken = "upload-token-that-only-tests-know"
@@ -54,7 +55,7 @@ func (m *Media) Start(t testing.TB) {
 	if err != nil {
 		t.Fatalf("load configuration of the media service: %v", err)
 	}
-	service, err := app.NewMedia(t.Context(), cfg, app.Options{Version: version, Log: &Log{}})
+	service, err := app.NewMedia(t.Context(), cfg, app.Options{Version: version, Log: &testlog.Buffer{}})
 	if err != nil {
 		t.Fatalf("create media service: %v", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"telapi/test/poll"
+	"telapi/test/testlog"
 )
 
 // Binary builds the program once per test run and returns its path.
@@ -48,7 +49,7 @@ func Environ(env Env) []string {
 // Process is a running program.
 type Process struct {
 	Cmd    *exec.Cmd
-	Stderr *Log
+	Stderr *testlog.Buffer
 
 	lines *bufio.Reader
 	done  chan struct{}
@@ -79,7 +80,7 @@ func StartProcess(t testing.TB, env Env, args ...string) *Process {
 // Start runs the program until it exits or the test ends.
 func (program Program) Start(t testing.TB, env Env, args ...string) *Process {
 	t.Helper()
-	p := &Process{Cmd: exec.Command(program.path(t), args...), Stderr: &Log{}, done: make(chan struct{})}
+	p := &Process{Cmd: exec.Command(program.path(t), args...), Stderr: &testlog.Buffer{}, done: make(chan struct{})}
 	p.Cmd.Env = Environ(env)
 	p.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdout, err := p.Cmd.StdoutPipe()

@@ -11,13 +11,14 @@ import (
 	"telapi/test/boot"
 	"telapi/test/poll"
 	"telapi/test/talk"
+	"telapi/test/testlog"
 )
 
 // withMedia starts a media service and adds it to an environment.
 func withMedia(t *testing.T, env boot.Env) boot.Env {
 	t.Helper()
 	settings := boot.Env{"MEDIA_PORT": "0", "DATA_DIR": t.TempDir()}
-	m, err := app.NewMedia(t.Context(), boot.Config(t, settings), app.Options{Log: &boot.Log{}})
+	m, err := app.NewMedia(t.Context(), boot.Config(t, settings), app.Options{Log: &testlog.Buffer{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"telapi/test/boot"
 	"telapi/test/poll"
 	"telapi/test/servers"
+	"telapi/test/testlog"
 )
 
 func TestMain(m *testing.M) { servers.Main(m) }
@@ -87,7 +88,7 @@ func runScript(t *testing.T, script string) {
 		"DRAIN_DELAY":  "1s",
 	}), ports(t)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	log := &boot.Log{}
+	log := &testlog.Buffer{}
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"telapi/test/boot"
 	"telapi/test/poll"
 	"telapi/test/servers"
+	"telapi/test/testlog"
 )
 
 // The script starts its servers, and stops them after SIGTERM. The test copies the
@@ -30,7 +31,7 @@ func TestTwoInstancesExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(data) })
-	out := &boot.Log{}
+	out := &testlog.Buffer{}
 	cmd := exec.Command("../../examples/two-instances/run.sh")
 	cmd.Env = append(boot.Environ(nil), "DATA="+data)
 	for _, name := range []string{"PORT", "PORT_1", "PORT_2", "PORT_MEDIA", "PORT_REDIS", "PORT_POSTGRES"} {

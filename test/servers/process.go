@@ -1,16 +1,16 @@
 package servers
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"telapi/test/testlog"
 )
 
 // timeout is the timeout for starting and stopping a server, and for a command to
@@ -21,14 +21,14 @@ const timeout = time.Minute
 type process struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
-	out    *lockedBuffer
+	out    *testlog.Buffer
 }
 
 // launch starts a server. Unless the command sets SysProcAttr, the server gets
 // SIGKILL when the test binary ends.
 func launch(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{cmd: cmd, exited: make(chan struct{}), out: &lockedBuffer{}}
+	p := &process{cmd: cmd, exited: make(chan struct{}), out: &testlog.Buffer{}}
 	cmd.Stdout, cmd.Stderr = p.out, p.out
 	cmd.WaitDelay = time.Second // a child of the server may keep the pipes open
 	if cmd.SysProcAttr == nil {
@@ -86,22 +86,4 @@ func (p *process) await(t testing.TB, ready func() error) {
 			t.Fatalf("%s is not ready after %s: %v\n%s", p.cmd.Path, timeout, err, p.out)
 		}
 	}
-}
-
-// lockedBuffer is a buffer that is safe for concurrent use.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
