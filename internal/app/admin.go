@@ -50,13 +50,13 @@ type Admin struct {
 	stores stores
 }
 
-// OpenMode is what a command does without a database.
+// OpenMode says whether a command creates a missing database.
 type OpenMode string
 
 // Modes of opening the stores.
 const (
-	Existing OpenMode = "existing" // fail, and create nothing
-	Create   OpenMode = "create"   // create it in DATA_DIR
+	Existing OpenMode = "existing" // fail if there is no database
+	Create   OpenMode = "create"   // create a missing database in DATA_DIR
 )
 
 // OpenAdmin opens the stores, also next to a running server. The caller must call
@@ -184,7 +184,7 @@ func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly b
 }
 
 // commandLogger returns the logger of a command. Its level is LOG_LEVEL if that is
-// set explicitly, and otherwise error: the command itself reports what it could not do.
+// set explicitly, and otherwise error: the command itself reports failures.
 func commandLogger(cfg config.Config, w io.Writer) *slog.Logger {
 	level := "error"
 	if cfg.IsSet("LOG_LEVEL") {

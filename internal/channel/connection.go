@@ -25,7 +25,7 @@ const (
 	// releaseAttempts bounds how long release retries: an outage of a minute.
 	releaseAttempts = int(time.Minute / storeTimeout)
 	// confirmDelay is the time after which a connection that was detached is detached
-	// again. It is longer than replicas are behind their master.
+	// again, to detect that a failover lost data. It exceeds the replication lag.
 	confirmDelay = 20 * time.Second
 )
 
@@ -141,11 +141,10 @@ func (c *Connection) cancelAttach(deadline time.Time) {
 	}
 }
 
-// release detaches a connection in the background. After Detach has failed, Attach may
-// have succeeded before its reply was lost, and a session that rejects duplicates would
-// be in use until the lease expires. After Detach has succeeded, a failover can lose it
-// together with the newest acknowledged entry, which only this connection knows:
-// detaching again after a delay reports that loss.
+// release detaches a connection in the background, for one of two reasons. If Detach has
+// failed, the session would be in use until the lease expires. If Detach has succeeded,
+// a failover can still lose it, together with the newest acknowledged entry. Only this
+// connection knows that entry, so it detaches again after a delay to report the loss.
 func (c *Connection) release(delay time.Duration) {
 	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
 		if sleep.For(ctx, delay) != nil {

@@ -34,7 +34,8 @@ const (
 	sourceMessages = "messages"
 )
 
-// setEntryCauses sets what an entry of the runtime stream follows.
+// setEntryCauses sets the references of an event for an entry of the runtime stream:
+// its own IDs, and those of the events that come before it.
 func (e *Event) setEntryCauses(d callruntime.Delivery) {
 	if d.Position == "" { // audio
 		return
@@ -54,7 +55,7 @@ func (e *Event) setEntryCauses(d callruntime.Delivery) {
 	}
 }
 
-// setMessageCauses sets what a message in the history follows.
+// setMessageCauses is setEntryCauses for a message in the history.
 func (e *Event) setMessageCauses(d callruntime.Delivery) {
 	if d.Position == "" { // audio
 		return

@@ -10,50 +10,73 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/redisstore"
 )
 
+// demoBot is a bot that accepts questions and never answers them. The effects of open
+// ask it.
+type demoBot struct {
+	t         *testing.T
+	store     rueidis.ClientOption
+	server    *httptest.Server
+	questions chan string
+}
+
+func newDemoBot(t *testing.T) *demoBot {
+	t.Helper()
+	dir := t.TempDir()
+	engine, err := redisstore.StartEmbedded(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(engine.Close)
+	b := &demoBot{t: t, questions: make(chan string, 9)}
+	if b.store, err = callruntime.Locate("", dir); err != nil {
+		t.Fatal(err)
+	}
+	b.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = w.Write([]byte(`{"parts":1}`))
+		b.questions <- string(body)
+	}))
+	t.Cleanup(b.server.Close)
+	return b
+}
+
+// open returns the effects of a runtime on the channel "call".
+func (b *demoBot) open(ctx context.Context, name string) (*callruntime.Runtime, *channelEffects) {
+	b.t.Helper()
+	r, err := callruntime.New(callruntime.Options{Store: b.store, Name: name})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(r.Close)
+	ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: "call", TeamID: "team", EndpointID: "endpoint"})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r, &channelEffects{loopState: newLoopState(), ctx: ctx, ch: ch, RuntimeOptions: RuntimeOptions{Bot: b.server.URL, Client: b.server.Client()}}
+}
+
 // A runtime that fails before it commits an entry is replaced by one that handles the
 // entry again.
 func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
-	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
-	engine, err := redisstore.StartEmbedded(dir, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
-	store, err := callruntime.Locate("", dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	requests := make(chan struct{}, 9)
-	bot := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusAccepted)
-		_, _ = w.Write([]byte(`{"parts":1}`))
-		requests <- struct{}{}
-	}))
-	defer bot.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	bot := newDemoBot(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var first string
 	for _, name := range []string{"first", "second"} {
-		r, err := callruntime.New(callruntime.Options{Store: store, Name: name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
-		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: "call", TeamID: "team", EndpointID: "endpoint"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		e := &channelEffects{loopState: newLoopState(), ctx: ctx, ch: ch, RuntimeOptions: RuntimeOptions{Bot: bot.URL, Client: bot.Client()}}
+		r, e := bot.open(ctx, name)
 		e.beginEntry("1-1")
 		e.send(wire.TypeChat, chat{Text: "one"})
 		e.send(wire.TypeChat, chat{Text: "two"})
 		item := e.askBot(question{Text: "hi", Part: 1})
-		<-requests
+		<-bot.questions
 		if e.err != nil {
 			t.Fatalf("%s: %v", name, e.err)
 		}
@@ -62,7 +85,7 @@ func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 		} else if item != first {
 			t.Errorf("the question was asked with the work item %s, want %s", item, first)
 		}
-		if err := ch.Close(ctx); err != nil {
+		if err := e.ch.Close(ctx); err != nil {
 			t.Fatal(err)
 		}
 		history := r.ObserveHistory("call", "")
@@ -80,63 +103,34 @@ func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 	}
 }
 
-// The bot is asked again what it was asked before a restart and has not answered.
+// A question that the bot has not answered before a restart is asked again.
 func TestUnansweredQuestionsAreAskedAgain(t *testing.T) {
-	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
-	engine, err := redisstore.StartEmbedded(dir, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
-	store, err := callruntime.Locate("", dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	requests := make(chan string, 9)
-	bot := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		w.WriteHeader(http.StatusAccepted)
-		_, _ = w.Write([]byte(`{"parts":1}`))
-		requests <- string(body)
-	}))
-	defer bot.Close()
+	bot := newDemoBot(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	asked := question{Text: "hi", Part: 1, itemID: effectID("call", "1-1", 2)}
-	open := func(name string) (*callruntime.Channel, *channelEffects) {
-		r, err := callruntime.New(callruntime.Options{Store: store, Name: name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(r.Close)
-		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: "call", TeamID: "team", EndpointID: "endpoint"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return ch, &channelEffects{loopState: newLoopState(), ctx: ctx, ch: ch, RuntimeOptions: RuntimeOptions{Bot: bot.URL, Client: bot.Client()}}
-	}
-	ch, e := open("first")
+	_, e := bot.open(ctx, "first")
 	var before []string
 	for _, q := range []question{asked, asked.next(), {DTMF: "1", Part: 1}} {
 		e.askBot(q)
-		before = append(before, <-requests)
+		before = append(before, <-bot.questions)
 	}
-	if err := ch.Close(ctx); err != nil {
+	if err := e.ch.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
 
-	ch, e = open("second")
+	_, e = bot.open(ctx, "second")
 	past := []callruntime.Delivery{{Position: "1-1", Entry: wire.Entry{Kind: wire.KindFrame, Message: &wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"hi"}`)}}}}
-	if err := askAgain(ctx, newCall("chat", e, time.Now), ch, past); err != nil || e.err != nil {
+	if err := askAgain(ctx, newCall("chat", e, time.Now), e.ch, past); err != nil || e.err != nil {
 		t.Fatal(err, e.err)
 	}
-	after := []string{<-requests, <-requests}
+	after := []string{<-bot.questions, <-bot.questions}
 	slices.Sort(before[:2])
 	slices.Sort(after)
 	if !slices.Equal(after, before[:2]) {
 		t.Errorf("asked again:\n%s\nwant:\n%s", after, before[:2])
 	}
-	items, err := ch.WorkItems(ctx)
+	items, err := e.ch.WorkItems(ctx)
 	if err != nil || len(items) != 2 {
 		t.Errorf("open work items: %+v, %v, want the two questions without the digits", items, err)
 	}

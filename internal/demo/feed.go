@@ -166,8 +166,8 @@ func watch(ctx context.Context, ch *callruntime.Channel, convert func(callruntim
 	}
 }
 
-// gather waits for an event and returns it with those that wait behind it. The batch is
-// empty if there is none for feedHeartbeat. open is false after the last batch.
+// gather waits for an event and returns it with all other waiting events. The batch is
+// empty if no event arrives for feedHeartbeat. open is false after the last batch.
 func gather(ctx context.Context, events <-chan Event) (batch []Event, open bool) {
 	select {
 	case e := <-events:

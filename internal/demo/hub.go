@@ -33,8 +33,8 @@ type sessionEvents struct {
 	subscribers []chan<- Event
 }
 
-// NewHub returns an empty hub. Its events have a source of their own, so that those of
-// a restarted demo are not mixed up with earlier ones.
+// NewHub returns an empty hub. Each hub is a separate source of events, so that the
+// events of a restarted demo differ from earlier ones.
 func NewHub() *Hub {
 	return &Hub{source: "demo-" + uuid.NewString()[:8], sessions: map[string]*sessionEvents{}}
 }
@@ -45,8 +45,8 @@ func (h *Hub) Publish(sessionID string, lane, to Lane, kind EventKind, title str
 }
 
 // Record is like Publish, for an event with causes, a duration or an HTTP exchange.
-// Call it before what the event causes, and after what caused it, so that the order of
-// the calls is the order of events.
+// Call it after the cause of the event has happened and before the event has effects,
+// so that the order of the calls is the order of events.
 func (h *Hub) Record(e Event, data any) {
 	if h == nil {
 		return

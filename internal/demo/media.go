@@ -145,8 +145,8 @@ func (e *channelEffects) answer(offer string) error {
 	return nil
 }
 
-// signal sends a control message with an ID of its own: if another runtime handles the
-// offer again, its answer is a different one.
+// signal sends a control message with a random ID. IDs are not derived here, because
+// another runtime that handles the same offer again sends another answer.
 func (e *channelEffects) signal(s signal) {
 	e.sendAs(uuid.NewString(), wire.TypeControl, s)
 }

@@ -126,9 +126,9 @@ const (
 	maxQuestionParts   = 4
 )
 
-// askAgain asks the bot again what an earlier runtime has asked and the bot has not
-// answered: both may have been stopped. Questions that are not in the entries, such as
-// collected digits, are cancelled, because they delay the answers to later ones.
+// askAgain repeats the questions of an earlier runtime that the bot has not answered,
+// because both may have been stopped. It cancels questions that are not in the entries,
+// such as collected digits: they would delay the answers to later questions.
 func askAgain(ctx context.Context, c *call, ch *callruntime.Channel, past []callruntime.Delivery) error {
 	items, err := ch.WorkItems(ctx)
 	if err != nil || len(items) == 0 {
@@ -257,7 +257,7 @@ func (s *loopState) beginEntry(position string) { s.entry, s.effects = position,
 
 func (s *loopState) fail(err error) { s.err = cmp.Or(s.err, err) }
 
-// timer names a timer of a call.
+// timer is the name of a timer.
 type timer string
 
 const (

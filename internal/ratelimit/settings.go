@@ -202,8 +202,9 @@ func (s *Settings) updateMirror(ctx context.Context, limits Limits) error {
 	return nil
 }
 
-// Change changes the limits on all instances and records it. If another change happens at the same
-// time, it calls change again with the new limits. Its error says what was saved.
+// Change changes the limits on all instances and writes an audit entry. If another
+// change happens at the same time, it calls change again with the new limits. The
+// error says whether the new limits apply.
 func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

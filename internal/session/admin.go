@@ -14,7 +14,7 @@ import (
 // Query selects sessions, newest first.
 type Query struct {
 	TeamID string // empty: all teams
-	State  State  // empty: all states. Connected also selects disconnected sessions in a Store, and vice versa
+	State  State  // empty: all states. A Store does not distinguish Connected and Disconnected
 	Now    time.Time
 	page.Query
 }

@@ -14,13 +14,12 @@ const (
 	// failureMemory is the time within which failures count as consecutive.
 	failureMemory = time.Minute
 	// maxFailures is the number of different texts that fail in a row before a
-	// target is penalized for all texts: one text may be what a provider can't
-	// handle.
+	// target is penalized for all texts: a single text may be the cause.
 	maxFailures = 3
 )
 
-// target is what a failure is attributed to. A voice or model that fails for one
-// team must not take the provider from teams that use others.
+// target is the unit of penalties. A voice or model that fails for one team must not
+// affect teams that use others.
 type target struct{ provider, voice, model string }
 
 func targetOf(p Provider, u Utterance) target { return target{p.Name(), u.Voice, u.Model} }
@@ -31,7 +30,7 @@ type penalties struct {
 	list map[target]penalty
 }
 
-// penalty applies to all texts after maxFailures, before that to its own.
+// penalty applies to all texts after maxFailures, and only to its own text before.
 type penalty struct {
 	until    time.Time
 	err      error

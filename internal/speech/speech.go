@@ -41,7 +41,7 @@ type Recording struct {
 	Variants   map[Encoding]string // SHA-256 of the blob in hex
 	CreatedAt  time.Time
 	UsedAt     time.Time // last request, to touchInterval; may be zero
-	ExpiresAt  time.Time // zero: when it is unused for the retention of a Cleaner
+	ExpiresAt  time.Time // zero: it expires when it was not used for the Cleaner's retention
 }
 
 // lastUse returns the time of the last request.
@@ -84,7 +84,7 @@ type Store interface {
 var (
 	ErrBlobNotFound     = errors.New("blob not found")
 	ErrBlobsUnavailable = errors.New("media service unavailable")
-	ErrBlobRejected     = errors.New("media service rejected the blob") // it stores other blobs
+	ErrBlobRejected     = errors.New("media service rejected the blob") // for example because it is too large
 )
 
 // BlobInfo describes a stored blob.

@@ -61,7 +61,8 @@ type conversation struct {
 	channel        *callruntime.Channel
 }
 
-// open opens a session, in which the runtime has received the browser's connection.
+// open starts a session with a browser and a runtime. The runtime has received the
+// browser's connected event.
 func (d *devServer) open() *conversation {
 	d.t.Helper()
 	c := &conversation{}

@@ -18,14 +18,20 @@ import (
 	"telapi/test/talk"
 )
 
-func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
+// tlsEnv returns the settings of a TLS listener and the CA of its certificate.
+func tlsEnv(t *testing.T) (*servers.CA, boot.Env) {
 	ca := servers.NewCA(t)
 	cert, key := ca.Issue(t, "localhost")
-	i := boot.Launch(t, boot.Env{
+	return ca, boot.Env{
 		"API_TLS_ENABLED":        "true",
 		"EDGE_TLS_FULLCHAIN_B64": base64.StdEncoding.EncodeToString(cert),
 		"EDGE_TLS_PRIVKEY_B64":   base64.StdEncoding.EncodeToString(key),
-	})
+	}
+}
+
+func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
+	ca, env := tlsEnv(t)
+	i := boot.Launch(t, env)
 	if !strings.HasPrefix(i.URL, "https://") {
 		t.Fatalf("URL is %s, want https", i.URL)
 	}
@@ -60,13 +66,8 @@ func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
 // The API is available over HTTP/2. WebSockets use HTTP/1.1, which clients select
 // because the server does not announce WebSockets over HTTP/2.
 func TestTLSOffersHTTP2AndWebSocketsStayOnHTTP1(t *testing.T) {
-	ca := servers.NewCA(t)
-	cert, key := ca.Issue(t, "localhost")
-	i := boot.Start(t, boot.Env{
-		"API_TLS_ENABLED":        "true",
-		"EDGE_TLS_FULLCHAIN_B64": base64.StdEncoding.EncodeToString(cert),
-		"EDGE_TLS_PRIVKEY_B64":   base64.StdEncoding.EncodeToString(key),
-	})
+	ca, env := tlsEnv(t)
+	i := boot.Start(t, env)
 	tenant := boot.NewTenant(t, i, "tenant")
 	transport := &http.Transport{TLSClientConfig: ca.ClientTLS(), ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
@@ -132,13 +133,8 @@ func TestInvalidTLSCertificatePreventsStart(t *testing.T) {
 // The server allocates the memory for a frame when the header of the frame arrives.
 // Without a limit, a client could allocate megabytes with a header of 9 bytes.
 func TestLargeHTTP2FrameIsRejected(t *testing.T) {
-	ca := servers.NewCA(t)
-	cert, key := ca.Issue(t, "localhost")
-	i := boot.Launch(t, boot.Env{
-		"API_TLS_ENABLED":        "true",
-		"EDGE_TLS_FULLCHAIN_B64": base64.StdEncoding.EncodeToString(cert),
-		"EDGE_TLS_PRIVKEY_B64":   base64.StdEncoding.EncodeToString(key),
-	})
+	ca, env := tlsEnv(t)
+	i := boot.Launch(t, env)
 	config := ca.ClientTLS()
 	config.NextProtos = []string{"h2"}
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(i.URL, "https://"), config)

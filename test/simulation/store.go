@@ -53,8 +53,8 @@ type store struct {
 // trap is a fault that waits for the next call of a script.
 type trap struct {
 	script string
-	hold   time.Duration // how long the request travels
-	delay  time.Duration // how long replies to its host travel; if both are 0, the reply is lost
+	hold   time.Duration // delay of the request
+	delay  time.Duration // delay of replies to its host. If both delays are 0, the reply is lost
 }
 
 // command is one executed command.
