@@ -12,10 +12,6 @@ const (
 	auditColumns = `id, happened_at, actor_type, actor_id, action, target, team_id, details`
 
 	insertAudit = `INSERT INTO audit (` + auditColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
-
-	auditPage     = ` AND happened_at >= $2 AND happened_at < $3 AND ($4 = '' OR id < $4) ORDER BY id DESC LIMIT $5`
-	listAudit     = `SELECT ` + auditColumns + ` FROM audit WHERE $1 = ''` + auditPage
-	listTeamAudit = `SELECT ` + auditColumns + ` FROM audit WHERE team_id = $1` + auditPage
 )
 
 func auditFields(e *audit.Entry) []any {
@@ -58,9 +54,18 @@ func (s *Store) AuditEntries(ctx context.Context, q audit.Query) ([]audit.Entry,
 	if !q.To.IsZero() {
 		to = q.To.UnixMilli()
 	}
-	query := listTeamAudit
-	if q.TeamID == "" {
-		query = listAudit
+	return list(ctx, s, "audit entries", auditFields, listAudit(q), q.TeamID, from, to, q.After, q.Limit)
+}
+
+// listAudit returns a query that uses all its parameters, because PostgreSQL needs
+// their types.
+func listAudit(q audit.Query) string {
+	team, after := `$1 = ''`, `$4 = ''`
+	if q.TeamID != "" {
+		team = `team_id = $1`
 	}
-	return list(ctx, s, "audit entries", auditFields, query, q.TeamID, from, to, q.After, q.Limit)
+	if q.After != "" {
+		after = `id < $4`
+	}
+	return `SELECT ` + auditColumns + ` FROM audit WHERE ` + team + ` AND happened_at >= $2 AND happened_at < $3 AND ` + after + ` ORDER BY id DESC LIMIT $5`
 }

@@ -127,7 +127,7 @@ func TestOlderProgramRunsOnNewerSchema(t *testing.T) {
 // Servers of the previous version use the schema during an upgrade and after a
 // rollback.
 func TestMigrationsOnlyAdd(t *testing.T) {
-	removes := regexp.MustCompile(`(?i)\b(DROP|RENAME|ALTER\s+COLUMN|SET\s+NOT\s+NULL|ADD\s+CONSTRAINT|DELETE\s+FROM|UPDATE|TRUNCATE)\b`)
+	removes := regexp.MustCompile(`(?i)\b(DROP|RENAME|ALTER\s+COLUMN|SET\s+NOT\s+NULL|ADD\s+CONSTRAINT|DELETE\s+FROM|UPDATE\s+\w+\s+SET|TRUNCATE)\b`)
 	requires := regexp.MustCompile(`(?i)\bADD\s+COLUMN\b.*\bNOT\s+NULL\b`)
 	comments := regexp.MustCompile(`--.*`)
 	files, err := fs.Glob(migrations, "migrations/*.sql")

@@ -19,11 +19,11 @@ const (
 	insertTeam = `INSERT INTO teams (` + teamColumns + `) VALUES ($1, $2, $3, $4, $5)`
 	selectTeam = `SELECT ` + teamColumns + ` FROM teams WHERE id = $1`
 	listTeams  = `SELECT ` + teamColumns + ` FROM teams
-		WHERE $1 = '' OR (created_at, id) > (SELECT created_at, id FROM teams WHERE id = $1) ORDER BY created_at, id LIMIT $2`
+		WHERE (created_at, id) > (COALESCE((SELECT created_at FROM teams WHERE id = $1), CASE $1 WHEN '' THEN 0 END), $1) ORDER BY created_at, id LIMIT $2`
 	lockTeam   = `UPDATE teams SET name = name WHERE id = $1 RETURNING ` + teamColumns
 	updateTeam = `UPDATE teams SET name = $2, daily_quota = $3, disabled = $4 WHERE id = $1`
 
-	revokeSessionsOfTeam     = `UPDATE sessions SET ended_at = $2, ended_as = 'revoked' WHERE team_id = $1 AND ended_at IS NULL`
+	revokeSessionsOfTeam     = `UPDATE sessions SET ended_at = $2, ended_as = 'revoked' WHERE team_id = $1 AND ended_as IS NULL`
 	revokeSessionsOfEndpoint = `UPDATE sessions SET ended_at = $2, ended_as = 'revoked' WHERE endpoint_id = $1 AND ended_at IS NULL`
 )
 
@@ -68,7 +68,8 @@ const (
 
 	insertKey = `INSERT INTO api_keys (` + keyColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 	selectKey = `SELECT ` + keyColumns + ` FROM api_keys WHERE id = $1`
-	keyPage   = ` AND ($2 = '' OR (created_at, id) > (SELECT created_at, id FROM api_keys WHERE id = $2)) ORDER BY created_at, id LIMIT $3`
+	keyPage   = ` AND (created_at, id) > (COALESCE((SELECT created_at FROM api_keys WHERE id = $2), CASE $2 WHEN '' THEN 0 END), $2)
+		ORDER BY created_at, id LIMIT $3`
 
 	listKeys     = `SELECT ` + keyColumns + ` FROM api_keys WHERE $1 = ''` + keyPage
 	listTeamKeys = `SELECT ` + keyColumns + ` FROM api_keys WHERE team_id = $1` + keyPage

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"telapi/internal/audit"
@@ -107,28 +105,35 @@ func (s *Store) Session(ctx context.Context, id string) (session.Session, error)
 
 // liveRedeemed is the condition for sessions that are connected or disconnected, which
 // the database does not know.
-const liveRedeemed = ` AND ended_at IS NULL AND redeemed_at IS NOT NULL AND due_at > $2`
+const liveRedeemed = ` AND ended_as IS NULL AND redeemed_at IS NOT NULL AND due_at > $2`
 
 // stateConditions select the sessions in a state at the time $2.
 var stateConditions = map[session.State]string{
-	session.Issued:       ` AND ended_at IS NULL AND redeemed_at IS NULL AND due_at > $2`,
+	session.Issued:       ` AND ended_as IS NULL AND redeemed_at IS NULL AND due_at > $2`,
 	session.Connected:    liveRedeemed,
 	session.Disconnected: liveRedeemed,
 	session.Ended:        ` AND ended_as = 'ended'`,
-	session.Expired:      ` AND (ended_as = 'expired' OR ended_at IS NULL AND due_at <= $2)`,
+	session.Expired:      ` AND (ended_as = 'expired' OR ended_as IS NULL AND due_at <= $2)`,
 	session.Revoked:      ` AND ended_as = 'revoked'`,
 }
 
 // Sessions implements session.Store.
 func (s *Store) Sessions(ctx context.Context, q session.Query) ([]session.Session, error) {
-	condition := ` WHERE $1 = ''`
+	return list(ctx, s, "sessions", sessionFields, listSessions(q), q.TeamID, q.Now.UnixMilli(), q.After, q.Limit)
+}
+
+// listSessions returns a query that uses all its parameters, because PostgreSQL needs
+// their types.
+func listSessions(q session.Query) string {
+	team, after := `$1 = ''`, `$3 = ''`
 	if q.TeamID != "" {
-		condition = ` WHERE team_id = $1`
+		team = `team_id = $1`
 	}
-	// Some states do not depend on the time. PostgreSQL needs the type of every parameter.
-	condition += ` AND CAST($2 AS BIGINT) > 0 AND ($3 = '' OR id < $3)` + stateConditions[q.State]
-	return list(ctx, s, "sessions", sessionFields, `SELECT `+sessionColumns+` FROM sessions`+condition+` ORDER BY id DESC LIMIT $4`,
-		q.TeamID, q.Now.UnixMilli(), q.After, q.Limit)
+	if q.After != "" {
+		after = `id < $3`
+	}
+	return `SELECT ` + sessionColumns + ` FROM sessions WHERE ` + team + ` AND CAST($2 AS BIGINT) > 0 AND ` + after + stateConditions[q.State] +
+		` ORDER BY id DESC LIMIT $4`
 }
 
 // RedeemSession records that a call token was used, unless the session has ended or
@@ -232,13 +237,11 @@ func (s *Store) AddBrowserActions(ctx context.Context, actions []session.Action)
 		return 0, err
 	}
 	actions = slices.CompactFunc(actions, func(a, b session.Action) bool { return a.SessionID == b.SessionID && a.MessageID == b.MessageID })
-	var ids []string
 	var args []any
-	for i, a := range actions {
-		ids = append(ids, fmt.Sprintf("($%d, $%d)", 2*i+1, 2*i+2))
+	for _, a := range actions {
 		args = append(args, a.SessionID, a.MessageID)
 	}
-	found, err := get(ctx, s, "browser actions", column[int], "WITH ids (session_id, message_id) AS (VALUES "+strings.Join(ids, ", ")+
+	found, err := get(ctx, s, "browser actions", column[int], "WITH ids (session_id, message_id) AS (VALUES "+placeholders(len(actions), len(args))+
 		") SELECT COUNT(*) FROM ids JOIN browser_actions USING (session_id, message_id)", args...)
 	if err != nil {
 		return 0, err

@@ -14,43 +14,38 @@ import (
 	"telapi/internal/usage"
 )
 
+// addUsage is a format string. Its argument is a list of rows, each with a different
+// key and in the order of the keys, so that concurrent servers cannot deadlock.
 const addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, voice, model, characters, cached_characters, requests)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+	VALUES %s
 	ON CONFLICT (team_id, day, endpoint_id, provider, voice, model) DO UPDATE SET
 		characters = tts_usage.characters + excluded.characters,
 		cached_characters = tts_usage.cached_characters + excluded.cached_characters,
 		requests = tts_usage.requests + excluded.requests`
 
-// sumUsage is a format string. Its arguments are an expression of usageIntervals
-// and one of usageGroups.
-const sumUsage = `SELECT %s, %s, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT),
+// sumUsage is a format string. Its argument is an expression of usageIntervals.
+// Totals without requests are those of deleted usage.
+const sumUsage = `SELECT %s, CASE property WHEN '' THEN NULL ELSE value END, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT),
 		CAST(SUM(characters - cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
-	FROM tts_usage WHERE team_id = $1 AND day >= $2 AND day <= $3 GROUP BY 1, 2`
+	FROM usage_totals WHERE team_id = $1 AND property = $2 AND day >= $3 AND day <= $4 AND requests <> 0 GROUP BY 1, 2`
 
-var (
-	// usageIntervals are expressions for the first day of a bucket.
-	usageIntervals = map[usage.Interval]string{
-		usage.Day:   `day`,
-		usage.Month: `substr(day, 1, 7) || '-01'`,
-	}
-	usageGroups = map[usage.Group]string{
-		"":               `CAST(NULL AS TEXT)`,
-		usage.ByProvider: `provider`,
-		usage.ByVoice:    `voice`,
-		usage.ByModel:    `model`,
-		usage.ByEndpoint: `endpoint_id`,
-	}
-)
+const deleteReports = `DELETE FROM usage_reports WHERE id IN (SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`
+
+// usageIntervals are expressions for the first day of a bucket.
+var usageIntervals = map[usage.Interval]string{
+	usage.Day:   `day`,
+	usage.Month: `substr(day, 1, 7) || '-01'`,
+}
 
 // TTSUsage implements usage.Store.
 func (s *Store) TTSUsage(ctx context.Context, q usage.Query) ([]usage.Bucket, error) {
-	interval, group := usageIntervals[q.Interval], usageGroups[q.GroupBy]
-	if interval == "" || group == "" {
+	interval := usageIntervals[q.Interval]
+	if interval == "" || q.GroupBy != "" && !slices.Contains(usage.Groups, q.GroupBy) {
 		return nil, fmt.Errorf("unknown interval %q or group %q", q.Interval, q.GroupBy)
 	}
 	buckets, err := list(ctx, s, "usage", func(b *usage.Bucket) []any {
 		return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Billed, &b.Requests}
-	}, fmt.Sprintf(sumUsage, interval, group), q.TeamID, day(q.From), day(q.To))
+	}, fmt.Sprintf(sumUsage, interval), q.TeamID, q.GroupBy, day(q.From), day(q.To))
 	// Sorted here because databases differ in their order of text.
 	slices.SortFunc(buckets, func(a, b usage.Bucket) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*cmp.Or(a.Group, new(string)), *cmp.Or(b.Group, new(string))))
@@ -87,35 +82,49 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 			}
 			sums[k] = sum
 		}
-		for _, k := range slices.SortedFunc(maps.Keys(sums), func(a, b key) int { return slices.Compare(a[:], b[:]) }) {
-			if _, err := execRows(ctx, tx, addUsage, k[0], k[1], k[2], k[3], k[4], k[5],
-				sums[k].Characters, sums[k].Cached, sums[k].Requests); err != nil {
-				return err
-			}
+		if len(sums) == 0 {
+			return nil
 		}
-		return nil
+		var args []any
+		for _, k := range slices.SortedFunc(maps.Keys(sums), func(a, b key) int { return slices.Compare(a[:], b[:]) }) {
+			args = append(args, k[0], k[1], k[2], k[3], k[4], k[5], sums[k].Characters, sums[k].Cached, sums[k].Requests)
+		}
+		_, err = execRows(ctx, tx, fmt.Sprintf(addUsage, placeholders(len(sums), len(args))), args...)
+		return err
 	})
 	return added, err
 }
 
 // insertReportIDs stores report IDs and returns those that were new.
 func insertReportIDs(ctx context.Context, tx *sql.Tx, ids []string, now time.Time) ([]string, error) {
-	args := []any{now.UnixMilli()}
-	var values strings.Builder
-	for i, id := range ids {
-		args = append(args, id)
-		fmt.Fprintf(&values, "%s($%d, $1)", strings.Repeat(", ", min(i, 1)), i+2)
+	var args []any
+	for _, id := range ids {
+		args = append(args, id, now.UnixMilli())
 	}
-	return queryAll(ctx, tx, column[string], "INSERT INTO usage_reports (id, counted_at) VALUES "+ // only placeholders are concatenated
-		values.String()+" ON CONFLICT (id) DO NOTHING RETURNING id", args...)
+	return queryAll(ctx, tx, column[string], "INSERT INTO usage_reports (id, counted_at) VALUES "+placeholders(len(ids), len(args))+
+		" ON CONFLICT (id) DO NOTHING RETURNING id", args...)
+}
+
+// placeholders returns the placeholders of a number of arguments, divided into rows.
+func placeholders(rows, args int) string {
+	var list strings.Builder
+	for i := range args {
+		separator := ", "
+		if i == 0 {
+			separator = "("
+		} else if i%(args/rows) == 0 {
+			separator = "), ("
+		}
+		fmt.Fprintf(&list, "%s$%d", separator, i+1)
+	}
+	return list.String() + ")"
 }
 
 // DeleteReports implements usage.ReportStore. It deletes in pages.
 func (s *Store) DeleteReports(ctx context.Context, before time.Time) error {
 	const page = 5000
 	for {
-		deleted, err := s.execBatch(ctx, "delete usage reports", `DELETE FROM usage_reports WHERE id IN
-			(SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`, []any{before.UnixMilli(), page})
+		deleted, err := s.execBatch(ctx, "delete usage reports", deleteReports, []any{before.UnixMilli(), page})
 		if err != nil || deleted < page {
 			return err
 		}
