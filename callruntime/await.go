@@ -33,10 +33,6 @@ const (
 	ScopeChannel Scope = "channel"
 )
 
-// tokenPrefix lets secret scanners, and this service's log redaction, recognize a
-// credential.
-const tokenPrefix = "cbt_"
-
 // Bounds of AwaitOptions.TTL.
 const (
 	DefaultTTL = 5 * time.Minute
@@ -63,7 +59,7 @@ type AwaitOptions struct {
 func NewToken() string {
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(secret)
+	return wire.TokenPrefix + base64.RawURLEncoding.EncodeToString(secret)
 }
 
 // WorkItem is what a provider needs to post its result.
@@ -109,7 +105,7 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 	if err := o.complete(); err != nil {
 		return item, err
 	}
-	item = WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: cmp.Or(o.Token, NewToken()), Path: wire.WebhooksPath + string(o.Kind) + "/" + c.ID}
+	item = WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: cmp.Or(o.Token, NewToken()+"."+o.WorkItemID), Path: wire.WebhooksPath + string(o.Kind) + "/" + c.ID}
 	if o.Kind != wire.BotItem {
 		item.Path += "/" + item.ID
 	}

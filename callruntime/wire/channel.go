@@ -2,7 +2,11 @@
 // messages, entries of the runtime stream, managed commands and gateway profiles.
 package wire
 
-import "github.com/go-json-experiment/json/jsontext"
+import (
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
 
 // ValidID reports whether id is a valid ID of a channel, message or work item: 1 to
 // 128 characters from A-Z a-z 0-9 . _ : -. Other characters could end the hash tag of
@@ -16,6 +20,25 @@ func ValidID(id string) bool {
 		}
 	}
 	return id != "" && len(id) <= 128
+}
+
+// TokenPrefix lets secret scanners, and the service's log redaction, recognize a
+// credential.
+const TokenPrefix = "cbt_"
+
+// tokenSecret is the length of a credential's random part: 32 bytes in base64url.
+const tokenSecret = 43
+
+// TokenWorkItem returns the ID of the work item that a credential names: TokenPrefix,
+// the random part, a dot and the ID. It returns "" for any other form. If the service
+// knows the ID, the store need not insert it into every entry.
+func TokenWorkItem(token string) string {
+	rest, ok := strings.CutPrefix(token, TokenPrefix)
+	secret, id, _ := strings.Cut(rest, ".")
+	if !ok || len(secret) != tokenSecret || !ValidID(id) {
+		return ""
+	}
+	return id
 }
 
 // ChannelLimits bound the data that the store keeps of a channel. They are fixed

@@ -121,3 +121,22 @@ func TestProfileKeepsUnknownMembers(t *testing.T) {
 		t.Errorf("encoded as %s, %v", got, err)
 	}
 }
+
+func TestTokenNamesItsWorkItem(t *testing.T) {
+	secret := strings.Repeat("s", 43)
+	for token, want := range map[string]string{
+		"cbt_" + secret + ".ask-1.2": "ask-1.2",
+		"cbt_" + secret:              "",
+		"cbt_" + secret + ".":        "",
+		"cbt_" + secret + ".a b":     "",
+		"cbt_" + secret[1:] + ".a":   "",
+		"cbt_" + secret[1:] + ".a.b": "",
+		"other_" + secret + ".a":     "",
+		"":                           "",
+		"cbt_" + secret + "." + strings.Repeat("a", 129): "",
+	} {
+		if got := TokenWorkItem(token); got != want {
+			t.Errorf("TokenWorkItem(%q) = %q, want %q", token, got, want)
+		}
+	}
+}

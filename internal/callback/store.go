@@ -18,7 +18,7 @@ import (
 type Credential struct {
 	ChannelID  string
 	Kind       wire.WorkItemKind
-	WorkItemID string // from the path; empty on the bot route
+	WorkItemID string // from the path or the token; empty if neither has it, on the bot route
 	Digest     string // SHA-256 of the callback token in hex; empty without a token
 }
 

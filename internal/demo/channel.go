@@ -109,7 +109,7 @@ func (e *channelEffects) askBot(q question) string {
 func (e *channelEffects) token(itemID string) string {
 	mac := hmac.New(sha256.New, []byte(e.Demo.Key.Reveal()))
 	_, _ = mac.Write([]byte("work item " + itemID)) // never fails
-	return "cbt_" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	return wire.TokenPrefix + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)) + "." + itemID
 }
 
 func (e *channelEffects) cancel(workItemID string) {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -30,8 +31,9 @@ import (
 func (s *Server) webhook(kind wire.WorkItemKind) handler {
 	return func(x *exchange, r *http.Request) error {
 		received := s.deps.Now()
+		token := callbackToken(r, kind)
 		credential := callback.Credential{
-			ChannelID: r.PathValue("channelId"), Kind: kind, WorkItemID: r.PathValue("workItemId"), Digest: digest(callbackToken(r, kind)),
+			ChannelID: r.PathValue("channelId"), Kind: kind, WorkItemID: cmp.Or(r.PathValue("workItemId"), wire.TokenWorkItem(token)), Digest: digest(token),
 		}
 		callIDs := callTrace(r)
 		var receipt callback.Receipt

@@ -3,7 +3,7 @@
 --
 -- ARGV[1]  SHA-256 of the credential, in hex
 -- ARGV[2]  kind of the callback's route
--- ARGV[3]  work item ID from the path; empty: the path has none, so it is inserted into every entry
+-- ARGV[3]  work item ID from the path or the credential; empty: neither has it, so it is inserted into every entry
 -- ARGV[4]  callback ID
 -- ARGV[5]  digest of the body
 -- ARGV[6]  ms for which an equal body is a duplicate under a channel credential; empty: it never is

@@ -4,7 +4,8 @@
 -- runs.
 do
   local flow, inLast, state, epoch, queue, claimUntil = unpack(redis.call('HMGET', META, 'flow', 'inLast', 'state', 'epoch', 'queue', 'claimUntil'))
-  if inLast and state == 'open' and epoch == ARGV[7] and queue and now < tonumber(claimUntil or 0) then
+  local claimed = now < tonumber(claimUntil or 0)
+  if inLast and state == 'open' and epoch == ARGV[7] and queue and (claimed or (redis.call('HGET', META, 'offer') or '') == '') then
     local head, tail, parked = string.match(queue, QUEUE_PATTERN)
     local touchAt, _, idleAt, entries, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
     entries, bytes = tonumber(entries), tonumber(bytes)
@@ -13,7 +14,7 @@ do
     local item, kind, deadline, id = string.match(record or '', '^awaiting( ' .. head .. ' (%S+) (%d+) (%S+) )')
     local nextDueAt = head == tail and NEVER or tonumber(string.match(following or '', '^%d+') or 0)
     if kind == ARGV[2] and (ARGV[3] == '' or ARGV[3] == id) and now < tonumber(deadline) and now < nextDueAt and now < tonumber(touchAt)
-      and entries > 0 and entries - committed < tonumber(maxEntries) and bytes - committedBytes < tonumber(maxBytes) then
+      and entries - committed < tonumber(maxEntries) and bytes - committedBytes < tonumber(maxBytes) then
       local newestEntry, prefix = nil, ARGV[3] == '' and '{"workItemId":"' .. id .. '",'
       for i = 9, #ARGV do
         local entry = prefix and prefix .. string.sub(ARGV[i], 2) or ARGV[i]
