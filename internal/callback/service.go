@@ -278,6 +278,9 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 // callback.
 func recordDecisions(ctx context.Context, teamID string, decisions []CommandDecision) {
 	span := trace.SpanFromContext(ctx)
+	if !span.IsRecording() {
+		return
+	}
 	span.SetAttributes(attribute.String("telapi.team_id", teamID))
 	for _, d := range decisions {
 		span.AddEvent("command", trace.WithAttributes(attribute.String("telapi.command_id", d.CommandID),

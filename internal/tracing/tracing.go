@@ -13,8 +13,11 @@ import (
 )
 
 // Start starts a span below that of ctx, with the same provider. It costs nothing if
-// ctx has no span.
+// that of ctx is not recorded.
 func Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	if span := trace.SpanFromContext(ctx); !span.IsRecording() {
+		return ctx, span
+	}
 	return TracerOf(ctx).Start(ctx, name, opts...)
 }
 
