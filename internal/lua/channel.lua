@@ -32,7 +32,7 @@
 -- only the service runs do not.
 if #KEYS ~= 9 then return redis.error_reply('ERR invalid number of keys ' .. #KEYS .. ': pass the 9 keys of the channel, meta to sentBefore') end
 local META, IN, OUT, SEEN, SENT, WORK, FORGET, SEEN_BEFORE, SENT_BEFORE = unpack(KEYS)
-local deadline = table.remove(ARGV) or 'missing'
+local deadline = table.remove(ARGV) or '(missing)'
 local PREFIX = string.sub(META, 1, -5) -- of the channel's keys and pub/sub channels
 
 -- A time in the far future. It has 14 digits because Lua prints larger numbers in
@@ -67,7 +67,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000) -- Unix ms
 
 if deadline ~= '' and not (now <= (tonumber(deadline) or 0)) then
   return redis.error_reply((tonumber(deadline) or 0) > MIN_TIME and 'LATE the call arrived after its deadline'
-    or 'ERR invalid deadline: the last argument of every script must be a time in Unix ms, or empty')
+    or 'ERR invalid deadline "' .. string.gsub(string.sub(deadline, 1, 40), '%c', '?') .. '": the last argument of every script must be a time in Unix ms, or empty')
 end
 
 -- These are formats and patterns, not functions, so that fast versions can use them.

@@ -115,7 +115,8 @@ func rejectInvalidArguments(t *testing.T, redis *client) {
 	for want, changed := range map[string][]string{
 		"invalid number of keys 8":  append(append(slices.Clone(command[:2]), "8"), command[3:11]...),
 		"invalid number of keys 10": append(append(append(slices.Clone(command[:2]), "10"), command[3:12]...), "telapi:ch:{call-1}:up", ""),
-		"invalid deadline":          append(slices.Clone(command[:12]), "1000"),
+		`invalid deadline "1000"`:   append(slices.Clone(command[:12]), "1000"),
+		`invalid deadline "so?n"`:   append(slices.Clone(command[:12]), "so\nn"),
 	} {
 		if got := redis.try(changed...); !strings.HasPrefix(got, "ERR "+want) {
 			t.Errorf("touch replied %q, want an error that starts with %q", got, want)
