@@ -28,7 +28,7 @@ func (c *cli) auditCommand() *cobra.Command {
 		}
 		query.Limit = int(*limit)
 		entries, err := a.Audit.AuditEntries(ctx, query)
-		return newTable(entries, identity, "at", "actor", "action", "target", "details"), err
+		return newTable(entries, "at", "actor", "action", "target", "details"), err
 	})
 	return cmd
 }

@@ -73,7 +73,7 @@ expired.`,
 			if err != nil {
 				return nil, err
 			}
-			return newTable(list, identity, "id", "state", "browser", "claim", "runtime", "lastActivity", "backlogEntries"), nil
+			return newTable(list, "id", "state", "browser", "claim", "runtime", "lastActivity", "backlogEntries"), nil
 		})}
 }
 

@@ -103,7 +103,7 @@ func TestTableHeaderIsBold(t *testing.T) {
 	var out bytes.Buffer
 	c := &cli{Console: Console{Out: &out, Env: []string{"FORCE_COLOR=1"}}}
 	for want, value := range map[string]any{
-		"\x1b[1mID  DAILY QUOTA\x1b[0m\na   50000\n": newTable(items[:1], identity, "id", "dailyQuota"),
+		"\x1b[1mID  DAILY QUOTA\x1b[0m\na   50000\n": newTable(items[:1], "id", "dailyQuota"),
 		"\x1b[1mdaily quota\x1b[0m  7\n": struct {
 			DailyQuota int64 `json:"dailyQuota"`
 		}{7},

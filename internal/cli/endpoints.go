@@ -20,7 +20,7 @@ func (c *cli) endpointCommand() *cobra.Command {
 	teamID := list.Flags().String("team", "", "list only this team's endpoints")
 	list.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 		endpoints, err := a.Endpoints.Store.Endpoints(ctx, *teamID, page.All)
-		return newTable(endpoints, identity, "id", "teamId", "enabled", "modes", "name"), err
+		return newTable(endpoints, "id", "teamId", "enabled", "modes", "name"), err
 	})
 	return group("endpoint", "Manage endpoints, the configurations for conversations",
 		c.endpointCreateCommand(),

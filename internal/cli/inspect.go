@@ -28,7 +28,7 @@ func (c *cli) versionCommand() *cobra.Command {
 func (c *cli) configCommand() *cobra.Command {
 	return &cobra.Command{Use: "config", Short: "Print the effective configuration with secrets masked",
 		RunE: c.withConfig(func(context.Context, []string) (any, error) {
-			return newTable(c.cfg.Effective(), identity, "name", "value", "source"), nil
+			return newTable(c.cfg.Effective(), "name", "value", "source"), nil
 		})}
 }
 

@@ -15,16 +15,17 @@ import (
 	"telapi/internal/team"
 )
 
-// teamView returns a team for output.
-func teamView(t team.Team) any { return t.View(nil) }
-
 func (c *cli) teamCommand() *cobra.Command {
 	return group("team", "Manage teams, which own API keys, endpoints, quota and usage",
 		c.teamCreateCommand(),
 		&cobra.Command{Use: "list", Short: "List all teams",
 			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 				teams, err := a.Teams.Store.Teams(ctx, page.All)
-				return newTable(teams, teamView, "id", "name", "disabled", "dailyQuota"), err
+				var rows []team.View
+				for _, t := range teams {
+					rows = append(rows, t.View(nil))
+				}
+				return newTable(rows, "id", "name", "disabled", "dailyQuota"), err
 			})},
 		&cobra.Command{Use: "show ID", Short: "Show a team", RunE: c.withAdmin(showTeam)},
 		c.teamUpdateCommand(),
@@ -35,7 +36,7 @@ func (c *cli) teamCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "create NAME", Short: "Create a team", Example: "  telapi team create 'Acme Ltd'"}
 	cmd.RunE = c.withSetup(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		t, err := a.Teams.Create(ctx, team.Team{Name: args[0]})
-		return teamView(t), withFlags(cmd, err, map[string]string{"/name": "NAME"})
+		return t.View(nil), withFlags(cmd, err, map[string]string{"/name": "NAME"})
 	})
 	return cmd
 }
@@ -63,7 +64,7 @@ Enabling the team again makes its credentials valid; its sessions stay ended.`,
 
 func updateTeam(ctx context.Context, cmd *cobra.Command, a *app.Admin, id string, change func(*team.Team)) (any, error) {
 	t, err := a.Teams.Update(ctx, id, func(t *team.Team) error { change(t); return nil })
-	return teamView(t), withFlags(cmd, withID(err, "team", id), map[string]string{"/name": "--name"})
+	return t.View(nil), withFlags(cmd, withID(err, "team", id), map[string]string{"/name": "--name"})
 }
 
 func showTeam(ctx context.Context, a *app.Admin, args []string) (any, error) {
@@ -99,18 +100,20 @@ func (c *cli) quotaSetCommand() *cobra.Command {
 	return cmd
 }
 
-func newKeyView(k auth.Key) any { return k.View(time.Now()) }
-
 func (c *cli) keyCommand() *cobra.Command {
 	show := func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		k, err := a.Keys.Store.Key(ctx, auth.KeyID(args[0]))
-		return newKeyView(k), withID(err, "API key", args[0])
+		return k.View(time.Now()), withID(err, "API key", args[0])
 	}
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List API keys"}
 	teamID := list.Flags().String("team", "", "list only this team's keys")
 	list.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 		keys, err := a.Keys.Store.Keys(ctx, *teamID, page.All)
-		return newTable(keys, newKeyView, "id", "teamId", "state", "scopes", "name"), err
+		var rows []auth.KeyView
+		for _, k := range keys {
+			rows = append(rows, k.View(time.Now()))
+		}
+		return newTable(rows, "id", "teamId", "state", "scopes", "name"), err
 	})
 	return group("key", "Manage API keys",
 		c.keyCreateCommand(),

@@ -302,7 +302,7 @@ type Setting struct {
 func (c Config) Effective() (list []Setting) {
 	fields := reflect.ValueOf(c)
 	for _, s := range settings() {
-		value := ""
+		var value string
 		switch v := fields.FieldByIndex(s.Index).Interface().(type) {
 		case redact.Secret:
 			value = s.masked(v.Reveal())

@@ -80,9 +80,9 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 	}()
 	for url, want := range map[string]int{api.URL + "/a": 202, api.URL + "9/a": 400, "http://elsewhere.example/a": 400} {
 		body := fmt.Sprintf(`{"text":"hello","part":1,"channelId":"c","callback":{"url":%q,"token":"t"}}`, url)
-		status, _, err := doJSON(ctx, api.Client(), http.MethodPost, bot.URL(), nil, jsontext.Value(body))
-		if err != nil || status != want {
-			t.Errorf("callback URL %s: status %d, %v; want %d", url, status, err, want)
+		response, err := roundTrip(ctx, api.Client(), http.MethodPost, bot.URL(), nil, jsontext.Value(body))
+		if err != nil || response.status != want {
+			t.Errorf("callback URL %s: status %d, %v; want %d", url, response.status, err, want)
 		}
 	}
 	for range 2 {

@@ -113,7 +113,7 @@ func (c *call) handleEntry(e wire.Entry) {
 	case wire.KindSession:
 		if e.Event == "connected" && !c.greeted {
 			c.greeted = true
-			c.greet()
+			c.say(item{speechRequest: speechRequest{Text: c.greeting()}}) // in mode webrtc it is spoken when the call is connected
 		}
 	case wire.KindBotMessage:
 		c.say(item{speechRequest: speechRequest{Text: e.Text, DisableCache: e.DisableTTSCache}, voice: e.Form == wire.FormVoice})
@@ -196,7 +196,7 @@ func (c *call) notify(text string) {
 
 type chat struct {
 	Text   string `json:"text"`
-	From   string `json:"from"` // bot or runtime; caller for what was recognized
+	From   string `json:"from"` // bot or runtime; caller for recognized speech
 	Spoken bool   `json:"spoken,omitzero"`
 }
 

@@ -210,15 +210,15 @@ func (e *channelEffects) speech(ctx context.Context, i item) ([]byte, error) {
 // postQuestion sends a question to the bot and returns the number of parts of its
 // answer.
 func (e *channelEffects) postQuestion(body botRequest) (int, error) {
-	status, response, err := doJSON(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)
-	if err == nil && status != http.StatusAccepted {
-		err = fmt.Errorf("bot returned status %d", status)
+	r, err := roundTrip(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)
+	if err == nil && r.status != http.StatusAccepted {
+		err = fmt.Errorf("bot returned status %d", r.status)
 	}
 	accepted := struct {
 		Parts int `json:"parts"`
 	}{1}
-	if err == nil && len(response) > 0 {
-		err = json.Unmarshal(response, &accepted)
+	if err == nil && len(r.body) > 0 {
+		err = json.Unmarshal(r.body, &accepted)
 	}
 	return accepted.Parts, err
 }
@@ -237,20 +237,14 @@ func (e *channelEffects) synthesize(ctx context.Context, r speechRequest) (respo
 }
 
 func (e *channelEffects) callAPI(ctx context.Context, method, path string, body any) ([]byte, error) {
-	status, response, err := doJSON(ctx, e.Client, method, e.API+path, http.Header{"X-Api-Key": {e.Demo.Key.Reveal()}}, body)
-	if err == nil && status/100 != 2 {
-		err = fmt.Errorf("%s returned status %d: %.200s", path, status, response)
+	r, err := roundTrip(ctx, e.Client, method, e.API+path, http.Header{"X-Api-Key": {e.Demo.Key.Reveal()}}, body)
+	if err == nil && r.status/100 != 2 {
+		err = fmt.Errorf("%s returned status %d: %.200s", path, r.status, r.body)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("request speech: %w", err)
 	}
-	return response, nil
-}
-
-// doJSON sends a request with an optional JSON body and returns the status and body of the response.
-func doJSON(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (int, []byte, error) {
-	r, err := roundTrip(ctx, client, method, url, header, body)
-	return r.status, r.body, err
+	return r.body, nil
 }
 
 // response is an HTTP response that is completely read.
@@ -260,7 +254,7 @@ type response struct {
 	body   []byte
 }
 
-// roundTrip is doJSON with the headers of the response.
+// roundTrip sends a request with an optional JSON body.
 func roundTrip(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (r response, err error) {
 	const maxResponse = 16 << 20 // audio
 	var raw []byte

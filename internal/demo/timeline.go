@@ -173,13 +173,7 @@ const (
 
 // shorten limits the size of an event. An entry can have 1 MiB.
 func (e *Event) shorten() {
-	characters := 0
-	for i := range e.Title {
-		if characters++; characters > maxTitle {
-			e.Title = e.Title[:i] + "…"
-			break
-		}
-	}
+	e.Title = truncate(e.Title, maxTitle)
 	if len(e.Data) > maxData {
 		e.Data = jsontext.Value(fmt.Sprintf(`{"omittedBytes":%d}`, len(e.Data)))
 	}

@@ -28,12 +28,7 @@ type signal struct {
 	Retry     bool           `json:"retry,omitzero"` // the page should call again
 }
 
-// greet greets the caller. In mode webrtc the greeting is spoken when the call is
-// connected.
-func (c *call) greet() {
-	c.say(item{speechRequest: speechRequest{Text: c.greeting()}})
-}
-
+// greeting returns the text that greets the caller.
 func (c *call) greeting() string {
 	if c.parrot && c.mode != "chat" {
 		return parrotGreeting
