@@ -66,6 +66,18 @@ type Entry struct {
 	Details jsontext.Value `json:"details"`         // a JSON object
 }
 
+// milliseconds marshals times with three decimals, so that they all have the same
+// length.
+var milliseconds = json.WithMarshalers(json.MarshalFunc(func(t time.Time) ([]byte, error) {
+	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000Z"`)), nil
+}))
+
+// MarshalJSONTo implements json.MarshalerTo.
+func (e Entry) MarshalJSONTo(enc *jsontext.Encoder) error {
+	type plain Entry
+	return json.MarshalEncode(enc, plain(e), milliseconds)
+}
+
 const idPrefix = "au_"
 
 // New returns an entry for a change by the context's actor. details must marshal

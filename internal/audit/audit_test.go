@@ -2,8 +2,11 @@ package audit_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-json-experiment/json"
 
 	"telapi/internal/audit"
 	"telapi/internal/fault"
@@ -41,6 +44,16 @@ func TestEntryHasTheActorOfItsContext(t *testing.T) {
 	entry, err = audit.New(audit.WithActor(t.Context(), ada), time.Now(), audit.CreateTeam, "team:t", "t", struct{}{})
 	if err != nil || entry.Actor != ada {
 		t.Errorf("actor %v (error %v), want %v", entry.Actor, err, ada)
+	}
+}
+
+func TestTimesHaveTheSameLength(t *testing.T) {
+	at := time.Date(2026, 11, 16, 8, 10, 0, 0, time.UTC)
+	for ms, want := range map[int]string{0: "00.000Z", 400: "00.400Z", 456: "00.456Z"} {
+		raw, err := json.Marshal(audit.Entry{At: at.Add(time.Duration(ms) * time.Millisecond)})
+		if err != nil || !strings.Contains(string(raw), `"at":"2026-11-16T08:10:`+want+`"`) {
+			t.Errorf("%d ms: %s (%v), want %s", ms, raw, err, want)
+		}
 	}
 }
 

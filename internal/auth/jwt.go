@@ -71,8 +71,11 @@ func unmarshalTime(d *jsontext.Decoder, into **jwt.NumericDate) error {
 		return err
 	}
 	seconds, err := strconv.ParseFloat(string(value), 64)
-	if value.Kind() != '0' || err != nil || seconds < 0 || seconds > maxTime {
-		return errors.New("time is not a number from 0 to " + strconv.Itoa(maxTime))
+	switch {
+	case value.Kind() != '0' || err != nil || seconds < 0:
+		return errors.New("time is not a number of Unix seconds")
+	case seconds > maxTime:
+		return fmt.Errorf("time %.20s is too large: use Unix seconds, not milliseconds", value)
 	}
 	*into = jwt.NewNumericDate(time.Unix(int64(seconds), 0))
 	return nil

@@ -16,6 +16,7 @@ import (
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
+	"telapi/internal/fault"
 	"telapi/internal/redact"
 )
 
@@ -250,6 +251,13 @@ func rs256(t *testing.T, claims string) string {
 func spareBits(last byte) string {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	return string(alphabet[strings.IndexByte(alphabet, last)^1])
+}
+
+func TestTimeInMillisecondsIsReported(t *testing.T) {
+	_, err := newTestTokens().Verify(hs256(validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060000}`))
+	if cause := fault.From(err).Cause; cause == nil || !strings.Contains(cause.Error(), "/exp") || !strings.Contains(cause.Error(), "1800000060000 is too large: use Unix seconds") {
+		t.Errorf("cause %v, want the claim, its value and the unit", cause)
+	}
 }
 
 func TestBearerParsesAuthorizationHeader(t *testing.T) {

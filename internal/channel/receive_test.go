@@ -90,6 +90,15 @@ func TestFrameEntryMatchesEncoder(t *testing.T) {
 	}
 }
 
+func TestMalformedFrameGetsPosition(t *testing.T) {
+	c, w := openConnection(t, &memory{complete: true}, "")
+	c.Start(w)
+	handle(t, c, []byte(`{"type":chat}`))
+	if last := w.frames[len(w.frames)-1]; !strings.Contains(last, `"code":"MALFORMED_JSON","message":"Invalid JSON: syntax error at byte 8."`) {
+		t.Errorf("frame %s, want MALFORMED_JSON with the position of the error", last)
+	}
+}
+
 func TestTenthInvalidFrameInARowClosesSocket(t *testing.T) {
 	m := &memory{outcome: Appended, complete: true}
 	c, w := openConnection(t, m, "")

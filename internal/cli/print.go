@@ -22,16 +22,13 @@ type table struct {
 	columns []string
 }
 
-func newTable[T any](items []T, view func(T) any, columns ...string) table {
+func newTable[T any](items []T, columns ...string) table {
 	t := table{columns: columns}
 	for _, item := range items {
-		t.rows = append(t.rows, view(item))
+		t.rows = append(t.rows, item)
 	}
 	return t
 }
-
-// identity is the view of items that are printed as they are.
-func identity[T any](item T) any { return item }
 
 // print writes a result: with --json one JSON object per line, otherwise a table or
 // one line per member.
@@ -95,10 +92,10 @@ func (c *cli) note(text string) {
 
 func writeRow(w io.Writer, cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
 
-// encode formats all times in UTC with millisecond precision.
+// encode formats all times in UTC with milliseconds.
 func encode(v any) ([]byte, error) {
 	b, err := json.Marshal(v, json.Deterministic(true), json.WithMarshalers(json.MarshalFunc(func(t time.Time) ([]byte, error) {
-		return t.UTC().Truncate(time.Millisecond).MarshalJSON()
+		return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000Z"`)), nil
 	})))
 	if err != nil {
 		return nil, fmt.Errorf("print result: %w", err)

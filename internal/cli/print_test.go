@@ -43,8 +43,8 @@ func TestPrintFormatsText(t *testing.T) {
 		"zero-width joiners": {item{ID: "👩\u200d👧 می\u200cخواهم \u202eback"}, "id           👩\u200d👧 می\u200cخواهم �back\n" +
 			"daily quota  0\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
 		"zero values": {items[1], "id           b\ndaily quota  7\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
-		"table":       {newTable(items, identity, "id", "dailyQuota", "origins"), "ID  DAILY QUOTA  ORIGINS\na   50000        x,y\nb   7            none\n"},
-		"empty table": {newTable([]item(nil), identity, "id"), "none\n"},
+		"table":       {newTable(items, "id", "dailyQuota", "origins"), "ID  DAILY QUOTA  ORIGINS\na   50000        x,y\nb   7            none\n"},
+		"empty table": {newTable([]item(nil), "id"), "none\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := printed(t, false, tt.value); got != tt.want {
@@ -56,11 +56,11 @@ func TestPrintFormatsText(t *testing.T) {
 
 func TestPrintFormatsJSON(t *testing.T) {
 	want := `{"id":"a","dailyQuota":50000,"origins":["x","y"],"createdAt":"2026-11-15T10:11:37.539Z","name":"controls\u001b[31m\nthe terminal"}` + "\n" +
-		`{"id":"b","dailyQuota":7,"origins":[],"createdAt":"0001-01-01T00:00:00Z","name":null}` + "\n"
-	if got := printed(t, true, newTable(items, identity, "id")); got != want {
+		`{"id":"b","dailyQuota":7,"origins":[],"createdAt":"0001-01-01T00:00:00.000Z","name":null}` + "\n"
+	if got := printed(t, true, newTable(items, "id")); got != want {
 		t.Errorf("printed\n%swant\n%s", got, want)
 	}
-	if got := printed(t, true, newTable([]item(nil), identity, "id")); got != "" {
+	if got := printed(t, true, newTable([]item(nil), "id")); got != "" {
 		t.Errorf("empty table: printed %q, want nothing", got)
 	}
 }

@@ -51,7 +51,7 @@ func Decode(data []byte, v any, base string, issues *fault.Issues) error {
 		err = json.Unmarshal(data, v, json.WithUnmarshalers(recordTypeErrors(base, issues)))
 	}
 	if err != nil {
-		return fault.New(fault.MalformedJSON, "The body is not valid JSON: %s.", syntaxProblem(err)).WithCause(err)
+		return fault.New(fault.MalformedJSON, "Invalid JSON: %s.", syntaxProblem(err)).WithCause(err)
 	}
 	return nil
 }
