@@ -338,3 +338,14 @@ func TestEntriesCanBeCreatedAgainWithAnotherPolicy(t *testing.T) {
 		t.Errorf("reasons %q and %q, want none and target_missing", withDefaults[0].Reason, withoutDefaults[0].Reason)
 	}
 }
+
+func FuzzTimestamp(f *testing.F) {
+	for _, s := range []string{"2026-11-15T09:30:00Z", "2026-11-15T9:30:00.1234Z", "2026-11-15T09:30:60Z", "2026-02-30T09:30:00,5Z"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if valid := validTimestamp(s); valid && !timestampForm.MatchString(s) {
+			t.Errorf("%q is valid, but has another form than ISO 8601", s)
+		}
+	})
+}
