@@ -228,6 +228,18 @@ func (s *stores) openForServer(cfg config.Config, log *slog.Logger) error {
 	return nil
 }
 
+// join opens the stores of a running server.
+func (s *stores) join(cfg config.Config, log *slog.Logger) error {
+	err := s.openDatabase(cfg, log)
+	if err == nil {
+		err = s.openKeyValueForCommand(cfg, log)
+	}
+	if err == nil && s.kv == nil {
+		err = redisstore.ErrNoServer
+	}
+	return err
+}
+
 // openKeyValueForCommand opens the key-value store for a command. It leaves kv nil if the
 // store is embedded and no server is running.
 func (s *stores) openKeyValueForCommand(cfg config.Config, log *slog.Logger) error {

@@ -41,6 +41,15 @@ type Options struct {
 	Development bool             // for telapi dev: pages of any origin may open sockets, and a demo team exists
 	DemoBot     bool             // run the demo runtime and bot; only with Development
 	BotURL      string           // a bot on this machine that answers instead of the demo bot; only with DemoBot
+	// Instances is the number of processes that serve the API behind this one, for
+	// telapi dev. Zero: this process serves it. InstanceCommand returns the command of
+	// such a process; it prints its address when it is ready and shuts down when its
+	// input ends.
+	Instances       int
+	InstanceCommand func() *exec.Cmd
+	// Join uses the stores of another process on the same data directory, as one of its
+	// Instances.
+	Join bool
 }
 
 // App is the API server. New binds its port; Run serves until its context ends.
@@ -56,6 +65,8 @@ type App struct {
 	draining atomic.Bool
 	observer observer
 	demo     *demoState // nil unless in development
+	// instances serve the API; nil: this process does
+	instances *instances
 }
 
 // New assembles the server. If it fails, it closes everything it opened. Otherwise
@@ -68,7 +79,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		}
 	}()
 
-	if opts.Development {
+	if opts.Development && !opts.Join {
 		a.demo = &demoState{withBot: opts.DemoBot, botURL: opts.BotURL, events: demo.NewHub(), ready: make(chan struct{})}
 	}
 	platform, err := PlatformPolicy(cfg)
@@ -83,7 +94,11 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		return nil, err
 	}
 	a.onClose(a.stores.close)
-	if err := a.stores.openForServer(cfg, a.log); err != nil {
+	openStores := a.stores.openForServer
+	if opts.Join {
+		openStores = a.stores.join
+	}
+	if err := openStores(cfg, a.log); err != nil {
 		return nil, err
 	}
 	if a.media, err = openMedia(cfg); err != nil {
@@ -161,6 +176,12 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}{sessions, sweeper, actions}, features.Channel, a.log, a.telemetry.Registry)
 	a.onClose(connections.Close)
 
+	var forwarded httpapi.Instances
+	if opts.Instances > 0 {
+		a.instances = newInstances(opts.Instances, opts.InstanceCommand, a.log)
+		a.onClose(a.instances.close)
+		forwarded = a.instances
+	}
 	a.server = httpapi.New(httpapi.Deps{
 		Log:            a.log,
 		Registry:       a.telemetry.Registry,
@@ -194,6 +215,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Callbacks:    callback.NewService(redisstore.NewCallbacks(kv), connections, platform, a.log, a.telemetry.Registry, time.Now),
 		AnyOrigin:    opts.Development,
 		Playground:   a.playground(),
+		Instances:    forwarded,
 	})
 
 	probes := []*probe{
@@ -231,13 +253,24 @@ func (a *App) Run(ctx context.Context) error {
 		"api_access", a.cfg.FeatureAPIAccess, "webrtc", a.cfg.FeatureWebRTC)
 	return a.serve(ctx,
 		func() error { return a.server.Serve(a.listener) },
-		func() { a.draining.Store(true) },
+		a.drain,
 		func(ctx context.Context) error {
 			err := a.server.Shutdown(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
 			a.speech.Close() // before the jobs end: one of them sends the last usage reports of speech
 			return err
 		})
 }
+
+// drain makes /health return 503.
+func (a *App) drain() {
+	a.draining.Store(true)
+	if a.instances != nil {
+		a.instances.shutDown()
+	}
+}
+
+// Address returns the address at which the server listens.
+func (a *App) Address() string { return a.listener.Addr().String() }
 
 // URL returns the base URL of this instance for clients on the same machine.
 func (a *App) URL() string { return a.cfg.LocalURL(a.address().Port) }

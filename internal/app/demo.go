@@ -61,16 +61,24 @@ func (a *App) runDemo(ctx context.Context) {
 	}
 }
 
+// WaitForStores waits until a running server is healthy and its database is ready.
+// Without FEATURE_API_ACCESS, the health does not depend on the database.
+func (a *App) WaitForStores(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, demoStoreTimeout)
+	defer cancel()
+	for a.Health().Status != httpapi.Healthy || a.stores.sql.Ready(ctx) != nil {
+		if err := sleep.For(ctx, readyInterval); err != nil {
+			return fmt.Errorf("wait for stores (%v): %w", a.Health().Checks, err)
+		}
+	}
+	return nil
+}
+
 // prepareDemo creates the demo's resources and returns a function that runs its
 // runtime and bot, or nil if it has none.
 func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err error) {
-	waitCtx, cancel := context.WithTimeout(ctx, demoStoreTimeout)
-	defer cancel()
-	// Without FEATURE_API_ACCESS, the health does not depend on the database.
-	for a.Health().Status != httpapi.Healthy || a.stores.sql.Ready(waitCtx) != nil {
-		if err := sleep.For(waitCtx, readyInterval); err != nil {
-			return nil, fmt.Errorf("wait for stores (%v): %w", a.Health().Checks, err)
-		}
+	if err := a.WaitForStores(ctx); err != nil {
+		return nil, err
 	}
 	admin := a.Admin()
 	resources, err := demo.Seed(ctx, a.cfg.DataDir, admin.Teams, admin.Endpoints, admin.Keys)
@@ -86,6 +94,14 @@ func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err e
 		APIKey: resources.Key.Reveal(), TeamID: resources.TeamID,
 		Endpoints:       []httpapi.PlaygroundEndpoint{{ID: ep.ID, Name: ep.Name, Modes: ep.Modes}},
 		SpeechProviders: a.cfg.SpeechProviders,
+	}
+	if a.instances != nil {
+		a.demo.playgroundConfig.Instances = len(a.instances.all)
+		for _, i := range a.instances.all {
+			if err := a.instances.Start(ctx, i.number); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if !a.demo.withBot {
 		return nil, nil

@@ -110,7 +110,7 @@ Configure it with environment variables; see docs/configuration.md.`,
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run:", []*cobra.Command{c.serveCommand(), c.devCommand(), c.mediaCommand(), c.migrateCommand()}},
+		{"Run:", []*cobra.Command{c.serveCommand(), c.devCommand(), c.devInstanceCommand(), c.mediaCommand(), c.migrateCommand()}},
 		{"Administer (also while the server is running):", []*cobra.Command{
 			c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(),
 			group("channel", "List, open, follow and end channels, and send messages",

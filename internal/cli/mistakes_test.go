@@ -104,6 +104,7 @@ var mistakes = map[string]string{
 	"serve-on-port-in-use":        "JWT_SECRET=$SECRET DATA_DIR=$DIR/other TELAPI_HOST=127.0.0.1 TELAPI_PORT=$PORT serve",
 	"serve-second-in-folder":      "JWT_SECRET=$SECRET TELAPI_PORT=0 serve",
 	"dev-with-remote-bot":         "dev --bot https://bot.example/",
+	"dev-with-many-instances":     "dev --instances 9",
 	"dev-with-bot-and-no-demo":    "dev --no-demo --bot http://127.0.0.1:8080/",
 	"database-unreachable":        "DATABASE_URL=postgres://telapi:hunter2@127.0.0.1:1/telapi team list",
 	"database-with-wrong-scheme":  "DATABASE_URL=mysql://telapi:hunter2@localhost/telapi team list",

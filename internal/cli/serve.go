@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -117,6 +118,8 @@ const (
 	devMediaShutdown = 2 * time.Second
 )
 
+const maxInstances = 8 // of telapi dev
+
 func (c *cli) devCommand() *cobra.Command {
 	dev := &cobra.Command{
 		Use:        "dev",
@@ -127,27 +130,31 @@ a media service on MEDIA_PORT (unless TTS_MEDIA_CACHE_BASE_URL is set), a demo t
 endpoint and an API key with all scopes, the playground, and a demo call runtime and bot.
 It is reachable from this machine only; TELAPI_HOST=0.0.0.0 changes that. Conversations,
 key and secret are kept in DATA_DIR, so that open pages resume when you start it again.
+With --instances 2, two processes serve the API behind this one. Kill one in the
+playground and go on talking.
 All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free ports.`,
 	}
 	noDemo := dev.Flags().Bool("no-demo", false, "do not start the demo runtime and bot, so that you can connect your own runtime")
+	instances := dev.Flags().Int("instances", 1, "number of processes that serve the API, up to 8; with 1, this process does")
 	bot := dev.Flags().String("bot", "", "URL of your bot on this machine, such as http://127.0.0.1:8080/; it answers instead of the demo bot")
 	dev.RunE = c.run(func(ctx context.Context, _ []string) (_ any, err error) {
 		if *noDemo && *bot != "" {
 			return nil, c.usageError("use either --no-demo or --bot: without the demo, no bot answers")
 		}
+		if *instances < 1 || *instances > maxInstances {
+			return nil, c.usageError("invalid --instances %d: use 1 to %d", *instances, maxInstances)
+		}
 		if err := c.checkBotURL(*bot); err != nil {
 			return nil, err
 		}
-		cfg, warnings, err := config.Load(c.Env, config.Dev)
+		cfg, warnings, err := c.devConfig()
 		if err != nil {
 			return nil, err
 		}
-		if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLPEndpoint == "" {
-			cfg.OTelEnabled = false // avoids the message that nothing is exported
-		}
-		app.AddDevelopmentSpeech(&cfg)
-		cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
 		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: true, DemoBot: !*noDemo, BotURL: *bot}
+		if *instances > 1 {
+			opts.Instances, opts.InstanceCommand = *instances, func() *exec.Cmd { return c.instance(ctx, cfg) }
+		}
 		if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
 			stopMedia, mediaErr := startMedia(ctx, &cfg, opts)
 			if mediaErr != nil {
@@ -173,6 +180,20 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		return nil, <-exited
 	})
 	return dev
+}
+
+// devConfig returns the configuration of telapi dev and its instances.
+func (c *cli) devConfig() (config.Config, []config.Warning, error) {
+	cfg, warnings, err := config.Load(c.Env, config.Dev)
+	if err != nil {
+		return cfg, nil, err
+	}
+	if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLPEndpoint == "" {
+		cfg.OTelEnabled = false // avoids the message that nothing is exported
+	}
+	app.AddDevelopmentSpeech(&cfg)
+	cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
+	return cfg, warnings, nil
 }
 
 // checkBotURL accepts bots on this machine: the demo runtime sends them credentials

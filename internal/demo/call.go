@@ -31,6 +31,7 @@ type call struct {
 	parrot   bool   // repeats what the caller says: no speech recognition is configured
 	speaking bool   // the caller speaks; playback waits
 	calling  bool   // the page has a WebRTC call
+	callID   string // of that call, if the page has given it one
 	heard    bool   // the WebRTC call is connected, so that the caller hears speech
 	confirm  func() // executes the command that awaits the caller's confirmation
 	ending   func() // ends the call when the queue is empty
@@ -56,7 +57,7 @@ type effects interface {
 	recognize(u voice.Utterance)
 	// answer answers a WebRTC offer. It replaces an earlier call. Later it calls
 	// callConnected and callEnded of the call.
-	answer(offer string) error
+	answer(offer signal) error
 	addCandidate(candidate jsontext.Value)
 	closeCall()
 	end(reason string)

@@ -95,7 +95,7 @@ func (e *channelEffects) recognizeAll() {
 }
 
 // answer implements effects. Reports of a call that was closed are ignored.
-func (e *channelEffects) answer(offer string) error {
+func (e *channelEffects) answer(offer signal) error {
 	ctx, stop := context.WithCancel(e.ctx)
 	var peer *voice.Peer
 	report := func(f func(*call)) {
@@ -110,7 +110,7 @@ func (e *channelEffects) answer(offer string) error {
 			raw, err := json.Marshal(init)
 			report(func(*call) {
 				if err == nil {
-					e.signal(signal{Command: webrtcCandidate, Candidate: raw})
+					e.signal(signal{Command: webrtcCandidate, CallID: offer.CallID, Candidate: raw})
 				}
 			})
 		},
@@ -132,7 +132,7 @@ func (e *channelEffects) answer(offer string) error {
 	if e.ch.Offer != nil {
 		options.ICEServers = e.ch.Offer.ICEServers
 	}
-	peer, sdp, err := voice.Answer(offer, options)
+	peer, sdp, err := voice.Answer(offer.SDP, options)
 	if err != nil {
 		stop()
 		return err
@@ -141,7 +141,7 @@ func (e *channelEffects) answer(offer string) error {
 		stop() // so that no function of the peer waits for the loop
 		peer.Close()
 	}
-	e.signal(signal{Command: webrtcAnswer, SDP: sdp})
+	e.signal(signal{Command: webrtcAnswer, CallID: offer.CallID, SDP: sdp})
 	return nil
 }
 

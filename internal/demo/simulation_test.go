@@ -141,11 +141,11 @@ func (s *simulation) hear(alaw []byte) { s.record("hears %d bytes", len(alaw)) }
 
 func (s *simulation) recognize(u voice.Utterance) { s.record("recognizes %v", u.Duration()) }
 
-func (s *simulation) answer(offer string) error {
-	if offer == "invalid" {
+func (s *simulation) answer(offer signal) error {
+	if offer.SDP == "invalid" {
 		return errors.New("invalid SDP")
 	}
-	s.record("answers %s", offer)
+	s.record("answers %s", offer.SDP)
 	return nil
 }
 

@@ -22,6 +22,7 @@ const (
 // signal is the payload of a control message for WebRTC.
 type signal struct {
 	Command   string         `json:"command"`
+	CallID    string         `json:"callId,omitzero"` // as in the offer, so that the page ignores messages of an earlier call
 	SDP       string         `json:"sdp,omitzero"`
 	Candidate jsontext.Value `json:"candidate,omitzero"`
 	Reason    string         `json:"reason,omitzero"`
@@ -51,12 +52,12 @@ func (c *call) handleAudio(m *wire.ChannelMessage) {
 // handleControl handles a WebRTC message of the page. Other commands are for the service.
 func (c *call) handleControl(m *wire.ChannelMessage) {
 	var s signal
-	if json.Unmarshal(m.Control, &s) != nil || c.ended {
+	if json.Unmarshal(m.Control, &s) != nil || c.ended || s.Command != webrtcOffer && s.CallID != "" && s.CallID != c.callID {
 		return
 	}
 	switch s.Command {
 	case webrtcOffer:
-		c.handleOffer(s.SDP)
+		c.handleOffer(s)
 	case webrtcCandidate:
 		c.effects.addCandidate(s.Candidate)
 	case webrtcEnd:
@@ -66,14 +67,14 @@ func (c *call) handleControl(m *wire.ChannelMessage) {
 
 // handleOffer answers an offer. It replaces an earlier call, for example of a page that
 // was loaded again.
-func (c *call) handleOffer(sdp string) {
+func (c *call) handleOffer(offer signal) {
 	if c.mode != "webrtc" {
-		c.effects.send(wire.TypeControl, signal{Command: webrtcEnd, Reason: "This session has mode " + c.mode + ". Request a token with mode webrtc."})
+		c.effects.send(wire.TypeControl, signal{Command: webrtcEnd, CallID: offer.CallID, Reason: "This session has mode " + c.mode + ". Request a token with mode webrtc."})
 		return
 	}
 	c.closeCall("replaced by a new call")
-	c.calling = true
-	if err := c.effects.answer(sdp); err != nil {
+	c.calling, c.callID = true, offer.CallID
+	if err := c.effects.answer(offer); err != nil {
 		c.endCall("The call was refused: "+err.Error()+".", false)
 	}
 }
@@ -98,7 +99,7 @@ func (c *call) callEnded(failed bool) {
 // endCall ends a WebRTC call and notifies the page.
 func (c *call) endCall(reason string, retry bool) {
 	if c.calling {
-		c.effects.send(wire.TypeControl, signal{Command: webrtcEnd, Reason: reason, Retry: retry})
+		c.effects.send(wire.TypeControl, signal{Command: webrtcEnd, CallID: c.callID, Reason: reason, Retry: retry})
 		c.closeCall(reason)
 	}
 }
@@ -121,6 +122,9 @@ func (c *call) restoreCall(m *wire.ChannelMessage) {
 	var s signal
 	if json.Unmarshal(m.Control, &s) == nil && c.mode == "webrtc" {
 		c.calling = s.Command == webrtcOffer || c.calling && s.Command != webrtcEnd
+		if s.Command == webrtcOffer {
+			c.callID = s.CallID
+		}
 	}
 }
 

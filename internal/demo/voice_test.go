@@ -80,6 +80,10 @@ func TestWebRTCCallsAreSignalled(t *testing.T) {
 			want: `0s answers v=0 1s control {"command":"webrtc_end","reason":"hangup"} 1s closes call 1s ends: hangup`},
 		{name: "other mode", mode: "audio", steps: []step{offer},
 			want: `0s control {"command":"webrtc_end","reason":"This session has mode audio. Request a token with mode webrtc."}`},
+		{name: "with call ID", mode: "webrtc", steps: []step{control(0, `{"command":"webrtc_offer","callId":"a","sdp":"v=0"}`), control(1*s, `{"command":"webrtc_offer","callId":"b","sdp":"v=1"}`),
+			control(2*s, `{"command":"webrtc_candidate","callId":"a","candidate":1}`), control(2*s, `{"command":"webrtc_candidate","callId":"b","candidate":2}`), control(3*s, `{"command":"webrtc_end","callId":"a"}`),
+			{at: 4 * s, report: func(c *call) { c.callEnded(true) }}},
+			want: `0s answers v=0 1s closes call 1s answers v=1 2s candidate 2 4s control {"command":"webrtc_end","callId":"b","reason":"The connection was lost.","retry":true} 4s closes call`},
 		{name: "no signals", mode: "webrtc", steps: []step{control(0, `{"command":"enable_text_chat"}`), control(0, `{"command":7}`), control(0, `{}`)}, want: ``},
 	})
 }

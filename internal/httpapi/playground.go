@@ -43,6 +43,8 @@ type PlaygroundConfig struct {
 	TeamID    string               `json:"teamId,omitzero"`
 	Endpoints []PlaygroundEndpoint `json:"endpoints"`
 	Phrases   []Phrase             `json:"phrases"`
+	// Instances is their number in telapi dev --instances, or zero.
+	Instances int `json:"instances,omitzero"`
 	// SpeechProviders lists the configured providers. With tone only, the page says
 	// that speech is a placeholder.
 	SpeechProviders []string `json:"speechProviders,omitempty"`
@@ -149,6 +151,10 @@ func (s *Server) dropSocket(x *exchange, r *http.Request) error {
 	id := r.PathValue("id")
 	if _, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, id); err != nil {
 		return err
+	}
+	if s.deps.Instances != nil {
+		s.deps.Instances.ForwardTo(x, r, id, x.Fail)
+		return nil
 	}
 	if !s.sockets.disconnect(id) {
 		return fault.New(fault.NotFound, "This instance has no open socket of the session.")

@@ -32,6 +32,7 @@ const (
 	always     flag = "always"
 	apiAccess  flag = "FEATURE_API_ACCESS"
 	playground flag = "PLAYGROUND_ENABLED" // requires FEATURE_API_ACCESS too
+	instances  flag = "--instances"        // of telapi dev; requires the playground too
 )
 
 // Route is one row of the route table.
@@ -107,6 +108,9 @@ func (s *Server) routes() []Route {
 		{"GET", PlaygroundPath + "feed", team, auth.ReadTeamApps, ratelimit.API, playground, s.feed},
 		{"POST", PlaygroundPath + "sessions/{id}/drop", team, auth.CreateCallToken, ratelimit.API, playground, s.dropSocket},
 		{"POST", PlaygroundPath + "sessions/{id}/credential", team, auth.CreateCallToken, ratelimit.API, playground, s.issueCredential},
+		{"GET", PlaygroundPath + "instances", team, auth.CreateCallToken, ratelimit.API, instances, s.listInstances},
+		{"POST", PlaygroundPath + "instances/{number}/kill", team, auth.CreateCallToken, ratelimit.API, instances, s.killInstance},
+		{"POST", PlaygroundPath + "instances/{number}/start", team, auth.CreateCallToken, ratelimit.API, instances, s.startInstance},
 
 		{"GET", "/docs", public, "", ratelimit.API, playground, redirectTo("/docs/")},
 		{"GET", "/docs/{$}", public, "", ratelimit.API, playground, serveFile(s.docsFiles)},
@@ -117,8 +121,11 @@ func (s *Server) routes() []Route {
 // Routes returns the routes that are registered under the current flags.
 func (s *Server) Routes() []Route {
 	var registered []Route
+	enabled := map[flag]bool{always: true, apiAccess: s.deps.APIAccess}
+	enabled[playground] = s.deps.APIAccess && s.deps.Playground != nil
+	enabled[instances] = enabled[playground] && s.deps.Instances != nil
 	for _, rt := range s.routes() {
-		if rt.Flag == always || s.deps.APIAccess && (rt.Flag == apiAccess || s.deps.Playground != nil) {
+		if enabled[rt.Flag] {
 			registered = append(registered, rt)
 		}
 	}

@@ -65,6 +65,7 @@ type Deps struct {
 	Media        MediaReader // nil: no media service is configured
 	Sessions     *session.Service
 	Playground   *Playground // nil: disabled
+	Instances    Instances   // nil unless telapi dev runs several
 }
 
 // Server is the API server.
@@ -189,6 +190,10 @@ type exchange struct {
 // ServeHTTP assigns the request ID, routes the request, and records the outcome
 // in the access log, the metrics and the trace.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.forwards(r) {
+		s.forward(w, r)
+		return
+	}
 	start := s.deps.Now()
 	x := &exchange{client: clientAddr(r, s.deps.TrustedProxies), Response: httpserve.Response{
 		ResponseWriter: w, Request: r, RequestID: httpserve.NewRequestID(r.Header), Realm: "telapi",

@@ -54,12 +54,13 @@ func (v *voiceCall) dial() {
 	v.T.Helper()
 	v.caller = talk.NewCaller(v.T)
 	candidates := make(chan string, 100)
-	v.control(fmt.Sprintf(`{"command":"webrtc_offer","sdp":%q}`, v.caller.Offer(func(init string) { candidates <- init })))
+	v.control(fmt.Sprintf(`{"command":"webrtc_offer","callId":"call","sdp":%q}`, v.caller.Offer(func(init string) { candidates <- init })))
 	for init := ""; init != "null"; {
 		init = <-candidates
 		v.control(`{"command":"webrtc_candidate","candidate":` + init + `}`)
 	}
-	v.until("control", `"candidate":null`)
+	v.until("control", `"webrtc_answer","callId":"call"`)
+	v.until("control", `"callId":"call","candidate":null`)
 	v.caller.WaitConnected()
 }
 

@@ -6,6 +6,15 @@ export interface PlaygroundConfig {
   endpoints: Endpoint[];
   phrases: { say: string; does: string }[];
   speechProviders?: string[];
+  instances?: number; // that can be killed and restarted
+}
+
+/** An instance of `telapi dev --instances`. */
+export interface Instance {
+  number: number;
+  state: "running" | "starting" | "stopped";
+  pid?: number;
+  serving: boolean; // the session's newest connection
 }
 
 export interface Endpoint {
@@ -130,6 +139,15 @@ export class Api {
 
   async dropSocket(sessionId: string): Promise<void> {
     await this.request("POST", `/playground/sessions/${sessionId}/drop`);
+  }
+
+  async instances(sessionId = ""): Promise<Instance[]> {
+    return ((await (await this.request("GET", `/playground/instances?sessionId=${sessionId}`)).json()) as { instances: Instance[] }).instances;
+  }
+
+  /** Kills the process of an instance, or starts it and waits until it is ready. */
+  async changeInstance(number: number, action: "kill" | "start"): Promise<void> {
+    await this.request("POST", `/playground/instances/${number}/${action}`);
   }
 
   /** The managed commands of this deployment. */

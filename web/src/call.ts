@@ -50,6 +50,17 @@ export class CallPanel {
     this.update("");
   }
 
+  /** Whether a call is connected or being connected. */
+  get active(): boolean {
+    return !!(this.attempt ?? this.webrtc ?? this.microphone);
+  }
+
+  /** Offers to call again after a reload. Without a click, browsers block sound. */
+  offerAgain(): void {
+    this.update("The reload ended the call. Press Call to go on talking.");
+    button("call").focus();
+  }
+
   /** Sends digits in the call. Returns false if they have to be sent as a message. */
   sendDigits(digits: string): boolean {
     return this.webrtc?.sendDigits(digits) ?? false;
@@ -165,7 +176,7 @@ export class CallPanel {
     if (text !== undefined) byId("call-state").textContent = text;
     if (!this.connectedAt) byId("interruption").textContent = "";
     this.showDuration();
-    const active = !!(this.attempt ?? this.webrtc ?? this.microphone);
+    const { active } = this;
     const open = !!this.session && this.session.state !== "ended";
     const focused = document.activeElement;
     if (!open) this.levels.stop();

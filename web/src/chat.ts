@@ -48,7 +48,7 @@ export class Chat {
       if (event === "bot_timeout") this.note("The bot timed out.");
     });
     session.on("reconnect", ({ recovered, count }) =>
-      this.note(recovered === false ? "Reconnected, but messages are missing: the history does not reach back far enough." : `Reconnected, ${count ? `${count} missed messages replayed` : "nothing missed"}.`),
+      this.note(recovered === false ? "Reconnected, but messages are missing: the history does not reach back far enough." : `Reconnected, ${count ? `${String(count)} missed ${count === 1 ? "message" : "messages"} replayed` : "nothing missed"}.`),
     );
     session.on("control", ({ command }) => {
       if (command === "disable_text_chat") this.note("The runtime disabled text chat.");

@@ -4,9 +4,11 @@ import { Chat } from "./chat.js";
 import { byId, make } from "./dom.js";
 import { CallPanel, showSpeechNotice, voiceModes } from "./call.js";
 import { setUpTabs, setUpTheme } from "./layout.js";
+import { SimulatedWebSocket } from "./network.js";
 import { PolicyPanel } from "./policy.js";
 import { showRates } from "./rates.js";
 import { type SavedSession, saveWhenLeft, takeSavedSession } from "./reload.js";
+import { ResiliencePanel } from "./resilience.js";
 import { Timeline } from "./timeline.js";
 import { TracePanel } from "./trace-panel.js";
 import { UsagePanel } from "./usage.js";
@@ -29,6 +31,7 @@ class Playground {
   private readonly policy = new PolicyPanel();
   private readonly workbench = new Workbench(this.policy, (title, receipt) => this.timeline.note(title, receipt));
   private readonly chat: Chat;
+  private readonly resilience: ResiliencePanel;
   private endpoints: Endpoint[] = [];
   private api = new Api("");
   private session: Session | undefined;
@@ -38,6 +41,8 @@ class Playground {
 
   constructor(private readonly config: PlaygroundConfig) {
     this.chat = new Chat(config.phrases);
+    this.resilience = new ResiliencePanel(config.instances ?? 0, (title) => this.timeline.note(title));
+    if (!config.instances) showRates(); // each instance has its own
     new TracePanel(this.timeline);
     key.value = config.apiKey ?? "";
     showSpeechNotice(config.speechProviders);
@@ -63,6 +68,7 @@ class Playground {
   /** Loads the configured endpoints, or those of the API key's team. */
   private async loadEndpoints(): Promise<void> {
     this.api = new Api(key.value);
+    this.resilience.use(this.api);
     try {
       this.endpoints = this.config.endpoints.length ? this.config.endpoints : key.value ? await this.api.endpoints() : [];
       endpoint.replaceChildren(...this.endpoints.map(({ id, name }) => make("option", { value: id }, name)));
@@ -98,26 +104,27 @@ class Playground {
     const params: TokenRequest = { endpointId: endpoint.value, mode, ...(identity ? { identity: { id: identity } } : {}) };
     const api = (this.api = new Api(key.value, this.timeline));
     this.token = undefined;
-    this.start(connect({ issue: async () => (this.token = await api.issue(params)) }), mode);
+    this.start(connect({ issue: async () => (this.token = await api.issue(params)), WebSocket: SimulatedWebSocket }), mode);
   }
 
   /** Goes on with the session that the page had before it was reloaded. */
-  private resume({ token, position, messages }: SavedSession): void {
+  private resume({ token, position, messages, inCall }: SavedSession): void {
     this.api = new Api(key.value, this.timeline);
     this.token = token;
-    this.start(connect({ token, ...(position ? { from: position } : {}) }), (token as { mode?: string }).mode ?? "chat");
+    this.start(connect({ token, ...(position ? { from: position } : {}), WebSocket: SimulatedWebSocket }), (token as { mode?: string }).mode ?? "chat", true);
     this.chat.restore(messages);
+    if (inCall) this.call.offerAgain();
   }
 
   /** Returns the session for a reload of the page, or nothing if there is none or it has ended. */
   private saved(): SavedSession | undefined {
     const { session, token } = this;
     if (!session || !token || session.state === "ended") return undefined;
-    return { token, messages: this.chat.save(), ...(session.position ? { position: session.position } : {}) };
+    return { token, messages: this.chat.save(), inCall: this.call.active, ...(session.position ? { position: session.position } : {}) };
   }
 
   /** Shows a session in all panels. */
-  private start(session: Session, mode: string): void {
+  private start(session: Session, mode: string, resumed = false): void {
     const { api } = this;
     this.session?.dispose();
     this.feed.abort();
@@ -130,6 +137,7 @@ class Playground {
     session.on("frame", (frame) => this.timeline.fromConnection(frame));
     session.on("refused", ({ error, final }) => this.timeline.note(`rejected: ${error.message}`, { code: error.code, ...error.context, final }));
     session.on("state", (change) => this.onStateChange(change));
+    this.resilience.showSession(api, session, resumed);
     this.chat.show(session);
     this.workbench.showSession(api, session);
     this.call.show(session, mode);
@@ -148,6 +156,7 @@ class Playground {
     if (!key.value) return; // a reload does not keep it
     const onEvent = (event: TimelineEvent) => {
       this.timeline.fromFeed(event);
+      this.resilience.addEvent(event);
       this.usage.addEvent(event);
       this.waiting.addEvent(event);
     };
@@ -237,7 +246,6 @@ class Playground {
 
 setUpTheme();
 setUpTabs();
-showRates();
 Api.config().then(
   (config) => new Playground(config),
   (error: unknown) => (byId("state").textContent = `The service is unreachable: ${String(error)}`),

@@ -6,6 +6,7 @@ export interface SavedSession {
   token: TokenResponse;
   position?: Position;
   messages: SavedMessage[];
+  inCall: boolean;
 }
 
 const item = "telapi-session";

@@ -1,33 +1,36 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync } from "node:fs";
+import { mkdirSync, readFileSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
+import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
+import type { AxeResults } from "axe-core";
 import { type Browser, type BrowserContextOptions, chromium, type Locator, type Page } from "playwright-core";
-import { expect, inject } from "vitest";
+import { afterAll, beforeAll, expect, inject } from "vitest";
 
 /** `telapi dev` on free ports with a temporary data directory. */
 export class Service implements AsyncDisposable {
   private constructor(
     readonly url: string,
     private readonly env: Record<string, string>,
+    private readonly args: string[],
     private server: ChildProcess,
   ) {}
 
-  static async start(settings: Record<string, string> = {}): Promise<Service> {
+  static async start(settings: Record<string, string> = {}, ...args: string[]): Promise<Service> {
     const env = {
       PATH: process.env.PATH!, HOME: process.env.HOME!, OTEL_ENABLED: "false", TELAPI_PORT: "0", MEDIA_PORT: "0",
       DATA_DIR: await mkdtemp(join(tmpdir(), "telapi-playground-data-")), ...settings,
     };
-    const [url, server] = await Service.spawn(env);
-    return new Service(url, { ...env, TELAPI_PORT: new URL(url).port }, server);
+    const [url, server] = await Service.spawn(env, args);
+    return new Service(url, { ...env, TELAPI_PORT: new URL(url).port }, args, server);
   }
 
-  private static async spawn(env: Record<string, string>): Promise<[url: string, server: ChildProcess]> {
-    const server = spawn(inject("program"), ["dev", "--json"], { env, stdio: ["ignore", "pipe", "ignore"] });
+  private static async spawn(env: Record<string, string>, args: string[]): Promise<[url: string, server: ChildProcess]> {
+    const server = spawn(inject("program"), ["dev", "--json", ...args], { env, stdio: ["ignore", "pipe", "ignore"] });
     for await (const line of createInterface({ input: server.stdout })) {
       if (!line.startsWith("{")) continue;
       server.stdout.resume(); // keep the pipe from blocking
@@ -40,7 +43,7 @@ export class Service implements AsyncDisposable {
   async restart(signal: NodeJS.Signals, meanwhile = async () => {}): Promise<void> {
     await this.stop(signal);
     await meanwhile();
-    [, this.server] = await Service.spawn(this.env);
+    [, this.server] = await Service.spawn(this.env, this.args);
   }
 
   private async stop(signal: NodeJS.Signals): Promise<void> {
@@ -65,6 +68,34 @@ export function launch(...args: string[]): Promise<Browser> {
   return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage", ...args] });
 }
 
+/** A browser, and `telapi dev`, for all tests of a file. */
+export class Setup {
+  browser!: Browser;
+  service!: Service;
+
+  /** Takes the arguments of the browser and of `telapi dev`. */
+  constructor({ browser = [], dev = [] }: { browser?: string[]; dev?: string[] } = {}) {
+    beforeAll(async () => {
+      [this.browser, this.service] = await Promise.all([launch(...browser), Service.start({}, ...dev)]);
+    });
+    afterAll(async () => {
+      await this.browser?.close();
+      await this.service?.[Symbol.asyncDispose]();
+    });
+  }
+
+  open(options: BrowserContextOptions = {}): Promise<Playground> {
+    return Playground.open(this.browser, this.service, options);
+  }
+}
+
+/** Opens a tab. Actions and navigations have time enough on a busy machine. */
+export async function openTab(browser: Browser, options: BrowserContextOptions): Promise<Page> {
+  const context = await browser.newContext(options);
+  context.setDefaultTimeout(120_000);
+  return context.newPage();
+}
+
 /** The playground in a browser tab, and the errors of the page. */
 export class Playground implements AsyncDisposable {
   readonly errors: string[] = [];
@@ -76,9 +107,7 @@ export class Playground implements AsyncDisposable {
   }
 
   static async open(browser: Browser, service: Service, options: BrowserContextOptions = {}): Promise<Playground> {
-    const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, permissions: ["clipboard-read", "clipboard-write"], ...options });
-    context.setDefaultTimeout(60_000);
-    const playground = new Playground(await context.newPage());
+    const playground = new Playground(await openTab(browser, { viewport: { width: 1440, height: 900 }, permissions: ["clipboard-read", "clipboard-write"], ...options }));
     await playground.page.goto(`${service.url}/playground/`);
     await playground.page.getByRole("radio").first().waitFor();
     return playground;
@@ -110,6 +139,14 @@ export class Playground implements AsyncDisposable {
     return this.page.getByRole("tab", { name, exact: true }).click();
   }
 
+  /** Clicks a button of the panel Resilience, and shows the previous panel again. */
+  async disturb(name: string): Promise<void> {
+    const previous = await this.page.getByRole("tab", { selected: true }).textContent();
+    await this.showTab("Resilience");
+    await this.click(name);
+    await this.showTab(previous!);
+  }
+
   /** The messages of the conversation that contain the text. */
   message(text: string): Locator {
     return this.page.getByRole("log").getByRole("listitem").filter({ hasText: text });
@@ -128,6 +165,15 @@ export class Playground implements AsyncDisposable {
     return (await this.page.locator("#session").textContent())!;
   }
 
+  /** Checks that the page is accessible and does not scroll sideways, and saves a screenshot. */
+  async checkAccessible(screenshot: string): Promise<void> {
+    await this.page.evaluate(axe);
+    const { violations } = (await this.page.evaluate("axe.run()")) as AxeResults;
+    expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`)).toEqual([]);
+    expect(await this.page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page does not scroll sideways").toBe(true);
+    await this.screenshot(screenshot);
+  }
+
   /** Saves a screenshot in test-artifacts. */
   async screenshot(name: string): Promise<void> {
     mkdirSync(artifacts, { recursive: true });
@@ -142,4 +188,5 @@ export class Playground implements AsyncDisposable {
   }
 }
 
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const artifacts = new URL("../../test-artifacts", import.meta.url).pathname;

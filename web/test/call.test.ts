@@ -1,34 +1,21 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { createRequire } from "node:module";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { AxeResults } from "axe-core";
-import type { Browser, Page } from "playwright-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import type { Page } from "playwright-core";
+import { afterAll, expect, test } from "vitest";
 import { syllables, wav } from "../../sdk/js/test/wav.js";
-import { launch, Playground, Service } from "./browser.js";
+import { launch, Playground, Service, Setup } from "./browser.js";
 
-const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 /** The microphone of the browser repeats this: silence, a sound like speech, silence. */
 const sound = { start: 1, end: 2.5, length: 6 };
 
-let dir: string;
-let browser: Browser; // with a microphone that every page may use
-let service: Service;
+const dir = mkdtempSync(join(tmpdir(), "telapi-playground-voice-"));
+const file = join(dir, "voice.wav");
+writeFileSync(file, wav(sound.length, (second) => (second > sound.start && second < sound.end ? syllables(second) : 0)));
+afterAll(() => rmSync(dir, { recursive: true, force: true }));
 
-beforeAll(async () => {
-  dir = mkdtempSync(join(tmpdir(), "telapi-playground-voice-"));
-  const file = join(dir, "voice.wav");
-  writeFileSync(file, wav(sound.length, (second) => (second > sound.start && second < sound.end ? syllables(second) : 0)));
-  [browser, service] = await Promise.all([
-    launch("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", `--use-file-for-fake-audio-capture=${file}`),
-    Service.start(),
-  ]);
-});
-afterAll(async () => {
-  await Promise.all([browser?.close(), service?.[Symbol.asyncDispose]()]);
-  rmSync(dir, { recursive: true, force: true });
-});
+const microphone = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", `--use-file-for-fake-audio-capture=${file}`];
+const setup = new Setup({ browser: microphone }); // every page may use it
 
 /** Polls the highest value that a meter has shown since the given function was created. */
 async function highest(page: Page, name: string): Promise<() => Promise<number>> {
@@ -44,14 +31,14 @@ const [you, bot] = ["Level of your microphone", "Level of the bot"];
 const audible = 30;
 
 test.each(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, repeats it, and can be interrupted", async (mode) => {
-  await using playground = await Playground.open(browser, service);
+  await using playground = await setup.open();
   const { page } = playground;
   const callState = page.locator("#call-state");
   await page.getByRole("radio", { name: mode }).check();
-  const microphone = await highest(page, you);
+  const speech = await highest(page, you);
   await playground.click("Call");
   await callState.filter({ hasText: "In a call" }).waitFor();
-  await expect.poll(microphone, { timeout: 60_000 }).toBeGreaterThan(audible);
+  await expect.poll(speech, { timeout: 60_000 }).toBeGreaterThan(audible);
 
   // The runtime has measured the same sound, and sends it back.
   const heard = playground.timelineEvent(/heard [\d.]+ s, level/);
@@ -69,9 +56,9 @@ test.each(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, rep
   await page.locator("#interruption").filter({ hasText: "You interrupted the bot", hasNotText: before || /$^/ }).waitFor();
   await playground.screenshot(`call-${mode}-interrupted`);
 
-  await playground.click("Cut connection");
+  await playground.disturb("Cut connection");
   await playground.waitForState("Connection cut");
-  await playground.click("Resume");
+  await playground.disturb("Resume");
   await playground.waitForState("Connected");
   expect(await callState.textContent()).toMatch(/^In a call, \d+:\d\d$/);
 
@@ -92,20 +79,32 @@ test.each(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, rep
 });
 
 test.each([["dark", { colorScheme: "dark" }], ["phone", { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2 }]] as const)("accessible during a call: %s", async (name, options) => {
-  await using playground = await Playground.open(browser, service, options);
+  await using playground = await setup.open(options);
   const { page } = playground;
   await page.getByRole("radio", { name: "audio" }).check();
   await playground.click("Call");
   await playground.message("I heard").first().waitFor();
-  await page.evaluate(axe);
-  const { violations } = (await page.evaluate("axe.run()")) as AxeResults;
-  expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`)).toEqual([]);
-  expect(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page does not scroll sideways").toBe(true);
-  await playground.screenshot(`call-${name}`);
+  await playground.checkAccessible(`call-${name}`);
+});
+
+test("after a reload, one click continues the call", async () => {
+  await using playground = await setup.open();
+  const { page } = playground;
+  const callState = page.locator("#call-state");
+  await playground.click("Call");
+  await callState.filter({ hasText: "In a call" }).waitFor();
+  const id = await playground.sessionId();
+  await page.reload();
+  await callState.filter({ hasText: "The reload ended the call. Press Call to go on talking." }).waitFor();
+  await playground.waitForState("Connected");
+  expect([await playground.sessionId(), await page.evaluate(() => document.activeElement!.id)]).toEqual([id, "call"]);
+  await page.keyboard.press("Enter");
+  await callState.filter({ hasText: "In a call" }).waitFor();
+  await expect.poll(await highest(page, bot), { timeout: 60_000 }).toBeGreaterThan(audible);
 });
 
 test("Call chooses a mode with voice; hanging up cancels a call that is not connected yet", async () => {
-  await using playground = await Playground.open(browser, service);
+  await using playground = await setup.open();
   await playground.page.evaluate(() => {
     navigator.mediaDevices.getUserMedia = () => new Promise(() => {}); // the user does not answer the browser's question
   });
@@ -125,7 +124,7 @@ test.each([
 ] as const)("a microphone that is %s is explained, and the session goes on as chat", async (name, args, setting, text) => {
   const other = await launch(...args);
   await using _ = { [Symbol.asyncDispose]: () => other.close() };
-  await using playground = await Playground.open(other, service);
+  await using playground = await Playground.open(other, setup.service);
   const { page } = playground;
   const cdp = await page.context().newCDPSession(page);
   const { targetInfo } = await cdp.send("Target.getTargetInfo");
@@ -140,9 +139,9 @@ test.each([
 
 test("without espeak-ng, the page says that speech is a placeholder", async () => {
   await using silent = await Service.start({ PATH: "/nonexistent" });
-  await using playground = await Playground.open(browser, silent);
+  await using playground = await Playground.open(setup.browser, silent);
   await playground.page.getByText("apt-get install espeak-ng").waitFor();
   await playground.screenshot("speech-placeholder");
-  await using speaking = await Playground.open(browser, service);
+  await using speaking = await setup.open();
   expect(await speaking.page.getByText("apt-get install espeak-ng").isVisible()).toBe(false);
 });

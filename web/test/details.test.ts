@@ -1,18 +1,8 @@
-import type { Browser } from "playwright-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import { sum } from "../src/rates.js";
-import { launch, Playground, Service } from "./browser.js";
+import { Setup } from "./browser.js";
 
-let browser: Browser;
-let service: Service;
-
-beforeAll(async () => {
-  [browser, service] = await Promise.all([launch(), Service.start()]);
-});
-afterAll(async () => {
-  await browser?.close();
-  await service?.[Symbol.asyncDispose]();
-});
+const setup = new Setup();
 
 test("a metric is added up over its labels", () => {
   const exposition = '# TYPE a_total counter\na_total{type="chat",direction="to_ari"} 3\na_total{type="ping"} 1e+01\na_total_created 5\nb_a_total 7\n';
@@ -20,7 +10,7 @@ test("a metric is added up over its labels", () => {
 });
 
 test("waiting counts down, rates are shown, and a hang-up is not an error", async ({ expect }) => {
-  await using playground = await Playground.open(browser, service);
+  await using playground = await setup.open();
   const { page } = playground;
   await playground.start();
   expect(await page.evaluate(() => document.activeElement!.id)).toBe("text"); // the message box
@@ -38,7 +28,7 @@ test("waiting counts down, rates are shown, and a hang-up is not an error", asyn
 });
 
 test("the bot can pause text chat", async () => {
-  await using playground = await Playground.open(browser, service);
+  await using playground = await setup.open();
   await playground.start();
   await playground.click("pause chat");
   await playground.message("The runtime disabled text chat.").waitFor();
@@ -48,7 +38,7 @@ test("the bot can pause text chat", async () => {
 });
 
 test("everything on a phone is large enough to touch", async () => {
-  await using playground = await Playground.open(browser, service, { viewport: { width: 390, height: 844 } });
+  await using playground = await setup.open({ viewport: { width: 390, height: 844 } });
   const { page } = playground;
   await playground.start();
   for (const tab of await page.getByRole("tab").allTextContents()) {

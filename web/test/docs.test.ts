@@ -1,31 +1,20 @@
-import type { Browser, Page } from "playwright-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
-import { launch, Service } from "./browser.js";
+import type { Page } from "playwright-core";
+import { expect, test } from "vitest";
+import { openTab, Setup } from "./browser.js";
 
-let browser: Browser;
-let service: Service;
-
-beforeAll(async () => {
-  [browser, service] = await Promise.all([launch(), Service.start()]);
-});
-afterAll(async () => {
-  await browser?.close();
-  await service?.[Symbol.asyncDispose]();
-});
+const setup = new Setup();
 
 /** Opens the API reference. The returned function closes it and reports errors of the page. */
 async function openReference(options = {}): Promise<[Page, () => Promise<void>]> {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
-  context.setDefaultTimeout(60_000);
-  const page = await context.newPage();
+  const page = await openTab(setup.browser, { viewport: { width: 1280, height: 900 }, ...options });
   const errors: string[] = [];
   page.on("console", (message) => message.type() === "error" && errors.push(message.text())); // includes violations of the Content-Security-Policy
   page.on("pageerror", (error) => errors.push(error.message));
-  page.on("request", (request) => /^(data|blob):/.test(request.url()) || request.url().startsWith(service.url) || errors.push(`request to another origin: ${request.url()}`));
-  await page.goto(`${service.url}/docs`);
+  page.on("request", (request) => /^(data|blob):/.test(request.url()) || request.url().startsWith(setup.service.url) || errors.push(`request to another origin: ${request.url()}`));
+  await page.goto(`${setup.service.url}/docs`);
   await page.locator(".opblock").first().waitFor();
   const close = async () => {
-    await context.close();
+    await page.context().close();
     expect(errors).toEqual([]);
   };
   return [page, close];
@@ -34,7 +23,7 @@ async function openReference(options = {}): Promise<[Page, () => Promise<void>]>
 test("the API reference opens on the operations, and its example works as it stands", async () => {
   const [page, close] = await openReference();
   expect((await page.locator(".opblock").first().boundingBox())!.y).toBeLessThan(600);
-  const file = await (await fetch(`${service.url}/openapi.yaml`)).text();
+  const file = await (await fetch(`${setup.service.url}/openapi.yaml`)).text();
   expect(await page.locator(".opblock").count()).toBe(file.match(/^ {6}operationId:/gm)?.length);
   expect(await page.locator(".opblock-summary-path", { hasText: /playground|docs/ }).count()).toBe(0);
 

@@ -1,22 +1,9 @@
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import type { AxeResults } from "axe-core";
-import type { Browser, WebSocketRoute } from "playwright-core";
-import { afterAll, beforeAll, expect, inject, test } from "vitest";
-import { launch, Playground, Service } from "./browser.js";
+import type { WebSocketRoute } from "playwright-core";
+import { expect, inject, test } from "vitest";
+import { Playground, Service, Setup } from "./browser.js";
 
-let browser: Browser;
-let service: Service;
-
-beforeAll(async () => {
-  [browser, service] = await Promise.all([launch(), Service.start()]);
-});
-afterAll(async () => {
-  await browser?.close();
-  await service?.[Symbol.asyncDispose]();
-});
-
-const open = (options = {}) => Playground.open(browser, service, options);
+const setup = new Setup();
+const open = (options = {}) => setup.open(options);
 
 test("the committed build is up to date", () => {
   expect(inject("stale"), "web/dist was stale and has been rebuilt: commit it").toEqual([]);
@@ -58,13 +45,13 @@ test("a denied transfer is shown with its reason and can be inspected with the k
 test("a cut connection resumes without loss or duplicates", async () => {
   await using playground = await open();
   await playground.start();
-  await playground.click("Cut connection");
+  await playground.disturb("Cut connection");
   await playground.waitForState("Connection cut");
-  for (const n of [1, 2, 3]) await service.send(await playground.sessionId(), "chat", { text: `missed ${n}` });
+  for (const n of [1, 2, 3]) await setup.service.send(await playground.sessionId(), "chat", { text: `missed ${n}` });
   for (const n of [1, 2, 3]) await playground.send(`said ${n}`);
   expect(await playground.message("sending…").count()).toBe(3);
 
-  await playground.click("Resume");
+  await playground.disturb("Resume");
   await playground.waitForState("Connected");
   for (const n of [1, 2, 3]) await playground.message(`You said "said ${n}"`).waitFor();
   expect(await playground.message("acknowledged").count()).toBe(3);
@@ -76,7 +63,7 @@ test("a cut connection resumes without loss or duplicates", async () => {
 test("the page reconnects when the server drops the connection", async () => {
   await using playground = await open();
   await playground.start();
-  await playground.click("Drop on server");
+  await playground.disturb("Drop on server");
   await playground.message("Reconnected").waitFor();
   await playground.timelineEvent("connection lost").waitFor();
   await playground.click("hello");
@@ -87,11 +74,11 @@ test("the message box is disabled while text chat is disabled", async () => {
   await using playground = await open();
   await playground.start();
   const input = playground.page.getByRole("textbox", { name: "Message" });
-  await service.send(await playground.sessionId(), "control", { command: "disable_text_chat" });
+  await setup.service.send(await playground.sessionId(), "control", { command: "disable_text_chat" });
   await playground.message("The runtime disabled text chat").waitFor();
   expect([await input.isDisabled(), await input.getAttribute("placeholder")]).toEqual([true, "Text chat is disabled"]);
   expect(await playground.page.getByRole("button", { name: "hello", exact: true }).isDisabled()).toBe(true);
-  await service.send(await playground.sessionId(), "control", { command: "enable_text_chat" });
+  await setup.service.send(await playground.sessionId(), "control", { command: "enable_text_chat" });
   await playground.message("The runtime enabled text chat").waitFor();
   expect(await input.isEnabled()).toBe(true);
 });
@@ -118,7 +105,7 @@ test("an invalid key is explained", async () => {
 
 test("a disabled mode is explained", async () => {
   await using serviceWithoutWebRTC = await Service.start({ FEATURE_WEBRTC: "false" });
-  await using playground = await Playground.open(browser, serviceWithoutWebRTC);
+  await using playground = await Playground.open(setup.browser, serviceWithoutWebRTC);
   await playground.connect("webrtc");
   await playground.page.getByRole("alert").filter({ hasText: /WebRTC.*HTTP 503/i }).waitFor();
   await playground.waitForState("Rejected");
@@ -198,6 +185,7 @@ test("the keyboard focus is never lost", async ({ expect }) => {
   const focus = (name: string) => expect.poll(() => playground.page.evaluate(() => document.activeElement!.textContent || document.activeElement!.id), { timeout: 60_000 }).toBe(name);
   await playground.start();
   await focus("text"); // the message box
+  await playground.showTab("Resilience");
   await playground.click("Cut connection");
   await focus("Resume");
   await playground.page.keyboard.press("Enter");
@@ -286,7 +274,7 @@ test("an unreachable service is reported", async () => {
 test("a late confirmation is reported as not sent", async () => {
   await using playground = await open();
   await playground.start();
-  await service.send(await playground.sessionId(), "action", { name: "confirm", command: { type: "hangup" } });
+  await setup.service.send(await playground.sessionId(), "action", { name: "confirm", command: { type: "hangup" } });
   await playground.message("Do you agree to a hangup?").waitFor();
   await playground.click("Disconnect");
   await playground.waitForState("Ended");
@@ -312,8 +300,8 @@ test.each([320, 375])("no elements overlap at %i pixels width", async (width) =>
     });
   await playground.start();
   await playground.page.context().setOffline(true);
-  await playground.click("Cut connection");
-  await playground.click("Resume");
+  await playground.disturb("Cut connection");
+  await playground.disturb("Resume");
   await playground.waitForState("Offline, waiting for the network");
   await playground.screenshot(`playground-${width}-offline`);
   expect(await overlapping("header")).toEqual([]);
@@ -324,8 +312,6 @@ test.each([320, 375])("no elements overlap at %i pixels width", async (width) =>
   await playground.screenshot(`playground-${width}-timeline`);
   playground.errors.splice(0); // errors of the missing network
 });
-
-const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 test.each([
   ["light", { colorScheme: "light" }],
@@ -341,10 +327,6 @@ test.each([
   for (const panel of (await playground.page.getByRole("tab").allTextContents())) {
     await playground.showTab(panel);
     if (panel === "Timeline") await playground.timelineEvent("transfer denied: target_not_allowed").click();
-    await playground.page.evaluate(axe);
-    const { violations } = (await playground.page.evaluate("axe.run()")) as AxeResults;
-    expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`)).toEqual([]);
-    expect(await playground.page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page does not scroll sideways").toBe(true);
-    await playground.screenshot(panel === "Timeline" ? `playground-${name}` : `playground-${name}-${panel.toLowerCase()}`);
+    await playground.checkAccessible(panel === "Timeline" ? `playground-${name}` : `playground-${name}-${panel.toLowerCase()}`);
   }
 });

@@ -42,7 +42,7 @@ test("a reloaded page resumes its session and shows the conversation", async () 
   await playground.send("before");
   await playground.message('You said "before"').waitFor();
   const [id, before] = [await playground.sessionId(), await texts(playground)];
-  await playground.click("Cut connection");
+  await playground.disturb("Cut connection");
   await playground.send("not sent yet");
   await service.send(id, "chat", { text: "not received yet" });
 

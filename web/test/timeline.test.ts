@@ -2,27 +2,20 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Browser } from "playwright-core";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import type { TimelineEvent } from "../src/api.js";
 import { parseTrace, type Trace } from "../src/export.js";
 import { orderByCause } from "../src/order.js";
-import { launch, Playground, Service } from "./browser.js";
+import { type Playground, Setup } from "./browser.js";
 
-let browser: Browser;
-let service: Service;
+const setup = new Setup();
+const open = (options = {}) => setup.open(options);
 let folder: string;
 
 beforeAll(async () => {
-  [browser, service, folder] = await Promise.all([launch(), Service.start(), mkdtemp(join(tmpdir(), "telapi-traces-"))]);
+  folder = await mkdtemp(join(tmpdir(), "telapi-traces-"));
 });
-afterAll(async () => {
-  await browser?.close();
-  await service?.[Symbol.asyncDispose]();
-  await rm(folder, { recursive: true, force: true });
-});
-
-const open = (options = {}) => Playground.open(browser, service, options);
+afterAll(() => rm(folder, { recursive: true, force: true }));
 
 /** Exports the timeline and returns the path of the file. */
 async function exportTrace({ page }: Playground, form: "JSON" | "HTML"): Promise<string> {

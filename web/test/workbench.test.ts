@@ -1,20 +1,10 @@
-import type { Browser } from "playwright-core";
-import { afterAll, beforeAll, test } from "vitest";
-import { launch, Playground, Service } from "./browser.js";
+import { test } from "vitest";
+import { Setup } from "./browser.js";
 
-let browser: Browser;
-let service: Service;
-
-beforeAll(async () => {
-  [browser, service] = await Promise.all([launch(), Service.start()]);
-});
-afterAll(async () => {
-  await browser?.close();
-  await service?.[Symbol.asyncDispose]();
-});
+const setup = new Setup();
 
 test("a callback of the session is edited, checked and sent with a new credential", async ({ expect }) => {
-  await using playground = await Playground.open(browser, service);
+  await using playground = await setup.open();
   const { page } = playground;
   const result = page.locator("#lint-result");
   const send = page.getByRole("button", { name: "Send callback" });
@@ -56,7 +46,7 @@ test("a callback of the session is edited, checked and sent with a new credentia
 });
 
 test("every template is valid, and has a callback of its kind sent", async ({ expect }) => {
-  await using playground = await Playground.open(browser, service);
+  await using playground = await setup.open();
   const { page } = playground;
   await playground.start();
   await playground.showTab("Workbench");
@@ -71,7 +61,7 @@ test("every template is valid, and has a callback of its kind sent", async ({ ex
 });
 
 test("the policy simulator decides on commands and targets without saving", async ({ expect }) => {
-  await using playground = await Playground.open(browser, service);
+  await using playground = await setup.open();
   const { page } = playground;
   await playground.showTab("Policy");
   const profile = page.getByRole("textbox", { name: "Gateway profile" });

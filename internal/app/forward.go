@@ -1,0 +1,104 @@
+package app
+
+import (
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+
+	"telapi/internal/fault"
+)
+
+// errNoInstance is the error of requests while no instance is running.
+var errNoInstance = errors.New("no instance is running")
+
+// Forward implements httpapi.Instances.
+func (s *instances) Forward(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error)) {
+	turn := &s.requests
+	if sessionID != "" {
+		turn = &s.handshakes
+	}
+	s.forward(w, r, fail, func(r *http.Request) (*http.Response, error) {
+		target, resp, err := s.sendInTurn(r, turn)
+		if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.sessions[sessionID] = target
+		}
+		return resp, err
+	})
+}
+
+// ForwardTo implements httpapi.Instances.
+func (s *instances) ForwardTo(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error)) {
+	s.mu.Lock()
+	target := s.sessions[sessionID]
+	s.mu.Unlock()
+	if target == nil {
+		fail(fault.New(fault.NotFound, "No instance has an open socket of the session."))
+		return
+	}
+	s.forward(w, r, fail, func(r *http.Request) (*http.Response, error) { return s.send(r, target) })
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// forward forwards a request and everything that follows an upgrade to a WebSocket.
+func (s *instances) forward(w http.ResponseWriter, r *http.Request, fail func(error), send roundTripper) {
+	proxy := httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.Host = "http", p.In.Host
+			p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
+			p.SetXForwarded()
+		},
+		Transport:    send,
+		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { fail(fault.Unavailable("The instance", err)) },
+		ErrorLog:     log.New(io.Discard, "", 0), // a connection that ends early is what the user wants to see
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+// sendInTurn sends a request to the next running instance that accepts a connection.
+// A request that an instance may have received is not repeated.
+func (s *instances) sendInTurn(r *http.Request, turn *int) (target *instance, resp *http.Response, err error) {
+	err = errNoInstance
+	for range s.all {
+		if target = s.inTurn(turn); target == nil {
+			return nil, nil, err
+		}
+		resp, err = s.send(r, target)
+		if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" {
+			break
+		}
+	}
+	return target, resp, err
+}
+
+// inTurn returns the next running instance, or nil.
+func (s *instances) inTurn(turn *int) *instance {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range s.all {
+		*turn = (*turn + 1) % len(s.all)
+		if i := s.all[*turn]; i.state == instanceRunning {
+			return i
+		}
+	}
+	return nil
+}
+
+func (s *instances) send(r *http.Request, target *instance) (*http.Response, error) {
+	s.mu.Lock()
+	host := target.host
+	s.mu.Unlock()
+	out := r.Clone(r.Context())
+	out.URL.Host = host
+	if r.Body != nil {
+		out.Body = io.NopCloser(r.Body) // it can be sent to another instance
+	}
+	return s.transport.RoundTrip(out)
+}

@@ -1,0 +1,82 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"telapi/internal/fault"
+	"telapi/internal/httpserve"
+	"telapi/internal/session"
+)
+
+// Instances are the API servers that telapi dev --instances runs behind this one.
+type Instances interface {
+	// Forward sends a request to a running instance. If it is the handshake of a
+	// WebSocket, sessionID is the session, which the instance serves from then on.
+	// It calls fail instead of sending a response if no instance answers.
+	Forward(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error))
+	// ForwardTo sends a request to the instance that serves the session.
+	ForwardTo(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error))
+	// List returns all instances. One of them may serve the session.
+	List(sessionID string) []Instance
+	// Kill ends the process of an instance without a shutdown.
+	Kill(number int) error
+	// Start starts the process of an instance and waits until it is ready.
+	Start(ctx context.Context, number int) error
+}
+
+// Instance is one of the Instances.
+type Instance struct {
+	Number  int    `json:"number"` // from 1
+	State   string `json:"state"`  // running, starting or stopped
+	PID     int    `json:"pid,omitzero"`
+	Serving bool   `json:"serving"` // the session's newest socket
+}
+
+// forwards reports whether a request is for the instances. The playground and the
+// probes are not: they work while all instances are stopped.
+func (s *Server) forwards(r *http.Request) bool {
+	return s.deps.Instances != nil && (r.URL.Path == session.SocketPath || strings.HasPrefix(r.URL.Path, "/api/"))
+}
+
+func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
+	id := ""
+	if r.URL.Path == session.SocketPath {
+		id, _ = s.deps.Sessions.SessionID(callToken(r)) // the instance rejects an invalid token
+	}
+	s.deps.Instances.Forward(w, r, id, func(err error) {
+		x := httpserve.Response{ResponseWriter: w, Request: r, RequestID: httpserve.NewRequestID(r.Header)}
+		w.Header().Set(httpserve.RequestIDHeader, x.RequestID)
+		x.Fail(err)
+	})
+}
+
+func (s *Server) listInstances(x *exchange, r *http.Request) error {
+	query, err := parseQuery(r)
+	if err != nil {
+		return err
+	}
+	return x.WriteJSON(http.StatusOK, map[string][]Instance{"instances": s.deps.Instances.List(query.Get("sessionId"))})
+}
+
+func (s *Server) killInstance(x *exchange, r *http.Request) error {
+	return changeInstance(x, r, s.deps.Instances.Kill)
+}
+
+func (s *Server) startInstance(x *exchange, r *http.Request) error {
+	return changeInstance(x, r, func(number int) error { return s.deps.Instances.Start(r.Context(), number) })
+}
+
+func changeInstance(x *exchange, r *http.Request, change func(number int) error) error {
+	number, err := strconv.Atoi(r.PathValue("number"))
+	if err != nil {
+		return fault.New(fault.NotFound, "Instance not found.")
+	}
+	if err := change(number); err != nil {
+		return err
+	}
+	x.WriteHeader(http.StatusNoContent)
+	return nil
+}
