@@ -223,20 +223,11 @@ func (b *outbox) sendBatch(batch []*outgoing) ([]string, error) {
 	if err == nil && len(words) > len(batch) {
 		b.setNewest(words[0])
 		if replicated {
-			err = c.confirm(ctx, words[0])
+			err = c.do(ctx, "confirm", words[0]) // makes the messages visible to the browser
 		}
 		words = words[1:]
 	}
 	return words, err
-}
-
-// confirm makes the messages up to an ID visible to the browser.
-func (c *Channel) confirm(ctx context.Context, id string) error {
-	word, err := c.run(ctx, "confirm", id).ToString()
-	if err != nil {
-		return err
-	}
-	return replyError(word)
 }
 
 // whileAwaited returns a context that ends with parent, or when the contexts of

@@ -14,6 +14,7 @@ import (
 	"telapi/internal/redact"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
+	"telapi/test/stores"
 )
 
 // testStore is a SQLite store that records calls and can fail. It also records
@@ -32,14 +33,7 @@ type testStore struct {
 // newTestStore returns a store with the teams tm_1 and tm_2.
 func newTestStore(t testing.TB) *testStore {
 	t.Helper()
-	db, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	if err := db.Migrate(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	db := stores.OpenSQLite(t, t.TempDir())
 	for _, id := range []string{"tm_1", "tm_2"} {
 		if err := db.CreateTeam(context.Background(), team.Team{ID: id, CreatedAt: time.Now()}); err != nil {
 			t.Fatal(err)

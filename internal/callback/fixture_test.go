@@ -20,6 +20,7 @@ import (
 	"telapi/internal/command"
 	"telapi/internal/fault"
 	"telapi/internal/redisstore"
+	"telapi/test/stores"
 )
 
 const (
@@ -98,19 +99,10 @@ type options struct {
 
 func newFixture(t *testing.T, o options) *fixture {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	embedded, err := redisstore.StartEmbedded(t.TempDir(), log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(embedded.Close)
-	engine := redisstore.Open(embedded.Options(log))
-	t.Cleanup(engine.Close)
-	if err := engine.Connect(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	engine := stores.OpenEmbedded(t)
 	f := &fixture{T: t, engine: engine, store: &recordingStore{Store: redisstore.NewCallbacks(engine)}, now: time.Now()}
 	f.useService(o.disabled...)
+	var err error
 	f.runtime, err = callruntime.New(callruntime.Options{Store: engine.ClientOption(), Name: "runtime", Limits: o.limits})
 	if err != nil {
 		t.Fatal(err)

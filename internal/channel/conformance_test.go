@@ -2,7 +2,6 @@ package channel_test
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/redisstore"
+	"telapi/test/stores"
 )
 
 // TestMemoryMatchesStore holds the fake store of this package to the behaviour of
@@ -74,17 +74,7 @@ func request(resume *channel.Cursor) channel.AttachRequest {
 
 func openEmbedded(t *testing.T) (channel.Store, func(*testing.T)) {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	engine, err := redisstore.StartEmbedded(t.TempDir(), log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(engine.Close)
-	kv := redisstore.Open(engine.Options(log))
-	t.Cleanup(kv.Close)
-	if err := kv.Connect(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kv := stores.OpenEmbedded(t)
 	runtime, err := callruntime.New(callruntime.Options{Store: kv.ClientOption(), Name: "runtime", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/page"
-	"telapi/internal/sqlstore"
 	"telapi/internal/team"
+	"telapi/test/stores"
 )
 
 var created = time.Unix(1_700_000_000, 0).UTC()
@@ -24,14 +24,7 @@ var created = time.Unix(1_700_000_000, 0).UTC()
 // and theirs, each with n endpoints.
 func newService(t *testing.T, n int) *endpoint.Service {
 	t.Helper()
-	store, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
-	if err := store.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	store := stores.OpenSQLite(t, t.TempDir())
 	service := &endpoint.Service{
 		Store:      store,
 		Announce:   announcements{},

@@ -18,6 +18,7 @@ import (
 	"telapi/internal/session"
 	"telapi/internal/sqlstore"
 	"telapi/test/poll"
+	"telapi/test/stores"
 )
 
 // actionStore is a SQLite database that fails while unavailable is set. It counts
@@ -48,7 +49,7 @@ type actionTest struct {
 func startActionQueue(t *testing.T, keepText bool) *actionTest {
 	t.Helper()
 	a := &actionTest{dataDir: t.TempDir(), registry: prometheus.NewRegistry()}
-	a.store = &actionStore{Store: openDatabase(t, a.dataDir)}
+	a.store = &actionStore{Store: stores.OpenSQLite(t, a.dataDir)}
 	a.queue = session.NewActionQueue(a.store, keepText, slog.New(slog.DiscardHandler), a.registry)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

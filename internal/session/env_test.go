@@ -20,6 +20,7 @@ import (
 	"telapi/internal/session"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
+	"telapi/test/stores"
 )
 
 var start = time.Date(2026, 11, 15, 9, 30, 0, 250_000_000, time.UTC)
@@ -45,18 +46,7 @@ type env struct {
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	e := newEnvWithoutChannels(t)
-	log := slog.New(slog.DiscardHandler)
-	engine, err := redisstore.StartEmbedded(t.TempDir(), log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(engine.Close)
-	kv := redisstore.Open(engine.Options(log))
-	t.Cleanup(kv.Close)
-	if err := kv.Connect(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	e.channels = &channels{Channels: redisstore.NewChannels(kv, wire.DefaultChannelLimits())}
+	e.channels = &channels{Channels: redisstore.NewChannels(stores.OpenEmbedded(t), wire.DefaultChannelLimits())}
 	e.service.Channels = e.channels
 	return e
 }
@@ -65,7 +55,7 @@ func newEnv(t *testing.T) *env {
 // tests in a synctest bubble.
 func newEnvWithoutChannels(t *testing.T) *env {
 	t.Helper()
-	db := openDatabase(t, t.TempDir())
+	db := stores.OpenSQLite(t, t.TempDir())
 	for _, id := range []string{"t1", "t2"} {
 		if err := db.CreateTeam(t.Context(), team.Team{ID: id, Name: id, CreatedAt: start}); err != nil {
 			t.Fatal(err)
@@ -89,19 +79,6 @@ func newEnvWithoutChannels(t *testing.T) *env {
 	}
 	e.sweeper = e.newSweeper(15*time.Minute, 30*24*time.Hour)
 	return e
-}
-
-func openDatabase(t *testing.T, dir string) *sqlstore.Store {
-	t.Helper()
-	db, err := sqlstore.Open(sqlstore.Options{DataDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	if err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return db
 }
 
 func (e *env) newSweeper(idle, retention time.Duration) *session.Sweeper {

@@ -18,6 +18,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/speech"
+	"telapi/test/stores"
 )
 
 // retention is how long cleaners in tests keep unused recordings.
@@ -215,7 +216,7 @@ func TestCleanupRemovesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, nil},
-		"wrong database": {func(t *testing.T, e *env, _ *failingBlobs) { e.Store = openStore(t) }, nil},
+		"wrong database": {func(t *testing.T, e *env, _ *failingBlobs) { e.Store = stores.OpenSQLite(t, t.TempDir()) }, nil},
 		"media service fails during the cleanup": {func(_ *testing.T, _ *env, b *failingBlobs) {
 			b.beforeDelete = func(string) { b.fail(speech.ErrBlobsUnavailable) }
 		}, speech.ErrBlobsUnavailable},

@@ -22,6 +22,7 @@ import (
 	"telapi/internal/speech"
 	"telapi/internal/sqlstore"
 	"telapi/test/speechtest"
+	"telapi/test/stores"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,23 +41,10 @@ type env struct {
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	e := &env{Store: openStore(t), leases: speechtest.NewLeases()}
+	e := &env{Store: stores.OpenSQLite(t, t.TempDir()), leases: speechtest.NewLeases()}
 	e.blobs = speechtest.NewBlobs(e.now)
 	e.clock.Store(time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC).UnixNano())
 	return e
-}
-
-func openStore(t *testing.T) *sqlstore.Store {
-	t.Helper()
-	store, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
-	if err := store.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return store
 }
 
 func (e *env) now() time.Time          { return time.Unix(0, e.clock.Load()).UTC() }

@@ -9,6 +9,7 @@ import (
 	"telapi/internal/audit"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
+	"telapi/test/stores"
 )
 
 // testStore is a SQLite store that records calls and can fail. It also records
@@ -24,14 +25,7 @@ type testStore struct {
 
 func newTestStore(t *testing.T, teams ...team.Team) *testStore {
 	t.Helper()
-	db, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	if err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	db := stores.OpenSQLite(t, t.TempDir())
 	for _, team := range teams {
 		team.CreatedAt = time.Now()
 		if err := db.CreateTeam(t.Context(), team); err != nil {

@@ -12,6 +12,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/sqlstore"
 	"telapi/internal/usage"
+	"telapi/test/stores"
 )
 
 // date returns a day of November 2026.
@@ -20,14 +21,7 @@ func date(day int) time.Time { return time.Date(2026, 11, day, 0, 0, 0, 0, time.
 // newService returns a service whose store contains reports of team tm_1.
 func newService(t *testing.T, reports ...wire.SpeechReport) *usage.Service {
 	t.Helper()
-	store, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
-	if err := store.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	store := stores.OpenSQLite(t, t.TempDir())
 	for i := range reports {
 		reports[i].ID, reports[i].TeamID = uuid.NewString(), "tm_1"
 	}
