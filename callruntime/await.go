@@ -62,7 +62,7 @@ func NewToken() string {
 	return wire.TokenPrefix + base64.RawURLEncoding.EncodeToString(secret)
 }
 
-// WorkItem is what a provider needs to post its result.
+// WorkItem contains the data that a provider needs to post its result.
 type WorkItem struct {
 	ID        string
 	Kind      wire.WorkItemKind

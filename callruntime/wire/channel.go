@@ -29,7 +29,7 @@ const TokenPrefix = "cbt_"
 // tokenSecret is the length of a credential's random part: 32 bytes in base64url.
 const tokenSecret = 43
 
-// TokenWorkItem returns the ID of the work item that a credential names: TokenPrefix,
+// TokenWorkItem returns the work item ID in a credential of the form TokenPrefix,
 // the random part, a dot and the ID. It returns "" for any other form. If the service
 // knows the ID, the store need not insert it into every entry.
 func TokenWorkItem(token string) string {

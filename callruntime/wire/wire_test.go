@@ -122,7 +122,7 @@ func TestProfileKeepsUnknownMembers(t *testing.T) {
 	}
 }
 
-func TestTokenNamesItsWorkItem(t *testing.T) {
+func TestTokenContainsWorkItemID(t *testing.T) {
 	secret := strings.Repeat("s", 43)
 	for token, want := range map[string]string{
 		"cbt_" + secret + ".ask-1.2": "ask-1.2",

@@ -47,8 +47,8 @@ type Options struct {
 	// input ends.
 	Instances       int
 	InstanceCommand func() *exec.Cmd
-	// Join uses the stores of another process on the same data directory, as one of its
-	// Instances.
+	// Join makes this process one of the Instances of another process: it uses the
+	// stores that the other one has opened in the same data directory.
 	Join bool
 }
 

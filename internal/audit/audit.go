@@ -36,7 +36,7 @@ type Actor struct {
 	ID   string    `json:"id"`
 }
 
-// Action is what an entry records.
+// Action is the kind of change that an entry records.
 type Action string
 
 // The actions.

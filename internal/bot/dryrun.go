@@ -11,7 +11,7 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// DryRun is what a callback would do.
+// DryRun describes the effects that a callback would have.
 type DryRun struct {
 	Entries   []wire.Entry
 	Decisions []command.Decision

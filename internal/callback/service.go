@@ -96,7 +96,7 @@ func (s *Service) Accept(ctx context.Context, r Request) (Receipt, error) {
 	return receipt, nil
 }
 
-// Try returns what a callback would do on a channel with the given profile. It
+// Try returns the effects that a callback would have with the given profile. It
 // delivers nothing. The error is the one that a valid credential would get.
 func (s *Service) Try(kind wire.WorkItemKind, body []byte, profile wire.GatewayProfile) (DryRun, error) {
 	result, err := bot.Try(kind, body, "", command.NewPolicy(profile, s.platform), s.now())

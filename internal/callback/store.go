@@ -147,7 +147,7 @@ func reportDecisions(decisions []command.Decision) []CommandDecision {
 	return report
 }
 
-// DryRun is what a callback would do.
+// DryRun describes the effects that a callback would have.
 type DryRun struct {
 	Entries   []wire.Entry         `json:"entries"`
 	Decisions []CommandDecision    `json:"decisions"`

@@ -15,7 +15,7 @@ import (
 // completeTimeout bounds how long a shell waits for the IDs in a store.
 const completeTimeout = 3 * time.Second
 
-// completer returns what a shell offers for an argument or a flag, with descriptions.
+// completer returns the completions of an argument or a flag, with descriptions.
 type completer func(ctx context.Context, cfg config.Config, cmd *cobra.Command) ([]string, error)
 
 // completers are the sources of IDs, by the names of arguments.

@@ -168,7 +168,7 @@ func (c *call) handleFrame(m *wire.ChannelMessage) {
 	}
 }
 
-// handleText handles what the caller typed or said.
+// handleText handles a text that the caller typed or said.
 func (c *call) handleText(text string) {
 	if valueOf(c.settings.dtmf.BargeIn) && int64(len(strings.Fields(text))) >= valueOf(c.settings.dtmf.BargeInMinWordCount) {
 		c.interrupt()

@@ -11,8 +11,9 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// IDs by which events refer to those that they follow. The page adds frame: for a frame
-// that it sends. An ID in After that no event has is ignored.
+// These functions return the IDs with which events refer to earlier events. The page adds
+// events with the ID frame:… for the frames that it sends. An ID in After that no event
+// has is ignored.
 func frameRef(messageID string) string    { return "frame:" + messageID }    // the page has sent a frame
 func storedRef(messageID string) string   { return "stored:" + messageID }   // the frame is on the runtime stream; the acknowledgement follows
 func entryRef(position string) string     { return "entry:" + position }     // an entry is on the runtime stream

@@ -66,7 +66,7 @@ func TestHubMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// Events of one hub are in the order of Seq, and after what they name.
+// Seq orders the events of one hub. An event after a message refers to that message.
 func TestHubOrdersEvents(t *testing.T) {
 	h := NewHub()
 	h.Publish("s", LaneBot, "", EventHTTP, "first", nil)

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	maxRepeated   = 10 * time.Second // of an utterance that the bot repeats
-	maxRecognized = 30 * time.Second // of an utterance that is recognized
-	maxUtterances = 4                // that wait for recognition; more are dropped
+	maxRepeated   = 10 * time.Second // length of an utterance that the bot repeats
+	maxRecognized = 30 * time.Second // length of an utterance that is recognized
+	maxUtterances = 4                // number of utterances that wait for recognition; more are dropped
 )
 
 // media is the part of channelEffects that handles the caller's voice.
@@ -28,7 +28,7 @@ type media struct {
 	closePeer  func()
 }
 
-// startMedia starts to analyse and recognize what the caller says.
+// startMedia starts to detect and recognize the caller's speech.
 func (e *channelEffects) startMedia() {
 	limit := maxRepeated
 	if e.Recognizer != nil {

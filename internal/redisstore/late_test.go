@@ -59,7 +59,8 @@ func TestFailedCallsHaveNoEffectLater(t *testing.T) {
 	}
 }
 
-// noReplyConn loses replies to await.lua while silent is set: it closes instead.
+// noReplyConn loses replies to await.lua while silent is set: it closes the connection
+// when such a reply arrives.
 type noReplyConn struct {
 	net.Conn
 	silent *atomic.Bool

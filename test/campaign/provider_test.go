@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// usualDelay is the longest time after which the provider answers.
+// usualDelay is the maximum delay of an answer, unless a fault increases it.
 const usualDelay = 20 * time.Millisecond
 
 // provider answers work items. It retries a callback until its outcome is known.

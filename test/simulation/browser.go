@@ -175,7 +175,7 @@ func (b *browser) connect() {
 	conn.up.notify("request")
 }
 
-// receive handles what the instance sent.
+// receive handles a frame or a note from the instance.
 func (b *browser) receive(c chunk) {
 	switch note := c.note.(type) {
 	case pingNote:

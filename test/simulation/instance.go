@@ -119,8 +119,8 @@ func (i *instance) take() *serviceProcess {
 	return p
 }
 
-// crash ends the process without any clean-up. Browsers notice at once, unless
-// silent. What was sent to the store is still executed if effect is set.
+// crash ends the process without any clean-up. Browsers notice at once, unless silent is
+// set. The store still executes the commands that are under way if effect is set.
 func (i *instance) crash(silent, effect bool) {
 	p := i.take()
 	if p == nil {
@@ -156,7 +156,7 @@ func (i *instance) stop() {
 	i.world.running.Go(p.close)
 }
 
-// close waits for the sockets, then frees what the process held.
+// close waits for the sockets, then closes the parts of the process.
 func (p *serviceProcess) close() {
 	p.mu.Lock()
 	sockets := p.sockets

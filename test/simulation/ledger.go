@@ -13,8 +13,8 @@ import (
 	"telapi/internal/session"
 )
 
-// ledger records what the services acknowledged to browsers, runtimes and
-// providers. Its check compares that with what is in the store at the end.
+// ledger records the data that the services acknowledged to browsers, runtimes and
+// providers. Its check compares it with the content of the store at the end.
 type ledger struct {
 	world    *world
 	channels []*channelRecord

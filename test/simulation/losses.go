@@ -37,8 +37,8 @@ func (l *ledger) lostAt(channelID, script, ref string) (at time.Time) {
 	return at
 }
 
-// reported checks that a loss was reported to both sides. A process that crashes
-// takes what it knew with it.
+// reported checks that a loss was reported to both sides. A process that has crashed
+// cannot report a loss that only it knew.
 func (r *channelRecord) reported(what string, at time.Time) {
 	after := func(told time.Time) bool { return told.After(at) }
 	for _, crash := range r.ledger.crashes {

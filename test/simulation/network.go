@@ -78,8 +78,8 @@ func (h *host) setSlow(d time.Duration) {
 	h.slow = d
 }
 
-// reset breaks all connections to the store. What the host has sent is still
-// executed if effect is set; the replies are lost in any case.
+// reset breaks all connections to the store. The store still executes the commands that
+// it has not received yet if effect is set. The replies are lost in any case.
 func (h *host) reset(effect bool) {
 	h.mu.Lock()
 	links := h.links
@@ -90,8 +90,8 @@ func (h *host) reset(effect bool) {
 	}
 }
 
-// crash cuts the host off for good. What is under way is still executed if
-// effect is set.
+// crash disconnects the host permanently. The store still executes the commands that
+// are under way if effect is set.
 func (h *host) crash(effect bool) {
 	h.mu.Lock()
 	h.dead = true
@@ -235,7 +235,7 @@ func (l *link) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Close implements net.Conn. What was written before still arrives.
+// Close implements net.Conn. Data that was written before still arrives.
 func (l *link) Close() error {
 	l.up.end()
 	l.down.cut()

@@ -14,7 +14,7 @@ const (
 	preRoll    = (startFrames + margin) * FrameBytes
 )
 
-// Utterance is what the caller said between two silences.
+// Utterance is the caller's speech between two silences.
 type Utterance struct {
 	ALaw  []byte
 	Level float64 // of the frames with speech, dBFS

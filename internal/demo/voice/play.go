@@ -1,5 +1,5 @@
-// Package voice handles the audio of the demo's calls. It detects and records what the
-// caller says, plays audio in real time, and answers WebRTC calls. All audio is
+// Package voice handles the audio of the demo's calls. It detects and records the
+// caller's speech, plays audio in real time, and answers WebRTC calls. All audio is
 // A-law with 8 kHz.
 package voice
 
