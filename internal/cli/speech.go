@@ -195,7 +195,9 @@ type speechClient struct {
 // Retry-After. It returns an error only if all other requests would fail too.
 func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResult, error) {
 	for attempt := 1; ; attempt++ {
-		response, err := s.post(ctx, r.body)
+		response := &speech.Response{}
+		err := s.do(ctx, http.MethodPost, speech.Route, r.body, response)
+		response.Audio = nil // not printed
 		failure, rejected := errors.AsType[*fault.Error](err)
 		switch {
 		case err == nil && response.URL == "":
@@ -212,14 +214,6 @@ func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResul
 			return warmResult{}, err
 		}
 	}
-}
-
-// post returns the server's response. An error response is a *fault.Error.
-func (s *speechClient) post(ctx context.Context, body []byte) (*speech.Response, error) {
-	response := &speech.Response{}
-	err := s.do(ctx, http.MethodPost, speech.Route, body, response)
-	response.Audio = nil // not printed
-	return response, err
 }
 
 // do sends a request and decodes its response. An error response is a *fault.Error.

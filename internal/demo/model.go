@@ -116,20 +116,11 @@ func (m *Model) post(ctx context.Context, path, contentType string, body io.Read
 	case err != nil:
 		return fmt.Errorf("the server in %s stopped answering: %w", m.Setting, err)
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("the server in %s returned status %d: %s", m.Setting, resp.StatusCode, m.errorText(raw))
+		return fmt.Errorf("the server in %s returned status %d: %s", m.Setting, resp.StatusCode, redact.Excerpt(raw, maxModelError, m.Key.Reveal()))
 	case json.Unmarshal(raw, response) != nil:
 		return fmt.Errorf("the server in %s sent no valid response for %s", m.Setting, path)
 	}
 	return nil
-}
-
-// errorText returns the start of an error message, which may quote the key.
-func (m *Model) errorText(raw []byte) string {
-	text := strings.ToValidUTF8(string(raw), "")
-	if m.Key != "" {
-		text = strings.ReplaceAll(text, m.Key.Reveal(), redact.Placeholder)
-	}
-	return truncate(redact.Text(strings.Join(strings.Fields(text), " ")), maxModelError)
 }
 
 // truncate limits a text to a number of characters.

@@ -93,6 +93,18 @@ func TestCredentialsAreRedacted(t *testing.T) {
 	}
 }
 
+func TestExcerptOmitsSecrets(t *testing.T) {
+	for want, message := range map[string]string{
+		"":                              "",
+		"bad key [redacted] for [reda…": "bad key\n\tk-1  for secret text: too long",
+		"a b":                           "a\xff b",
+	} {
+		if got := Excerpt([]byte(message), 28, "k-1", "", "secret text"); got != want {
+			t.Errorf("%q: %q, want %q", message, got, want)
+		}
+	}
+}
+
 func TestTextWithoutCredentialsIsUnchanged(t *testing.T) {
 	for _, in := range []string{
 		"",

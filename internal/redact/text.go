@@ -26,6 +26,22 @@ func Text(s string) string {
 	return s
 }
 
+// Excerpt returns the start of another service's message on one line. The message may
+// quote the secrets of the request.
+func Excerpt(message []byte, maxCharacters int, secrets ...string) string {
+	s := strings.ToValidUTF8(string(message), "")
+	for _, secret := range secrets {
+		if secret != "" {
+			s = strings.ReplaceAll(s, secret, Placeholder)
+		}
+	}
+	s = Text(strings.Join(strings.Fields(s), " "))
+	if runes := []rune(s); len(runes) > maxCharacters {
+		s = string(runes[:maxCharacters]) + "…"
+	}
+	return s
+}
+
 // Field redacts the value of a named field. The whole value of a secret is
 // replaced. Phone numbers are masked except for their last keep digits; the name
 // helps to recognize them.

@@ -131,17 +131,7 @@ func (o *OpenAI) checkResponse(resp *http.Response, u speech.Utterance) error {
 // may quote the key and the text.
 func (o *OpenAI) errorText(body io.Reader, u speech.Utterance) string {
 	raw, _ := io.ReadAll(io.LimitReader(body, maxErrorBytes)) // a part is better than nothing
-	text := strings.ToValidUTF8(string(raw), "")
-	for _, secret := range []string{o.Key.Reveal(), u.Text} {
-		if secret != "" {
-			text = strings.ReplaceAll(text, secret, redact.Placeholder)
-		}
-	}
-	text = redact.Text(strings.Join(strings.Fields(text), " "))
-	if runes := []rune(text); len(runes) > maxErrorText {
-		text = string(runes[:maxErrorText]) + "…"
-	}
-	return cmp.Or(text, "no error message")
+	return cmp.Or(redact.Excerpt(raw, maxErrorText, o.Key.Reveal(), u.Text), "no error message")
 }
 
 // retryAfter returns the pause that a service asks for, in seconds or until a date.
