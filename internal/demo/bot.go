@@ -22,7 +22,7 @@ import (
 const (
 	maxRequest         = 64 << 10
 	botShutdownTimeout = 2 * time.Second
-	maxPosts           = 3 // attempts to post an answer
+	maxPosts           = 60 // attempts to post an answer, one per second
 )
 
 // botRequest is the body of a request to the bot: a question, and where to post the

@@ -236,8 +236,14 @@ func (e *channelEffects) synthesize(ctx context.Context, r speechRequest) (respo
 	return response, err
 }
 
+// callAPI sends a request for speech. If the instance ends meanwhile, it sends the
+// request again, to another one.
 func (e *channelEffects) callAPI(ctx context.Context, method, path string, body any) ([]byte, error) {
-	r, err := roundTrip(ctx, e.Client, method, e.API+path, http.Header{"X-Api-Key": {e.Demo.Key.Reveal()}}, body)
+	header := http.Header{"X-Api-Key": {e.Demo.Key.Reveal()}}
+	r, err := roundTrip(ctx, e.Client, method, e.API+path, header, body)
+	if err != nil || r.status == http.StatusServiceUnavailable {
+		r, err = roundTrip(ctx, e.Client, method, e.API+path, header, body)
+	}
 	if err == nil && r.status/100 != 2 {
 		err = fmt.Errorf("%s returned status %d: %.200s", path, r.status, r.body)
 	}
