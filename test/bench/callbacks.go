@@ -48,11 +48,7 @@ func callbacks(at *site, s settings) error {
 	if err := t.run(nil, "limits", "set", "--tier", "webhook", "--max", "1000000000", "--window", "24h"); err != nil {
 		return err
 	}
-	opts, err := rueidis.ParseURL(at.redisURL)
-	if err != nil {
-		return err
-	}
-	runtime, err := callruntime.New(callruntime.Options{Store: opts, Name: "bench"})
+	runtime, err := callruntime.New(callruntime.Options{Store: storeOptions(at.redisURL), Name: "bench"})
 	if err != nil {
 		return err
 	}
@@ -62,13 +58,16 @@ func callbacks(at *site, s settings) error {
 	round := func(p *process, addr string) func() (result, error) {
 		return func() (r result, err error) {
 			sources := make([]source, s.connections)
-			if _, err := parallel(s.connections, s.connections, func(i int) (err error) {
-				sources[i], err = provider(runtime, addr, each)
+			if _, err := parallel(s.connections, s.connections, func(i int) error {
+				calls, err := openCalls(runtime, callsPerConnection)
+				if err == nil {
+					sources[i], err = provider(calls, addr, each)
+				}
 				return err
 			}); err != nil {
 				return r, err
 			}
-			return at.measureCPU(p, func() (result, error) { return load(addr, http.StatusAccepted, sources) })
+			return at.measureCPU([]*process{p}, func() (result, error) { return load(to(addr), http.StatusAccepted, sources) })
 		}
 	}
 	ours, baseline := round(t.process, t.addr), round(peer, peer.line)
@@ -89,21 +88,26 @@ func callbacks(at *site, s settings) error {
 	return nil
 }
 
-// provider opens the calls of a connection, creates work items and returns their
-// callbacks: those of one call are in order, and calls alternate.
-func provider(runtime *callruntime.Runtime, addr string, count int) (source, error) {
-	ctx := context.Background()
-	var calls []*callruntime.Channel
-	for range callsPerConnection {
-		c, err := runtime.Open(ctx, callruntime.OpenOptions{ChannelID: uuid.NewString(), TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-1", Profile: []byte(botProfile)})
-		if err != nil {
+// openCalls opens channels without a session.
+func openCalls(runtime *callruntime.Runtime, n int) ([]*callruntime.Channel, error) {
+	calls := make([]*callruntime.Channel, n)
+	for i := range calls {
+		var err error
+		if calls[i], err = runtime.Open(context.Background(), callruntime.OpenOptions{
+			ChannelID: uuid.NewString(), TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-1", Profile: []byte(botProfile)}); err != nil {
 			return nil, err
 		}
-		calls = append(calls, c)
 	}
+	return calls, nil
+}
+
+// provider creates work items of the calls of a connection, closes the calls, and
+// returns the callbacks: those of one call are in order, and calls alternate.
+func provider(calls []*callruntime.Channel, addr string, count int) (source, error) {
+	ctx := context.Background()
 	requests := make([][]byte, 0, count)
 	for i := range count {
-		c := calls[i%callsPerConnection]
+		c := calls[i%len(calls)]
 		item, err := c.Await(ctx, callruntime.AwaitOptions{})
 		if err != nil {
 			return nil, err

@@ -30,7 +30,7 @@ func capabilities(at *site, s settings) error {
 	read := func(addr string) func() (result, error) {
 		request := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\nX-API-Key: %s\r\nAccept: */*\r\n\r\n", path, addr, t.key)
 		return func() (result, error) {
-			return load(addr, http.StatusOK, slices.Repeat([]source{repeat(request, s.span)}, s.connections))
+			return load(to(addr), http.StatusOK, slices.Repeat([]source{repeat(request, s.span)}, s.connections))
 		}
 	}
 	const leases = "telapi_ratelimit_leases_total" // requests to the store

@@ -82,11 +82,7 @@ func (s *site) measureSend(opts settings, what string, send func(*callruntime.Ch
 		return err
 	}
 	defer client.Close()
-	store, err := rueidis.ParseURL(s.redisURL)
-	if err != nil {
-		return err
-	}
-	runtime, err := callruntime.New(callruntime.Options{Store: store, Name: "bench"})
+	runtime, err := callruntime.New(callruntime.Options{Store: storeOptions(s.redisURL), Name: "bench"})
 	if err != nil {
 		return err
 	}
@@ -129,7 +125,7 @@ func (s *site) compare(opts settings, telapi *process, ours []pipeline, prepare 
 			if err := prepare(); err != nil {
 				return result{}, err
 			}
-			return s.measureCPU(p, func() (result, error) { return run(pipelines, opts.inFlight, span) })
+			return s.measureCPU([]*process{p}, func() (result, error) { return run(pipelines, opts.inFlight, span) })
 		}
 	}
 	measure := func(rounds int, span time.Duration) (comparison, error) {
@@ -147,19 +143,17 @@ func (s *site) compare(opts settings, telapi *process, ours []pipeline, prepare 
 
 func nothing() error { return nil }
 
-// measureCPU adds the CPU time per unit of the server, Redis and bench to a
+// measureCPU adds the CPU time per unit of the servers, Redis and bench to a
 // result.
-func (s *site) measureCPU(p *process, run func() (result, error)) (result, error) {
-	pids := []int{p.cmd.Process.Pid, s.redisProcess.cmd.Process.Pid, os.Getpid()}
-	var before []float64
-	for _, pid := range pids {
-		before = append(before, cpuTime(pid))
+func (s *site) measureCPU(servers []*process, run func() (result, error)) (result, error) {
+	times := func() []float64 {
+		return []float64{cpuTimes(servers), cpuTimes(s.redisProcesses), cpuTime(os.Getpid())}
 	}
-	start := time.Now()
+	before, start := times(), time.Now()
 	r, err := run()
 	units := r.perSecond * time.Since(start).Seconds()
-	for i, pid := range pids {
-		r.costs = append(r.costs, (cpuTime(pid)-before[i])*1e6/units)
+	for i, after := range times() {
+		r.costs = append(r.costs, (after-before[i])*1e6/units)
 	}
 	return r, err
 }

@@ -34,19 +34,22 @@ func repeat(request []byte, span time.Duration) source {
 	}
 }
 
+// to returns the same address for every connection.
+func to(addr string) func(int) string { return func(int) string { return addr } }
+
 // load opens one connection per source and sends its requests one at a time. It
 // parses as little of a response as possible, so that its own CPU use does not
 // hide differences between servers.
-func load(addr string, status int, sources []source) (result, error) {
+func load(addr func(i int) string, status int, sources []source) (result, error) {
 	var mu sync.Mutex
 	var latencies []time.Duration
 	var failed int
 	var wg sync.WaitGroup
 	start := time.Now()
-	for _, next := range sources {
-		conn, err := net.Dial("tcp", addr)
+	for i, next := range sources {
+		conn, err := net.Dial("tcp", addr(i))
 		if err != nil {
-			return result{}, fmt.Errorf("connect to %s: %w", addr, err)
+			return result{}, fmt.Errorf("connect to %s: %w", addr(i), err)
 		}
 		wg.Go(func() {
 			defer func() { _ = conn.Close() }()
@@ -59,7 +62,7 @@ func load(addr string, status int, sources []source) (result, error) {
 	wg.Wait()
 	span := time.Since(start)
 	if len(latencies) == 0 {
-		return result{}, fmt.Errorf("no request to %s succeeded", addr)
+		return result{}, fmt.Errorf("no request to %s succeeded", addr(0))
 	}
 	slices.Sort(latencies)
 	return result{

@@ -37,6 +37,7 @@ var scenarios = []scenario{
 	{"memory", memory},
 	{"media-puts", mediaPuts},
 	{"media-gets", mediaGets},
+	{"growth", growth},
 }
 
 func main() {

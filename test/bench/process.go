@@ -68,6 +68,14 @@ func (p *process) resident() (float64, error) {
 	return kib * 1024, err
 }
 
+// cpuTimes returns the CPU time of processes in seconds.
+func cpuTimes(list []*process) (sum float64) {
+	for _, p := range list {
+		sum += cpuTime(p.cmd.Process.Pid)
+	}
+	return sum
+}
+
 // cpuTime returns the CPU time of a process in seconds.
 func cpuTime(pid int) float64 {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

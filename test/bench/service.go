@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,7 +23,7 @@ import (
 // not claim.
 type telapi struct {
 	*process
-	addr, key, endpoint string
+	addr, team, endpoint, key string
 
 	env    []string
 	binary string
@@ -45,13 +45,10 @@ func (s *site) startTelapi(settings ...string) (*telapi, error) {
 	t.env = append(t.env, settings...)
 	if s.redisURL != "" {
 		t.env = append(t.env, "REDIS_URL="+s.redisURL)
-		client, err := s.redis()
-		if err != nil {
-			return nil, err
-		}
-		defer client.Close()
-		if err := client.Do(context.Background(), client.B().Flushall().Build()).Error(); err != nil {
-			return nil, err
+		for _, addr := range storeOptions(s.redisURL).InitAddress {
+			if _, err := onNode(addr, "FLUSHALL"); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if s.postgresURL != "" {
@@ -61,9 +58,7 @@ func (s *site) startTelapi(settings ...string) (*telapi, error) {
 		}
 		t.env = append(t.env, "DATABASE_URL="+database)
 	}
-	cmd := exec.Command(t.binary, "dev", "--json")
-	cmd.Env = t.env
-	if t.process, err = start(cmd); err != nil {
+	if err := t.start(); err != nil {
 		return nil, err
 	}
 	if err := t.seed(); err != nil {
@@ -73,7 +68,24 @@ func (s *site) startTelapi(settings ...string) (*telapi, error) {
 	return t, nil
 }
 
-func (t *telapi) seed() error {
+// startAnother runs an instance with the same stores.
+func (t *telapi) startAnother(dir string) (*telapi, error) {
+	data, err := os.MkdirTemp(dir, "data")
+	if err != nil {
+		return nil, err
+	}
+	another := *t
+	another.env = append(slices.Clone(t.env), "DATA_DIR="+data)
+	return &another, another.start()
+}
+
+// start starts the process and sets its address.
+func (t *telapi) start() (err error) {
+	cmd := exec.Command(t.binary, "dev", "--json")
+	cmd.Env = t.env
+	if t.process, err = start(cmd); err != nil {
+		return err
+	}
 	var output struct{ URL string }
 	if err := json.Unmarshal([]byte(t.line), &output); err != nil {
 		return fmt.Errorf("first line %q: %w", t.line, err)
@@ -83,6 +95,10 @@ func (t *telapi) seed() error {
 		return err
 	}
 	t.addr = net.JoinHostPort("127.0.0.1", u.Port())
+	return nil
+}
+
+func (t *telapi) seed() error {
 	var team, endpoint, key struct{ ID, Key string }
 	if err := t.run(&team, "team", "create", "bench"); err != nil {
 		return err
@@ -90,10 +106,11 @@ func (t *telapi) seed() error {
 	if err := t.run(&endpoint, "endpoint", "create", "--team", team.ID, "--name", "bench", "--mode", "chat"); err != nil {
 		return err
 	}
-	if err := t.run(&key, "key", "create", "--team", team.ID, "--scope", "CREATE_CALL_TOKEN", "--scope", "READ_TEAM_APPS"); err != nil {
+	if err := t.run(&key, "key", "create", "--team", team.ID, "--scope", "CREATE_CALL_TOKEN", "--scope", "READ_TEAM_APPS",
+		"--scope", "READ_TEAM_USAGE", "--scope", "MANAGE_TEAM", "--scope", "MANAGE_PLATFORM"); err != nil {
 		return err
 	}
-	t.endpoint, t.key = endpoint.ID, key.Key
+	t.team, t.endpoint, t.key = team.ID, endpoint.ID, key.Key
 	for _, args := range [][]string{
 		{"limits", "set", "--tier", "api", "--max", "1000000000", "--window", "24h"},
 		{"limits", "set", "--tier", "auth", "--max", "1000000000", "--window", "24h"},

@@ -21,10 +21,11 @@ import (
 type site struct {
 	dir, binary  string
 	kv, database string // for output
-	redisURL     string // empty: the embedded store
+	redisURL     string // empty: the embedded store; several hosts for a cluster
 	postgresURL  string // empty: SQLite
-	redisProcess *process
 	stops        []func()
+
+	redisProcesses []*process
 }
 
 // openSite builds the service and starts Redis and PostgreSQL if they are
@@ -71,7 +72,7 @@ func (s *site) startRedis() error {
 	if err != nil {
 		return err
 	}
-	s.kv, s.redisURL, s.redisProcess = "Redis", "redis://127.0.0.1:"+port, p
+	s.kv, s.redisURL, s.redisProcesses = "Redis", "redis://127.0.0.1:"+port, []*process{p}
 	s.stops = append(s.stops, p.stop)
 	return nil
 }
@@ -85,10 +86,7 @@ func (s *site) redis() (rueidis.Client, error) {
 }
 
 func plainRedis(address string) (rueidis.Client, error) {
-	opts, err := rueidis.ParseURL(address)
-	if err != nil {
-		return nil, err
-	}
+	opts := storeOptions(address)
 	opts.DisableCache = true
 	return rueidis.NewClient(opts)
 }
