@@ -88,7 +88,7 @@ func (c *conn) serve(p []byte) (int, error) {
 				return c.passToServer(p, n, r, unframed)
 			}
 			if n == 0 {
-				extendDeadline(&c.readDeadline, c.fastPath.idleTimeout, c.Conn.SetReadDeadline)
+				extendDeadline(&c.readDeadline, time.Now(), c.fastPath.idleTimeout, c.Conn.SetReadDeadline)
 			} else if !begun {
 				begun = true
 				c.limitRead(c.fastPath.headerTimeout)
@@ -139,8 +139,9 @@ func (c *conn) respond(e *entry) error {
 	if !c.state.CompareAndSwap(idle, busy) {
 		return net.ErrClosed
 	}
-	extendDeadline(&c.writeDeadline, c.fastPath.writeTimeout, c.Conn.SetWriteDeadline)
-	err := c.send(e)
+	now := time.Now()
+	extendDeadline(&c.writeDeadline, now, c.fastPath.writeTimeout, c.Conn.SetWriteDeadline)
+	err := c.send(e, now)
 	if !c.state.CompareAndSwap(busy, idle) || c.fastPath.draining.Load() {
 		return net.ErrClosed
 	}
@@ -213,8 +214,7 @@ func (c *conn) replay(p []byte) int {
 
 // extendDeadline makes sure that the deadline is 1 to 1.25 times the limit from now.
 // The range avoids a system call for each request of a busy connection.
-func extendDeadline(current *deadline, limit time.Duration, set func(time.Time) error) {
-	now := time.Now()
+func extendDeadline(current *deadline, now time.Time, limit time.Duration, set func(time.Time) error) {
 	if left := time.Duration(current.Load() - now.UnixNano()); limit > 0 && (left < limit || left > limit+limit/4) {
 		next := now.Add(limit + limit/4)
 		current.Store(next.UnixNano())
@@ -286,8 +286,7 @@ type dateField struct {
 }
 
 // appendDate appends the value of Date and the end of the header.
-func (f *FastPath) appendDate(head []byte) []byte {
-	now := time.Now()
+func (f *FastPath) appendDate(head []byte, now time.Time) []byte {
 	date := f.date.Load()
 	if date == nil || date.second != now.Unix() {
 		date = &dateField{now.Unix(), append(now.UTC().AppendFormat(nil, http.TimeFormat), "\r\n\r\n"...)}
@@ -297,8 +296,8 @@ func (f *FastPath) appendDate(head []byte) []byte {
 }
 
 // send writes header and body with one system call, also with TLS.
-func (c *conn) send(e *entry) error {
-	c.head = c.fastPath.appendDate(append(c.head[:0], e.head...))
+func (c *conn) send(e *entry, now time.Time) error {
+	c.head = c.fastPath.appendDate(append(c.head[:0], e.head...), now)
 	if e.file != nil {
 		return c.sender.send(c.head, e.file, e.length)
 	}

@@ -166,12 +166,12 @@ func (x *exchange) finish() error {
 	_, err := io.Copy(io.Discard, uploadBody{x})
 	closeConn := err != nil || x.fastPath.draining.Load() || x.header.Get("Connection") == "close"
 	x.WriteHeader(http.StatusOK)
-	timeout := x.fastPath.writeTimeout
+	now, timeout := time.Now(), x.fastPath.writeTimeout
 	if !x.writeDeadline.IsZero() {
-		timeout = max(time.Until(x.writeDeadline), 1)
+		timeout = max(x.writeDeadline.Sub(now), 1)
 	}
-	extendDeadline(&x.conn.writeDeadline, timeout, x.Conn.SetWriteDeadline)
-	x.conn.head = x.fastPath.appendDate(x.appendHead(x.conn.head[:0], closeConn))
+	extendDeadline(&x.conn.writeDeadline, now, timeout, x.Conn.SetWriteDeadline)
+	x.conn.head = x.fastPath.appendDate(x.appendHead(x.conn.head[:0], closeConn), now)
 	if x.status != http.StatusNoContent {
 		x.conn.head = append(x.conn.head, x.body...)
 	}
