@@ -1,6 +1,7 @@
 // Command bench compares telapi with baselines: minimal servers that do the same
 // work without checks, and nginx. It runs both alternately and prints ratios.
 // Absolute figures depend on the machine; ratios are comparable between machines.
+// Scenario growth has no baseline: it compares telapi with itself at another size.
 package main
 
 import (
