@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -99,7 +100,8 @@ type Server struct {
 const writeTimeout = 60 * time.Second
 
 // maxLargeCallbacks is the number of large callbacks that are decoded and delivered
-// at a time. Decoded, a body needs a multiple of its length.
+// at a time. Decoded, a body needs a multiple of its length. With few CPUs it is lower:
+// one CPU is left for other requests, which would wait for milliseconds.
 const maxLargeCallbacks = 4
 
 // streamWriteTimeout bounds one write of a response that streams, of up to 32 KiB.
@@ -129,7 +131,7 @@ func New(deps Deps) *Server {
 		s.playgroundFiles = readFiles(deps.Playground.Files)
 		s.docsFiles = readFiles(deps.Playground.Docs)
 	}
-	s.largeCallbacks = make(chan struct{}, maxLargeCallbacks)
+	s.largeCallbacks = make(chan struct{}, min(maxLargeCallbacks, max(1, runtime.GOMAXPROCS(0)-1)))
 	s.feeds = newStreamLimit("playground_feeds", maxFeedsOfSubject, maxFeeds)
 	s.speechStreams = newStreamLimit("speech_streams", maxSpeechStreamsOfSubject, maxSpeechStreams)
 	s.scrapes = newStreamLimit("scrapes", maxScrapesOfClient, maxScrapes)

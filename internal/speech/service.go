@@ -61,7 +61,7 @@ type Service struct {
 	metrics      metrics
 	penalties    penalties
 	blobsRetryAt atomic.Int64  // when an unavailable media service is tried again, in Unix nanoseconds
-	encoders     chan struct{} // bounds concurrent encodings: more than there are CPUs only use memory
+	encoders     chan struct{} // bounds concurrent encodings, so that other requests need not wait for a CPU
 	memory       *semaphore.Weighted
 
 	flights singleflight.Group // shares one synthesis between identical requests
@@ -72,7 +72,7 @@ type Service struct {
 func NewService(deps Deps) *Service {
 	s := &Service{
 		Deps: deps, penalties: penalties{list: map[target]penalty{}}, tasks: background.NewGroup(),
-		encoders: make(chan struct{}, runtime.GOMAXPROCS(0)), memory: semaphore.NewWeighted(memoryBudget),
+		encoders: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1)), memory: semaphore.NewWeighted(memoryBudget),
 	}
 	s.metrics = newMetrics(deps.Registry, s.providerNames())
 	return s

@@ -144,17 +144,28 @@ func (Tone) Synthesize(_ context.Context, u speech.Utterance) (audio.Sound, erro
 		base += int(c)
 	}
 	length := int(toneRate * min(toneSeconds/u.Speed, maxToneSeconds/float64(max(1, u.Characters()))))
+	notes := make([][]int16, len(pentatonic)) // those of the text; a long text repeats them
 	sound := audio.Sound{Rate: toneRate}
 	for _, c := range u.Text {
 		if unicode.IsSpace(c) {
 			sound.Samples = append(sound.Samples, make([]int16, length)...)
 			continue
 		}
-		hz := 220 * math.Pow(2, float64(base%12+pentatonic[int(c)%len(pentatonic)])/12)
-		for i := range length {
-			swell := math.Sin(math.Pi * float64(i) / float64(length))
-			sound.Samples = append(sound.Samples, int16(9000*swell*math.Sin(2*math.Pi*hz*float64(i)/toneRate)))
+		n := int(c) % len(pentatonic)
+		if notes[n] == nil {
+			notes[n] = note(220*math.Pow(2, float64(base%12+pentatonic[n])/12), length)
 		}
+		sound.Samples = append(sound.Samples, notes[n]...)
 	}
 	return sound, nil
+}
+
+// note returns the samples of one note, which swells and fades.
+func note(hz float64, length int) []int16 {
+	samples := make([]int16, length)
+	for i := range samples {
+		swell := math.Sin(math.Pi * float64(i) / float64(length))
+		samples[i] = int16(9000 * swell * math.Sin(2*math.Pi*hz*float64(i)/toneRate))
+	}
+	return samples
 }
