@@ -35,6 +35,8 @@ const (
 type Feed struct {
 	Hub      *Hub                                 // nil without the demo
 	Observer func() (*callruntime.Runtime, error) // reads channels
+
+	reading sync.Mutex // of one page at a time, so that many feeds leave the CPUs to other requests
 }
 
 // Open returns the timeline of a session as JSON lines, in chunks. Past events come
@@ -47,8 +49,8 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 	if err != nil {
 		return nil, fmt.Errorf("open observer: %w", err)
 	}
-	entries := &source{sessionID: sessionID, list: observer.Entries, convert: entryEvent}
-	messages := &source{sessionID: sessionID, list: observer.History, convert: messageEvent}
+	entries := &source{reading: &f.reading, sessionID: sessionID, list: observer.Entries, convert: entryEvent}
+	messages := &source{reading: &f.reading, sessionID: sessionID, list: observer.History, convert: messageEvent}
 	if err := errors.Join(entries.fill(ctx), messages.fill(ctx)); err != nil {
 		return nil, fmt.Errorf("read channel: %w", err)
 	}
@@ -88,6 +90,7 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 
 // source reads the past events of a channel in pages.
 type source struct {
+	reading   *sync.Mutex
 	sessionID string
 	list      func(ctx context.Context, sessionID, from string, count int) ([]callruntime.Delivery, error) // nil: events are all there is
 	convert   func(callruntime.Delivery) Event
@@ -100,6 +103,8 @@ type source struct {
 
 // fill reads the next page.
 func (s *source) fill(ctx context.Context) error {
+	s.reading.Lock()
+	defer s.reading.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, feedReadTimeout)
 	defer cancel()
 	var page []callruntime.Delivery

@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,6 +105,7 @@ func TestFeedRepeatsSameLines(t *testing.T) {
 // stream is a channel with an entry at each of the given times.
 func stream(t *testing.T, times ...int64) *source {
 	return &source{
+		reading: new(sync.Mutex),
 		list: func(_ context.Context, _, from string, count int) (page []callruntime.Delivery, err error) {
 			if count > feedPage+1 {
 				t.Errorf("%d entries are read at once, want at most %d", count, feedPage+1)
@@ -115,6 +119,30 @@ func stream(t *testing.T, times ...int64) *source {
 		},
 		convert: func(d callruntime.Delivery) Event { return Event{At: d.Entry.At} },
 	}
+}
+
+// Feeds read their pages one after the other, so that many of them leave the CPUs to
+// other requests.
+func TestPagesOfFeedsAreReadOneAtATime(t *testing.T) {
+	var shared sync.Mutex
+	var active atomic.Int32
+	var feeds sync.WaitGroup
+	for range 8 {
+		feeds.Go(func() {
+			s := &source{reading: &shared, list: func(context.Context, string, string, int) ([]callruntime.Delivery, error) {
+				if n := active.Add(1); n > 1 {
+					t.Errorf("%d pages are read at the same time, want 1", n)
+				}
+				runtime.Gosched()
+				active.Add(-1)
+				return nil, nil
+			}}
+			for range 100 {
+				_ = s.fill(t.Context())
+			}
+		})
+	}
+	feeds.Wait()
 }
 
 func TestPastEventsAreReadInPages(t *testing.T) {
