@@ -53,7 +53,7 @@ local MAX_SEEN = 4096
 local SEEN_CHECK_INTERVAL = 256
 
 -- The history is read in pages of PAGE_BYTES, so that a reader that is slow needs little
--- memory, with PAGE_ITEMS messages per command.
+-- memory, with at most PAGE_ITEMS messages per command.
 local PAGE_BYTES, PAGE_ITEMS = 131072, 8
 
 -- The history is trimmed once per TRIM_INTERVAL messages, and whenever it is read.
@@ -541,9 +541,9 @@ end
 -- Returns the history from a message number up to an ID, as {ID, message, ID, message …}: a
 -- page of at most PAGE_BYTES and one message.
 local function readHistory(from, last)
-  local list, bytes = {}, 0
+  local list, bytes, count = {}, 0, 1
   repeat
-    local items = redis.call('XRANGE', OUT, from, last, 'COUNT', PAGE_ITEMS)
+    local items = redis.call('XRANGE', OUT, from, last, 'COUNT', count)
     for _, item in ipairs(items) do
       if bytes >= PAGE_BYTES then return list end
       list[#list + 1] = item[1]
@@ -551,7 +551,9 @@ local function readHistory(from, last)
       bytes = bytes + #item[2][2]
       from = toNumber(item[1]) + 1
     end
-  until #items < PAGE_ITEMS
+    if #items < count then return list end
+    count = math.min(PAGE_ITEMS, math.ceil((PAGE_BYTES - bytes) * #list / 2 / bytes)) -- by the average length so far
+  until count < 1
   return list
 end
 
