@@ -3,9 +3,20 @@
 package hostile
 
 import (
+	"flag"
+	"os"
 	"testing"
 
 	"telapi/test/servers"
 )
 
-func TestMain(m *testing.M) { servers.Main(m) }
+// latency fails the tests if a bystander waits too long during an attack. It needs
+// root, and a machine that does nothing else.
+var latency = flag.Bool("latency", false, "limit the time that a bystander waits during an attack")
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == bystanderArg {
+		os.Exit(runBystander(os.Stdin, os.Stdout))
+	}
+	servers.Main(m)
+}

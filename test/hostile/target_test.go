@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/rueidis"
@@ -24,6 +25,9 @@ const (
 	maxDuring = 250
 	maxAfter  = 100
 )
+
+// maxRatio is how many times longer than without an attack a bystander may wait.
+const maxRatio = 10
 
 // target is the built binary with default limits, on Redis and PostgreSQL, with a
 // tenant.
@@ -89,20 +93,26 @@ type growth struct{ log, redis, database int }
 
 // attack runs an attack and fails the test if the instance needs too much memory, if
 // log or stores grow too much, or if a client that is not involved is not served. It
-// prints how long that client waits: a machine's speed must not fail the test.
+// prints how long that client waits: a machine's speed must not fail the test, except
+// with -latency.
 func (a *target) attack(allowed growth, attack func()) {
 	a.Helper()
-	b := bystander{target: a, browser: a.connect()}
-	idle := b.sample(40)
+	b := a.startBystander()
+	idleSamples := 100
+	if *latency {
+		idleSamples = 1000
+		b.prioritize()
+	}
+	started := time.Now()
+	b.wait(idleSamples)
 	before := a.measure()
-	var during string
-	done, sampled := make(chan struct{}), make(chan struct{})
-	go func() { defer close(sampled); during = b.sampleUntil(done) }()
+	attacked := time.Now()
 	attack()
-	close(done)
-	<-sampled
+	ended := time.Now()
+	b.wait(1)
+	b.stop()
 	after := a.measure()
-	a.Logf("bystander, idle: %s; during the attack: %s", idle, during)
+	a.report(b.between(started, attacked), b.between(attacked, ended))
 	for what, grown := range map[string][2]int{
 		"log":      {after.log - before.log, allowed.log},
 		"Redis":    {after.redis - before.redis, allowed.redis},
@@ -121,22 +131,41 @@ func (a *target) attack(allowed growth, attack func()) {
 	a.Logf("memory: peak %d MB, now %d MB", peak, a.memory("VmRSS"))
 }
 
+// report prints how long a bystander waited, compared with an idle server.
+func (a *target) report(idle, during percentiles) {
+	a.Helper()
+	a.Logf("bystander, idle: %s; during the attack: %s", idle, during)
+	if !*latency {
+		return
+	}
+	if during.health > maxRatio*idle.health || during.ack > maxRatio*idle.ack {
+		a.Errorf("a bystander waited more than %d times as long as without the attack", maxRatio)
+	}
+}
+
 // measure returns the sizes of the log and the stores.
 func (a *target) measure() growth {
 	a.Helper()
 	g := growth{log: len(a.Stderr.String())}
-	info, err := a.redis.Do(a.Context(), a.redis.B().Info().Section("memory").Build()).ToString()
-	if err != nil {
-		a.Fatal(err)
-	}
-	_, peak, _ := strings.Cut(info, "used_memory_peak:")
-	if _, err := fmt.Sscan(peak, &g.redis); err != nil {
-		a.Fatalf("read used_memory_peak: %v", err)
-	}
+	g.redis = a.redisInfo("used_memory_peak")
 	if err := a.database.QueryRow(a.Context(), "SELECT pg_database_size(current_database())").Scan(&g.database); err != nil {
 		a.Fatal(err)
 	}
 	return g
+}
+
+// redisInfo returns a number of the INFO command.
+func (a *target) redisInfo(name string) (n int) {
+	a.Helper()
+	info, err := a.redis.Do(a.Context(), a.redis.B().Info().Build()).ToString()
+	if err != nil {
+		a.Fatal(err)
+	}
+	_, value, _ := strings.Cut(info, "\n"+name+":")
+	if _, err := fmt.Sscan(value, &n); err != nil {
+		a.Fatalf("read %s: %v", name, err)
+	}
+	return n
 }
 
 // memory returns a field of /proc/PID/status in MB, such as VmRSS or VmHWM, which is
