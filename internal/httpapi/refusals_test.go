@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -44,6 +45,20 @@ func TestRepeatedRefusalsAreLoggedAsACount(t *testing.T) {
 		}
 		time.Sleep(refusalWindow)
 	})
+}
+
+// A client that disconnects, or resets its streams, causes no server error.
+func TestRequestsOfDisconnectedClientsAreLoggedAsACount(t *testing.T) {
+	s, log := newTestServer(func(_ *exchange, r *http.Request) error { return r.Context().Err() })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 3 * loggedRefusals {
+		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try", nil).WithContext(ctx))
+	}
+	s.refusals.flush()
+	if want := fmt.Sprintf("CLIENT_CLOSED=%d", 2*loggedRefusals); !strings.Contains(log.String(), want) {
+		t.Errorf("log has no line with %s:\n%s", want, log)
+	}
 }
 
 func TestServerErrorsAreAlwaysLogged(t *testing.T) {

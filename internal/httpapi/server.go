@@ -150,6 +150,7 @@ func New(deps Deps) *Server {
 			MaxReadFrameSize:              16 << 10, // memory for a frame is allocated before its payload arrives
 			MaxReceiveBufferPerStream:     64 << 10, // of data that no handler has read yet
 			MaxReceiveBufferPerConnection: 256 << 10,
+			WriteByteTimeout:              streamWriteTimeout, // up to 10,000 replies to pings and settings wait for a client that does not read
 		},
 		MaxHeaderBytes: 32 << 10,
 		ErrorLog:       slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
@@ -230,8 +231,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func isProbe(r *http.Request) bool { return r.URL.Path == "/health" || r.URL.Path == "/metrics" }
 
 // statusClientClosed is recorded when the client disconnects before it gets its
-// response. It is never sent.
-const statusClientClosed = 499
+// response. It is never sent. Such requests are counted as codeClientClosed in the log.
+const (
+	statusClientClosed            = 499
+	codeClientClosed   fault.Code = "CLIENT_CLOSED"
+)
 
 type httpMetrics struct {
 	requests *prometheus.CounterVec
@@ -255,8 +259,12 @@ func newHTTPMetrics(registry prometheus.Registerer) httpMetrics {
 }
 
 func (s *Server) observe(x *exchange, span trace.Span, elapsed time.Duration) {
-	if x.Err != nil && errors.Is(x.Err, context.Canceled) && x.Request.Context().Err() != nil {
-		x.Status = statusClientClosed
+	var code fault.Code // of a request that was refused or cut
+	if x.Err != nil {
+		code = x.Err.Code
+		if errors.Is(x.Err, context.Canceled) && x.Request.Context().Err() != nil {
+			x.Status, code = statusClientClosed, codeClientClosed
+		}
 	}
 	method, pattern, level := httpserve.Method(x.Request), "unmatched", slog.LevelInfo
 	if x.route != nil {
@@ -284,7 +292,7 @@ func (s *Server) observe(x *exchange, span trace.Span, elapsed time.Duration) {
 	}
 	span.End()
 
-	if x.Err != nil && x.Err.Code != fault.Internal && !s.refusals.admit(x.client, x.Err.Code) {
+	if code != "" && code != fault.Internal && !s.refusals.admit(x.client, code) {
 		return
 	}
 	var attrs []slog.Attr
