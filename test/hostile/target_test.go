@@ -45,6 +45,12 @@ type target struct {
 // startTarget starts a target. Another instance creates the tenant.
 func startTarget(t *testing.T, env boot.Env) *target {
 	t.Helper()
+	return startTargetWith(t, env, func(env boot.Env) (*boot.Instance, *boot.Process) { return boot.Serve(t, env) })
+}
+
+// startTargetWith is startTarget with another way to start the binary.
+func startTargetWith(t *testing.T, env boot.Env, serve func(boot.Env) (*boot.Instance, *boot.Process)) *target {
+	t.Helper()
 	stores, _ := boot.RealStores(t)
 	admin := boot.Start(t, stores)
 	env = boot.Merge(stores, env)
@@ -53,7 +59,7 @@ func startTarget(t *testing.T, env boot.Env) *target {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = database.Close(context.Background()) })
-	instance, process := boot.Serve(t, env)
+	instance, process := serve(env)
 	return &target{t, process, instance, admin, boot.NewTenant(t, admin, "tenant"), env, talk.StoreClient(t, env), database}
 }
 
@@ -236,7 +242,8 @@ func (a *target) startRuntime() {
 // dial opens a connection that is closed when the test ends.
 func (a *target) dial() net.Conn {
 	a.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(a.instance.URL, "http://"))
+	_, address, _ := strings.Cut(a.instance.URL, "://")
+	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		a.Fatal(err)
 	}
