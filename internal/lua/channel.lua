@@ -62,6 +62,8 @@ local TRIM_INTERVAL = 128
 local MAX_MESSAGE = 65536 -- bytes of a message to the browser, and of an entry of a runtime
 local MAX_BATCH = 64      -- messages in one call
 
+local OFFER_INTERVAL = 60000 -- ms between two offers of an unclaimed session
+
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000) -- Unix ms
 
@@ -99,7 +101,6 @@ local QUEUE_FORMAT = '%s %s %s'
 -- MARKER: the fast version, X_fast.lua, goes before this line.
 
 local TOUCH_INTERVAL = 60000    -- ms between two extensions of the TTLs of all nine keys, which is expensive
-local OFFER_INTERVAL = 60000    -- ms between two offers of an unclaimed session
 local DIGEST_LENGTH  = 64       -- of a credential, in hex
 local RETENTION      = 3600000  -- ms after its deadline for which a credential is kept, to answer repeated callbacks
 local FORGET_BATCH   = 8        -- fields of work deleted per call; more than a call adds, so that work does not grow
@@ -108,6 +109,7 @@ local CLOCK_ERROR    = 100      -- ms by which two callers' estimates of the sto
 local CANCELLED_BYTES = 512     -- length of the list of the connections that were cancelled last
 local CANCELLED_MS   = 60000    -- ms for which it is kept without a channel
 local NO_MESSAGE     = '0-0'    -- before the first message
+local NO_MEMBER      = '-9223372036854775808' -- of a set of message IDs that is empty
 
 -- Checks of arguments, which may be missing. isObject checks only size and outer braces:
 -- scripts do not parse JSON.
@@ -177,18 +179,19 @@ local function readQueue()
   head, tail, parked = tonumber(h or 1), tonumber(t or 0), tonumber(p or 0)
 end
 
--- Writes flow and inLast, and queue if it was read.
-local function save()
+-- Writes flow and inLast, queue if it was read, and the fields in the arguments: name,
+-- value, name, value …
+local function save(...)
   local limits = string.format('%d %d %d %d', committed, committedBytes, maxEntries, maxBytes)
   local flow = string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, bytes, limits)
   if head then
-    redis.call('HSET', META, 'flow', flow, 'inLast', channel.inLast, 'queue', string.format(QUEUE_FORMAT, head, tail, parked))
+    redis.call('HSET', META, 'flow', flow, 'inLast', channel.inLast, 'queue', string.format(QUEUE_FORMAT, head, tail, parked), ...)
   else
-    redis.call('HSET', META, 'flow', flow, 'inLast', channel.inLast)
+    redis.call('HSET', META, 'flow', flow, 'inLast', channel.inLast, ...)
   end
 end
 
--- Adds an entry to the runtime stream. saveAndNotify must follow.
+-- Adds an entry to the runtime stream. save and notify must follow.
 local function addEntry(entry)
   entries, bytes = entries + 1, bytes + #entry
   newestEntry = newID(entries)
@@ -208,7 +211,7 @@ end
 -- true if save must follow. Needs owner and ownerUntil.
 local function keepAlive()
   if now < touchAt then return false end
-  readFields('idleMs', 'keepMs')
+  if not channel.idleMs then readFields('idleMs', 'keepMs') end
   local idle = toNumber(channel.idleMs)
   touchAt, idleAt = now + math.min(TOUCH_INTERVAL, math.floor(idle / 10)), now + idle
   if channel.owner ~= '' then touchAt = math.min(touchAt, toNumber(channel.ownerUntil)) end
@@ -216,20 +219,23 @@ local function keepAlive()
   return true
 end
 
--- Saves flow and queue after a change of the stream or of work items. Notifies the
--- runtime of the newest entry, if there is one, and of the time until the next work item
--- times out.
-local function saveAndNotify()
-  keepAlive()
-  save()
+-- Notifies the runtime of the newest entry, if there is one, and of the time until the
+-- next work item times out.
+local function notify()
   local wait = dueAt < NEVER and string.format('%d', dueAt - now) or ''
   redis.call('PUBLISH', PREFIX .. 'up', newestEntry and 'E' .. newestEntry .. ' ' .. wait or 'D' .. wait)
 end
 
+-- Saves flow and queue after a change of the stream or of work items.
+local function saveAndNotify()
+  keepAlive()
+  save()
+  notify()
+end
+
 local function endChannel(reason)
   touchAt, idleAt = NEVER, NEVER
-  save()
-  redis.call('HSET', META, 'state', 'ended', 'endReason', reason, 'owner', '')
+  save('state', 'ended', 'endReason', reason, 'owner', '')
   channel.state, channel.owner = 'ended', ''
   redis.call('PUBLISH', PREFIX .. 'down', 'X' .. reason)
   expireIn(redis.call('HGET', META, 'keepMs'))
@@ -373,8 +379,8 @@ local function formatEntry(kind, member, value)
   return string.format('{"kind":"%s","channelId":"%s","at":%d,"%s":"%s"}', kind, string.match(META, '{(.+)}'), now, member, value)
 end
 
--- Creates the keys of a channel that do not exist. The members are never looked up. A
--- stream keeps existing when it becomes empty.
+-- Creates the keys of a channel that do not exist. The members are never looked up. A set
+-- of integers needs half the memory. A stream keeps existing when it becomes empty.
 local function createKeys()
   for _, stream in ipairs({ IN, OUT }) do
     if redis.call('EXISTS', stream) == 0 then
@@ -382,7 +388,7 @@ local function createKeys()
       redis.call('XDEL', stream, '0-1')
     end
   end
-  for _, set in ipairs({ SEEN, SENT, SEEN_BEFORE, SENT_BEFORE }) do redis.call('SADD', set, '') end
+  for _, set in ipairs({ SEEN, SENT, SEEN_BEFORE, SENT_BEFORE }) do redis.call('SADD', set, NO_MEMBER) end
   redis.call('HSET', WORK, '', '')
   redis.call('ZADD', FORGET, NEVER, '')
 end
@@ -435,23 +441,23 @@ local function loadChannel(...)
 end
 
 -- Starts a new epoch of the channel with the 13 arguments that start at ARGV[first], in
--- the order of claim.lua.
+-- the order of claim.lua. keepAlive and save must follow.
 local function openChannel(first)
   local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'historyMessages', 'historyMs' }
   local fields = { 'idleMs', ARGV[first + 11], 'keepMs', ARGV[first + 12], 'openedAt', now, 'state', 'open' }
   for i, name in ipairs(names) do
     channel[name] = ARGV[first + i - 1]
-    fields[#fields + 1] = name
-    fields[#fields + 1] = channel[name]
+    if channel[name] ~= '' then
+      fields[#fields + 1] = name
+      fields[#fields + 1] = channel[name]
+    end
   end
   redis.call('HSET', META, unpack(fields))
-  channel.state, channel.owner = 'open', ''
+  channel.state, channel.owner, channel.idleMs, channel.keepMs = 'open', '', ARGV[first + 11], ARGV[first + 12]
   createKeys()
   channel.inLast = '0-0'
   entries, bytes, committed, committedBytes = 0, 0, 0, 0
   maxEntries, maxBytes, dueAt, touchAt = tonumber(ARGV[first + 9]), tonumber(ARGV[first + 10]), NEVER, 0
-  keepAlive()
-  save()
 end
 
 -- Returns the number of a stream ID, or nil if it is invalid.

@@ -17,20 +17,16 @@
 -- Atomic so that only one of two connections owns the session, and so that no message is
 -- missing between the history that is read and the messages that are published later. Of
 -- two connections the one that was requested later wins, even if the other arrives later.
-loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'cancelled', 'held', 'claimToken')
+loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt',
+  'outLast', 'cancelled', 'held', 'claimToken', 'idleMs', 'keepMs')
 if string.find(' ' .. channel.cancelled .. ' ', ' ' .. ARGV[1] .. ' ', 1, true) then return redis.error_reply('LATE the connection was cancelled') end
 local refusal = connectionRefusal(ARGV[1], ARGV[2], ARGV[3], ARGV[12], ARGV[13])
 if refusal then return { refusal } end
 if isOutdated(ARGV[4], channel.requestedAt) then return redis.error_reply('LATE a newer connection owns the session') end
-if channel.state == '' then openChannel(11) end
+local isNew = channel.state == ''
+if isNew then openChannel(11) end
 if channel.owner ~= '' and channel.owner ~= ARGV[1] then redis.call('PUBLISH', PREFIX .. 'down', 'R' .. ARGV[1]) end
 local number, requestedAt = toNumber(channel.connections) + 1, ARGV[4] == '' and now or math.min(now, ARGV[4])
-setField('owner', ARGV[1])
-setField('ownerUntil', now + ARGV[5])
-redis.call('HSET', META, 'leasedTo', ARGV[1], 'connections', number, 'requestedAt', requestedAt, 'offer', ARGV[10])
-touchAt = 0 -- the lease may end earlier than the one before
-keepAlive()
-save()
 
 local recovered, missed, event = 0, {}, ARGV[9]
 if ARGV[6] == '1' then
@@ -40,10 +36,17 @@ if ARGV[6] == '1' then
   else
     event = string.sub(event, 1, -2) .. ',"recovered":false}'
   end
-elseif number == 1 then
+elseif number == 1 and not isNew then
   trimHistory()
   missed = readHistory(1, channel.held == '' and '+' or channel.held)
 end
-addSessionEvent(event)
+
+local hasSpace = backlog() < 2 -- as in addSessionEvent
+if hasSpace then addEntry(event) end
+channel.owner, channel.ownerUntil = ARGV[1], now + ARGV[5]
+touchAt = 0 -- the lease may end earlier than the one before
+keepAlive()
+save('owner', ARGV[1], 'ownerUntil', channel.ownerUntil, 'leasedTo', ARGV[1], 'connections', number, 'requestedAt', requestedAt, 'offer', ARGV[10])
+if hasSpace then notify() end
 return { 'attached', tostring(number), channel.epoch, newestVisible(), lastEntryID(), takeOffer(), channel.chatOff == '' and 1 or 0,
   recovered, missed }

@@ -1,9 +1,12 @@
 -- The fast version of frame.lua for the common case: frames of the session's owner, on a
--- claimed channel with text chat on, without backpressure and without expired deadlines.
+-- channel that is claimed or was offered, with text chat on, without backpressure and
+-- without expired deadlines.
 -- It returns what frame.lua would. In any other case it changes nothing and frame.lua runs.
 do
-  local owner, chatOff, claimUntil, newestEntry, flow = unpack(redis.call('HMGET', META, 'owner', 'chatOff', 'claimUntil', 'inLast', 'flow'))
-  if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and now < tonumber(claimUntil or 0) and not string.find(ARGV[4], '[^c-]') then
+  local owner, chatOff, claimUntil, offeredAt, newestEntry, flow =
+    unpack(redis.call('HMGET', META, 'owner', 'chatOff', 'claimUntil', 'offeredAt', 'inLast', 'flow'))
+  local needsNoOffer = now < (tonumber(claimUntil) or 0) or now - (tonumber(offeredAt) or 0) < OFFER_INTERVAL
+  if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and needsNoOffer and not string.find(ARGV[4], '[^c-]') then
     local touchAt, dueAt, idleAt, entries, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
     local isNewest = string.match(newestEntry or '', '^%d+') == entries
     entries, bytes, dueAt = tonumber(entries), tonumber(bytes), tonumber(dueAt)

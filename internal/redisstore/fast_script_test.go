@@ -13,6 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
@@ -52,6 +53,29 @@ func TestFastScriptsMatchFullScripts(t *testing.T) {
 			}
 			t.Logf("calls: %v, fallbacks to the full scripts: %v", calls, fallbacks)
 		})
+	}
+}
+
+// TestFastFrameScriptAcceptsFramesBeforeClaim covers the frames that a browser sends
+// until a runtime has claimed its session.
+func TestFastFrameScriptAcceptsFramesBeforeClaim(t *testing.T) {
+	t.Parallel()
+	engine := startEmbeddedScripts(t)
+	exec := func(script string, args ...string) []rueidis.RedisMessage {
+		t.Helper()
+		reply, err := rueidis.NewLuaScript(script).Exec(t.Context(), engine.client, kv.ChannelKeys("channel"), append(args, "")).ToArray()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	connect := []string{"connection", "", "", "", "60000", "", "", "", `{"kind":"session"}`, "{}", firstEpoch, "team", "endpoint", "chat", "", "", "{}"}
+	attached := exec(lua.Channel("connect"), append(connect, kv.LimitArgs(wire.DefaultChannelLimits())...)...)
+	lastEntry, _ := attached[4].ToString()
+	fastOnly := strings.Replace(lua.Channel("frame"), lua.FastMarker, "do return redis.error_reply('ERR the fast version did not handle it') end\n", 1)
+	outcomes := exec(fastOnly, "connection", "1", lastEntry, "c", "id", `{"kind":"frame"}`)
+	if outcome, _ := outcomes[1].ToString(); outcome != "appended" {
+		t.Errorf("outcome is %q, want appended", outcome)
 	}
 }
 
