@@ -122,14 +122,15 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	teams := team.NewCatalog(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.telemetry.Registry)
 	limiter := ratelimit.NewLimiter(kv, limits.Limits, a.telemetry.Registry)
-	a.onClose(func() { authenticator.Close(); teams.Close(); limiter.Close() }) // before the stores
+	endpointCache := endpoint.NewCache()
+	a.onClose(func() { authenticator.Close(); teams.Close(); endpointCache.Close(); limiter.Close() }) // before the stores
 	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: connectionLimits(cfg)}
 	deployment := endpoint.Deployment{Version: opts.Version, Features: features}
 	capabilities, err := deployment.Capabilities()
 	if err != nil {
 		return nil, err
 	}
-	endpoints := &endpoint.Service{Store: db, Announce: kv, Deployment: deployment, Now: time.Now}
+	endpoints := &endpoint.Service{Store: db, Cache: endpointCache, Announce: kv, Deployment: deployment, Now: time.Now}
 
 	iceServers, err := cfg.ICEServerList()
 	if err != nil {
@@ -234,7 +235,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		connections.Run,
 		kv.PublishScriptVersion,
 		func(ctx context.Context) { releaseMemory(ctx, releaseInterval) },
-		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, teams, limits, sweeper) },
+		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, teams, endpointCache, limits, sweeper) },
 	)
 	if a.demo != nil {
 		a.jobs = append(a.jobs, a.runDemo)

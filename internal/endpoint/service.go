@@ -60,9 +60,15 @@ const TopicPrefix = "endpoint:"
 // and Delete need Announce and Now.
 type Service struct {
 	Store      Store
+	Cache      *cache.Cache[Endpoint] // used by Get; nil: it reads the store each time
 	Announce   cache.Announcer
 	Deployment Deployment
 	Now        func() time.Time
+}
+
+// NewCache returns a cache for Get. It needs the announcements of all instances.
+func NewCache() *cache.Cache[Endpoint] {
+	return cache.New[Endpoint](TopicPrefix, cache.Size, cache.TTL)
 }
 
 // Create stores a new endpoint with a new ID.
@@ -133,17 +139,27 @@ func (s *Service) entry(ctx context.Context, action audit.Action, e Endpoint, de
 	return audit.New(ctx, s.Now(), action, TopicPrefix+e.ID, e.TeamID, details)
 }
 
+// announce announces a change. In this process it takes effect before announce
+// returns.
 func (s *Service) announce(ctx context.Context, id string) error {
+	if s.Cache != nil {
+		s.Cache.Message(TopicPrefix + id)
+	}
 	if err := s.Announce.Announce(ctx, TopicPrefix+id); err != nil {
-		return fmt.Errorf("the change is saved, but announcing it failed: %w", err)
+		return fmt.Errorf("the change is saved, but announcing it failed: running instances may use the old values for up to %s: %w", cache.TTL, err)
 	}
 	return nil
 }
 
 // Get returns a team's endpoint. An endpoint of another team is not found: a
-// team cannot learn which IDs others have.
-func (s *Service) Get(ctx context.Context, teamID, id string) (Endpoint, error) {
-	e, err := s.Store.Endpoint(ctx, id)
+// team cannot learn which IDs others have. The caller must not change what the
+// endpoint refers to.
+func (s *Service) Get(ctx context.Context, teamID, id string) (e Endpoint, err error) {
+	if s.Cache != nil {
+		e, err = s.Cache.Get(ctx, id, func(ctx context.Context) (Endpoint, error) { return s.Store.Endpoint(ctx, id) })
+	} else {
+		e, err = s.Store.Endpoint(ctx, id)
+	}
 	if fault.Is(err, fault.NotFound) || err == nil && e.TeamID != teamID {
 		return Endpoint{}, fault.New(fault.NotFound, "Endpoint not found.")
 	}

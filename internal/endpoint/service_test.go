@@ -153,3 +153,41 @@ func TestUpdateChangesOnlyGivenFields(t *testing.T) {
 		t.Errorf("list of all teams: %v (error %v), want two endpoints in order of ID", all, err)
 	}
 }
+
+func TestCachedEndpointFollowsChanges(t *testing.T) {
+	s := newService(t, 0)
+	s.Cache = endpoint.NewCache()
+	t.Cleanup(s.Cache.Close)
+	s.Cache.Up()
+	id := create(t, s, "ours", "new").ID
+	rename := func(service *endpoint.Service, name string) {
+		t.Helper()
+		if _, err := service.Update(t.Context(), id, func(e *endpoint.Endpoint) error { e.Name = name; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(when, name string) {
+		t.Helper()
+		if e, err := s.Get(t.Context(), "ours", id); err != nil || e.Name != name {
+			t.Errorf("%s: name %q, %v, want %q", when, e.Name, err, name)
+		}
+	}
+	want("at first", "new")
+	rename(s, "first")
+	want("after a change in this process", "first")
+	other := *s
+	other.Cache = nil
+	rename(&other, "second")
+	want("before the announcement of another process", "first")
+	s.Cache.Message(endpoint.TopicPrefix + id)
+	want("after it", "second")
+	if _, err := s.Get(t.Context(), "theirs", id); !fault.Is(err, fault.NotFound) {
+		t.Errorf("cached endpoint of another team: %v, want %s", err, fault.NotFound)
+	}
+	if err := s.Delete(t.Context(), id, func(endpoint.Endpoint) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
+		t.Errorf("after its deletion: %v, want %s", err, fault.NotFound)
+	}
+}
