@@ -137,9 +137,9 @@ func (s *Server) limitHandshakes(x *exchange, r *http.Request, upgrade bool) err
 			return err
 		}
 	}
-	id, invalid := s.deps.Sessions.SessionID(callToken(r))
-	if invalid != nil {
-		return nil //nolint:nilerr // admitSocket rejects and counts it
+	id := s.callToken(x, r).SessionID()
+	if id == "" {
+		return nil // admitSocket rejects and counts it
 	}
 	perMinute := int64(s.deps.Channels.Limits().HandshakesPerMinute)
 	if upgrade {
@@ -155,7 +155,7 @@ func (s *Server) limitHandshakes(x *exchange, r *http.Request, upgrade bool) err
 // tier: guessing leads to 429, valid tokens are not affected.
 func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.SessionInfo, err error) {
 	origin := r.Header.Get("Origin")
-	ses, ep, failure := s.deps.Sessions.Verify(r.Context(), callToken(r))
+	ses, ep, failure := s.deps.Sessions.Verify(r.Context(), s.callToken(x, r))
 	if failure == nil && !s.originAllowed(r, origin, ep.Origins) {
 		failure = fault.New(fault.OriginNotAllowed, "This endpoint does not allow sockets from pages of this origin.")
 	} else {
@@ -182,9 +182,18 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 	}, s.checkAvailable()
 }
 
-// callToken returns the token from the subprotocol, the only header that a browser
+// callToken returns the token of a handshake. It verifies the signature once.
+func (s *Server) callToken(x *exchange, r *http.Request) session.CallToken {
+	if x.token == nil {
+		token := s.deps.Sessions.Parse(rawCallToken(r))
+		x.token = &token
+	}
+	return *x.token
+}
+
+// rawCallToken returns the token from the subprotocol, the only header that a browser
 // can set, or else from the Authorization header or the query.
-func callToken(r *http.Request) string {
+func rawCallToken(r *http.Request) string {
 	for _, p := range websocket.Subprotocols(r) {
 		if token, ok := strings.CutPrefix(p, tokenPrefix); ok {
 			return token

@@ -44,7 +44,7 @@ func (s *Server) forwards(r *http.Request) bool {
 func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	id := ""
 	if r.URL.Path == session.SocketPath {
-		id, _ = s.deps.Sessions.SessionID(callToken(r)) // the instance rejects an invalid token
+		id = s.deps.Sessions.Parse(rawCallToken(r)).SessionID() // the instance rejects an invalid token
 	}
 	s.deps.Instances.Forward(w, r, id, func(err error) {
 		x := httpserve.Response{ResponseWriter: w, Request: r, RequestID: httpserve.NewRequestID(r.Header)}

@@ -186,8 +186,9 @@ type exchange struct {
 	route     *Route          // nil: no route matches
 	client    netip.Addr
 	principal auth.Principal
-	reserved  int64 // bytes of the budget for bodies
-	cut       bool  // the body is incomplete and no more of it is expected
+	token     *session.CallToken // of a handshake; see Server.callToken
+	reserved  int64              // bytes of the budget for bodies
+	cut       bool               // the body is incomplete and no more of it is expected
 }
 
 // ServeHTTP assigns the request ID, routes the request, and records the outcome
@@ -208,7 +209,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.Set("Connection", "close") // the next request belongs on another instance
 	}
 
-	x.ctx = s.continueTrace(httpserve.WithRequestID(r.Context(), x.RequestID), r)
+	x.ctx = s.continueTrace(httpserve.WithRequestID(r.Context(), x.RequestID), x, r)
 	span := trace.SpanFromContext(x.ctx) // not recorded
 	if !isProbe(r) {
 		x.ctx, span = s.tracer.Start(x.ctx, r.Method, trace.WithSpanKind(trace.SpanKindServer))

@@ -141,12 +141,12 @@ func digest(token string) string {
 // name the same trace, the span of traceparent is the parent. A browser cannot send
 // the header with a handshake, so its socket continues the trace of the request that
 // created the session.
-func (s *Server) continueTrace(ctx context.Context, r *http.Request) context.Context {
+func (s *Server) continueTrace(ctx context.Context, x *exchange, r *http.Request) context.Context {
 	switch {
 	case r.Header["Traceparent"] != nil:
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
 	case r.URL.Path == session.SocketPath && s.deps.Sessions != nil:
-		ctx = tracing.WithParent(ctx, s.deps.Sessions.Traceparent(callToken(r)))
+		ctx = tracing.WithParent(ctx, s.callToken(x, r).Traceparent())
 	}
 	if r.URL.RawQuery == "" || !strings.HasPrefix(r.URL.Path, wire.WebhooksPath) {
 		return ctx

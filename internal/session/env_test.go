@@ -111,7 +111,7 @@ func (e *env) issue(t *testing.T, body string, idempotencyKeys ...string) sessio
 
 // redeem verifies and redeems a token, as the handshake of a socket does.
 func (e *env) redeem(ctx context.Context, token string) (session.Session, error) {
-	s, _, err := e.service.Verify(ctx, token)
+	s, _, err := e.service.Verify(ctx, e.service.Parse(token))
 	if err != nil {
 		return session.Session{}, err
 	}

@@ -92,12 +92,43 @@ func errInvalidToken(cause error) error {
 		WithCause(fmt.Errorf("verify call token: %w", cause))
 }
 
+// CallToken is a parsed call token, which may be invalid.
+type CallToken struct {
+	claims claims
+	err    error
+}
+
+// Parse checks the signature and the claims of a call token, without a look into the
+// database.
+func (s *Service) Parse(token string) CallToken {
+	tokenClaims, err := s.Tokens.verify(token)
+	return CallToken{tokenClaims, err}
+}
+
+// SessionID returns the session of a well-signed token, or an empty string.
+func (t CallToken) SessionID() string {
+	if t.err != nil {
+		return ""
+	}
+	return t.claims.Subject
+}
+
+// Traceparent returns the span of the request that created the session of a
+// well-signed token, or an empty string.
+func (t CallToken) Traceparent() string {
+	if t.err != nil {
+		return ""
+	}
+	_, traceparent, _ := strings.Cut(t.claims.ID, ".")
+	return traceparent
+}
+
 // Verify returns the session and endpoint of a call token without changing
 // anything. It fails with fault.Unauthorized if the token is invalid or its session
 // is unknown, with fault.SessionEnded if its session has ended or expired, and with
 // fault.WebRTCDisabled if its mode is disabled. Sessions of an endpoint that was
 // disabled later stay valid.
-func (s *Service) Verify(ctx context.Context, token string) (Session, endpoint.Endpoint, error) {
+func (s *Service) Verify(ctx context.Context, token CallToken) (Session, endpoint.Endpoint, error) {
 	session, err := s.verify(ctx, token)
 	if err != nil {
 		return Session{}, endpoint.Endpoint{}, err
@@ -112,30 +143,12 @@ func (s *Service) Verify(ctx context.Context, token string) (Session, endpoint.E
 	return session, e, nil
 }
 
-// SessionID returns the session of a well-signed call token, without a look into
-// the database. It does not count others: Verify does.
-func (s *Service) SessionID(token string) (string, error) {
-	tokenClaims, err := s.Tokens.verify(token)
-	return tokenClaims.Subject, err
-}
-
-// Traceparent returns the span of the request that created the session of a
-// well-signed call token, or an empty string.
-func (s *Service) Traceparent(token string) string {
-	tokenClaims, err := s.Tokens.verify(token)
-	if err != nil {
-		return ""
+func (s *Service) verify(ctx context.Context, token CallToken) (Session, error) {
+	if token.err != nil {
+		s.Failures.Count(auth.CallToken, token.err)
+		return Session{}, token.err
 	}
-	_, traceparent, _ := strings.Cut(tokenClaims.ID, ".")
-	return traceparent
-}
-
-func (s *Service) verify(ctx context.Context, token string) (Session, error) {
-	tokenClaims, err := s.Tokens.verify(token)
-	if err != nil {
-		s.Failures.Count(auth.CallToken, err)
-		return Session{}, err
-	}
+	tokenClaims := token.claims
 	session, err := s.Store.Session(ctx, tokenClaims.Subject)
 	expired := !s.Now().Before(tokenClaims.ExpiresAt.Time)
 	switch state := session.State(s.Now(), false); {

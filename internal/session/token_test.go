@@ -24,7 +24,7 @@ func TestTokenIsValidUntilDeadline(t *testing.T) {
 	unredeemed := e.issue(t, `{"endpointId":"ep","ttlSeconds":60,"maxSessionSeconds":600}`)
 	e.advance(59 * time.Second)
 	for range 2 { // Verify does not redeem
-		_, ep, err := e.service.Verify(t.Context(), issued.Token)
+		_, ep, err := e.service.Verify(t.Context(), e.service.Parse(issued.Token))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,13 +47,13 @@ func TestTokenIsValidUntilDeadline(t *testing.T) {
 	if !s.LastSeenAt.Equal(e.now) || !s.RedeemedAt.Equal(e.now.Add(-time.Second)) {
 		t.Errorf("reconnect: last seen at %v, redeemed at %v, want %v and a second before", s.LastSeenAt, s.RedeemedAt, e.now)
 	}
-	_, _, err = e.service.Verify(t.Context(), unredeemed.Token)
+	_, _, err = e.service.Verify(t.Context(), e.service.Parse(unredeemed.Token))
 	wantFault(t, "first redemption after redeemBy", err, fault.SessionEnded)
 	e.advance(9 * time.Minute)
 	_, err = e.redeem(t.Context(), issued.Token)
 	wantFault(t, "expired session", err, fault.SessionEnded)
 	e.advance(1000 * time.Hour)
-	_, _, err = e.service.Verify(t.Context(), issued.Token)
+	_, _, err = e.service.Verify(t.Context(), e.service.Parse(issued.Token))
 	wantFault(t, "long expired", err, fault.SessionEnded)
 }
 
@@ -62,7 +62,7 @@ func TestTokenIsValidUntilDeadline(t *testing.T) {
 func TestRedeemEndsChannelOfEndedSession(t *testing.T) {
 	e := newEnv(t)
 	issued := e.issue(t, `{"endpointId":"ep"}`)
-	s, _, err := e.service.Verify(t.Context(), issued.Token)
+	s, _, err := e.service.Verify(t.Context(), e.service.Parse(issued.Token))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		delete(changed, claim)
 		return changed
 	}
-	if _, _, err := e.service.Verify(t.Context(), signClaims(testSecret, jwt.SigningMethodHS256, validClaims)); err != nil {
+	if _, _, err := e.service.Verify(t.Context(), e.service.Parse(signClaims(testSecret, jwt.SigningMethodHS256, validClaims))); err != nil {
 		t.Fatalf("valid token: %v", err)
 	}
 	hs256 := func(claims jwt.MapClaims) string { return signClaims(testSecret, jwt.SigningMethodHS256, claims) }
@@ -173,7 +173,7 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		"another mode":           sign(func(s *session.Session) { s.Mode = endpoint.Chat }),
 		"leading space":          " " + issued.Token,
 	} {
-		s, ep, err := e.service.Verify(t.Context(), token)
+		s, ep, err := e.service.Verify(t.Context(), e.service.Parse(token))
 		wantFault(t, name, err, fault.Unauthorized)
 		if s.ID != "" || ep.ID != "" {
 			t.Errorf("%s: Verify returned session %q and endpoint %q with the error", name, s.ID, ep.ID)
@@ -183,13 +183,13 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 			t.Errorf("%s: message %q with cause %v, want %q with a cause", name, f.Message, f.Cause, want)
 		}
 	}
-	_, _, err := e.service.Verify(t.Context(), sign(func(s *session.Session) { s.ID, s.ExpiresAt = "ses_gone", e.now }))
+	_, _, err := e.service.Verify(t.Context(), e.service.Parse(sign(func(s *session.Session) { s.ID, s.ExpiresAt = "ses_gone", e.now })))
 	wantFault(t, "expired token of a deleted session", err, fault.SessionEnded)
 	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, 24*time.Hour, e.clock).Verify(issued.Token); !fault.Is(err, fault.Unauthorized) {
 		t.Errorf("a call token passes as a console JWT: %v", err)
 	}
 	e.service.Store = unavailableStore{e.db}
-	_, _, err = e.service.Verify(t.Context(), issued.Token)
+	_, _, err = e.service.Verify(t.Context(), e.service.Parse(issued.Token))
 	wantFault(t, "database unavailable", err, fault.ServiceUnavailable)
 }
 
