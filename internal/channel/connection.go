@@ -71,6 +71,7 @@ type Connection struct {
 	socket     Socket    // nil until Start
 	position   Cursor    // of the last queued message
 	lastEntry  string    // newest entry that the store acknowledged
+	hasFrames  bool      // the store acknowledged frames of this connection
 	recovering bool      // history is being replayed
 	page       []Message // rest of the page that is being replayed
 	replayed   int       // messages since Start
@@ -116,7 +117,9 @@ func (c *Connection) Close() {
 	defer cancel()
 	err := c.detach(ctx)
 	if err == nil {
-		c.release(confirmDelay)
+		if c.hasFrames {
+			c.release(confirmDelay)
+		}
 		return
 	}
 	c.service.log.WarnContext(ctx, "connection not detached; will retry", "session_id", c.session.SessionID, "error", err)

@@ -107,21 +107,25 @@ func TestHeartbeatClosesLostConnection(t *testing.T) {
 }
 
 // A failover can lose a Detach that succeeded together with the newest acknowledged
-// entry. Only the connection knows that entry.
+// entry. Only the connection that received the entry as a frame knows it.
 func TestClosedConnectionIsDetachedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &memory{outcome: Appended}
-		c, socket := openConnection(t, m, "")
-		c.Start(socket)
-		handle(t, c, object(set("messageId", "00000000-0000-0000-0000-000000000001")))
-		c.Close()
-		synctest.Wait()
-		detached := m.releases()
-		time.Sleep(confirmDelay + time.Second)
-		if got := m.releases(); got != detached+1 || m.owner.LastEntry != "1-1" {
-			t.Errorf("detached %d times after Close, with newest entry %q, want once with 1-1", got-detached, m.owner.LastEntry)
-		}
-	})
+	for outcome, want := range map[Outcome]int{Appended: 1, Duplicate: 1, "": 0} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &memory{outcome: outcome}
+			c, socket := openConnection(t, m, "")
+			c.Start(socket)
+			if outcome != "" {
+				handle(t, c, object(set("messageId", "00000000-0000-0000-0000-000000000001")))
+			}
+			c.Close()
+			synctest.Wait()
+			detached := m.releases()
+			time.Sleep(confirmDelay + time.Second)
+			if got := m.releases() - detached; got != want || want > 0 && m.owner.LastEntry != "1-1" {
+				t.Errorf("frame %q: detached %d times after Close, with newest entry %q, want %d times with 1-1", outcome, got, m.owner.LastEntry, want)
+			}
+		})
+	}
 }
 
 func TestCloseCancelsAndAwaitsBackgroundWork(t *testing.T) {

@@ -127,7 +127,7 @@ func (c *Connection) Flush(ctx context.Context) {
 	}
 	if lastEntry != "" {
 		c.mu.Lock()
-		c.lastEntry = lastEntry
+		c.lastEntry, c.hasFrames = lastEntry, true
 		c.mu.Unlock()
 	}
 	c.acknowledge(b, outcomes)
