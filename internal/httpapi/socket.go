@@ -58,8 +58,18 @@ type socket struct {
 	lastRead    time.Time
 }
 
+// run moves frames until the connection has ended. It and read, in which an idle
+// socket waits, are small on purpose: the garbage collector shrinks a stack of 8 KB to
+// 4 KB only if less than 1.2 KB are in use.
 func (s *socket) run() {
-	defer s.end()
+	s.open()
+	for s.read() {
+	}
+	s.end()
+}
+
+// open starts the heartbeat and sends the first frames.
+func (s *socket) open() {
 	s.ws.SetPingHandler(func(data string) error { s.sendControl(websocket.PongMessage, []byte(data)); return nil })
 	s.ws.SetPongHandler(func(string) error { s.recordRead(); return nil })
 	s.mu.Lock() // the first heartbeat, which is due at once if the session has expired, waits
@@ -69,14 +79,15 @@ func (s *socket) run() {
 	s.conn.onDrained = func() { s.channel.Flush(s.set.ctx) }
 	s.conn.budget = newFrameBudget(s.limits, s.channel.AllowFrame)
 	s.channel.Start(s)
-	for s.read() {
-	}
-	s.channel.Flush(s.set.ctx)
 }
 
 // read handles the next message. It returns false when the connection has ended.
 func (s *socket) read() bool {
 	kind, message, err := s.ws.NextReader()
+	return s.handle(kind, message, err)
+}
+
+func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	var frame []byte
 	if err == nil && !s.isClosing() {
 		frame, err = io.ReadAll(io.LimitReader(message, s.limits.FrameBytes+1))
@@ -130,7 +141,9 @@ func isProtocolError(err error) bool {
 	return !closed && strings.HasPrefix(err.Error(), "websocket: ")
 }
 
+// end stores the last frames and releases the session.
 func (s *socket) end() {
+	s.channel.Flush(s.set.ctx)
 	s.timer.Stop()
 	_ = s.ws.Close()
 	code := s.markClosed(channel.CloseNormal)
