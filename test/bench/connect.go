@@ -27,20 +27,25 @@ func connect(at *site, s settings) error {
 
 	tokens := make([]sessionToken, opened)
 	issue := func() (result, error) {
-		rate, err := parallel(opened, s.connections, func(i int) (err error) { tokens[i], err = t.issue(); return err })
-		return result{perSecond: rate}, err
+		return at.measureCPU([]*process{t.process}, func() (result, error) {
+			rate, err := parallel(opened, s.connections, func(i int) (err error) { tokens[i], err = t.issue(); return err })
+			return result{perSecond: rate}, err
+		})
 	}
-	open := func(dial func(i int) (*websocket.Conn, error)) (result, error) {
+	open := func(p *process, dial func(i int) (*websocket.Conn, error)) (result, error) {
 		conns := make([]*websocket.Conn, opened)
-		rate, err := parallel(opened, s.connections, func(i int) (err error) { conns[i], err = dial(i); return err })
+		r, err := at.measureCPU([]*process{p}, func() (result, error) {
+			rate, err := parallel(opened, s.connections, func(i int) (err error) { conns[i], err = dial(i); return err })
+			return result{perSecond: rate}, err
+		})
 		closeAll(conns)
 		if err == nil {
 			err = t.awaitNoSockets()
 		}
-		return result{perSecond: rate}, err
+		return r, err
 	}
 	baseline := func() (result, error) {
-		return open(func(int) (*websocket.Conn, error) { return dial("ws://" + peer.line) })
+		return open(peer, func(int) (*websocket.Conn, error) { return dial("ws://" + peer.line) })
 	}
 	fmt.Printf("%d concurrent clients, %s\n", s.connections, at.database)
 	issued, err := interleave(s.rounds, issue, baseline)
@@ -51,7 +56,7 @@ func connect(at *site, s settings) error {
 		if _, err := issue(); err != nil {
 			return result{}, err
 		}
-		return open(func(i int) (*websocket.Conn, error) { return t.open(tokens[i]) })
+		return open(t.process, func(i int) (*websocket.Conn, error) { return t.open(tokens[i]) })
 	}, baseline)
 	if err != nil {
 		return err

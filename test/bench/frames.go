@@ -143,11 +143,11 @@ func (s *site) compare(opts settings, telapi *process, ours []pipeline, prepare 
 
 func nothing() error { return nil }
 
-// measureCPU adds the CPU time per unit of the servers, Redis and bench to a
+// measureCPU adds the CPU time per unit of the servers, the stores and bench to a
 // result.
 func (s *site) measureCPU(servers []*process, run func() (result, error)) (result, error) {
 	times := func() []float64 {
-		return []float64{cpuTimes(servers), cpuTimes(s.redisProcesses), cpuTime(os.Getpid())}
+		return []float64{cpuTimes(servers), cpuTimes(s.redisProcesses), cpuTime(os.Getpid()), cpuTimeOfChildren(s.postgres)}
 	}
 	before, start := times(), time.Now()
 	r, err := run()

@@ -17,7 +17,7 @@ type result struct {
 	perSecond float64
 	p99       time.Duration
 	errors    int
-	costs     []float64 // CPU µs per request or frame: server, then Redis and bench if measured
+	costs     []float64 // CPU µs per request or frame: server, Redis, bench, PostgreSQL; empty if not measured
 }
 
 // source returns the next request of a connection, or nil at the end.
@@ -193,7 +193,7 @@ func (c comparison) print(unit, baseline, baselineUnit, target string) {
 			fmt.Printf("   errors %d", row.errors)
 		}
 		if len(row.costs) > 0 {
-			fmt.Printf("   CPU µs each: server %.0f, Redis %.0f, bench %.0f", row.costs[0], row.costs[1], row.costs[2])
+			fmt.Printf("   CPU µs each: server %.0f, Redis %.0f, bench %.0f, database %.0f", row.costs[0], row.costs[1], row.costs[2], row.costs[3])
 		}
 		fmt.Println()
 	}

@@ -78,14 +78,34 @@ func cpuTimes(list []*process) (sum float64) {
 
 // cpuTime returns the CPU time of a process in seconds.
 func cpuTime(pid int) float64 {
+	user, system := statField(pid, 11), statField(pid, 12)
+	const ticks = 100 // USER_HZ
+	return (user + system) / ticks
+}
+
+// cpuTimeOfChildren returns the CPU time of the processes that a process has
+// started, such as PostgreSQL's servers, or 0 for nil.
+func cpuTimeOfChildren(parent *os.Process) (seconds float64) {
+	if parent == nil {
+		return 0
+	}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && statField(pid, 1) == float64(parent.Pid) {
+			seconds += cpuTime(pid)
+		}
+	}
+	return seconds
+}
+
+// statField returns a number of /proc/PID/stat. Field 0 follows the name of the
+// process.
+func statField(pid, i int) float64 {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
 	_, rest, _ := strings.Cut(string(stat), ") ") // the process name may contain spaces
-	fields := strings.Fields(rest)
-	user, _ := strconv.ParseFloat(fields[11], 64)
-	system, _ := strconv.ParseFloat(fields[12], 64)
-	const ticks = 100 // USER_HZ
-	return (user + system) / ticks
+	value, _ := strconv.ParseFloat(strings.Fields(rest)[i], 64)
+	return value
 }

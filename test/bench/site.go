@@ -26,6 +26,7 @@ type site struct {
 	stops        []func()
 
 	redisProcesses []*process
+	postgres       *os.Process // nil: SQLite
 }
 
 // openSite builds the service and starts Redis and PostgreSQL if they are
@@ -122,6 +123,7 @@ func (s *site) startPostgres(initdb string) error {
 	if err := server.Start(); err != nil {
 		return err
 	}
+	s.postgres = server.Process
 	s.stops = append(s.stops, func() { _ = server.Process.Signal(syscall.SIGQUIT); _ = server.Wait() })
 	s.database, s.postgresURL = "PostgreSQL (fsync off)", "postgres://bench@127.0.0.1:"+port+"/postgres?sslmode=disable"
 	return nil
