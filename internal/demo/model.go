@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 
@@ -125,10 +124,12 @@ func (m *Model) post(ctx context.Context, path, contentType string, body io.Read
 
 // truncate limits a text to a number of characters.
 func truncate(text string, limit int) string {
-	if utf8.RuneCountInString(text) <= limit {
-		return text
+	for i := range text {
+		if limit--; limit < 0 {
+			return text[:i] + "…"
+		}
 	}
-	return string([]rune(text)[:limit]) + "…"
+	return text
 }
 
 // askModel returns the body of the model's answer to a question, or of an error that

@@ -7,6 +7,7 @@ import { network } from "./network.js";
 const refreshMs = 2_000;
 /** How an instance is shown if there is only one, which the page can't restart. */
 const onlyInstance: Instance = { number: 1, state: "running", serving: true };
+const unknownInstance = (number: number): Instance => ({ number, state: "starting", serving: false });
 
 /** The resilience panel: disturbs the connection, the network and the instances, and counts what became of the messages. */
 export class ResiliencePanel {
@@ -24,9 +25,9 @@ export class ResiliencePanel {
     byId("instances").append(...this.rows.map(({ text, button }) => make("li", { class: "row" }, text, button)));
     this.showSlider("latency", (value) => (network.latencyMs = value), (value) => `${value} ms`);
     this.showSlider("loss", (value) => (network.loss = value / 100), (value) => `${value} %`);
-    this.showInstances([onlyInstance]);
+    this.showInstances(instances ? this.rows.map((_, index) => unknownInstance(index + 1)) : [onlyInstance]);
     setInterval(() => void this.refresh(), refreshMs);
-    addEventListener("resize", () => void this.refresh()); // also when the panel is selected
+    new MutationObserver(() => void this.refresh()).observe(this.panel, { attributeFilter: ["hidden"] }); // the panel is selected
   }
 
   /** Uses an API client, before there is a session. */
