@@ -28,7 +28,7 @@ type call struct {
 	digits   string     // collected so far
 	pending  []question // not answered yet by the bot
 	silence  silence
-	parrot   bool   // repeats what the caller says: no speech recognition is configured
+	echo     bool   // repeat the speech of the caller: no speech recognition is configured
 	speaking bool   // the caller speaks; playback waits
 	calling  bool   // the page has a WebRTC call
 	callID   string // of that call, if the page has given it one
@@ -87,8 +87,8 @@ const (
 )
 
 const (
-	greeting       = "Hello, this is the demo bot. Say help to hear what I understand."
-	parrotGreeting = "Hello, this is the demo bot. I repeat what you say. Type help to see what I understand."
+	greeting     = "Hello, this is the demo bot. Say help to hear what I understand."
+	echoGreeting = "Hello, this is the demo bot. I repeat what you say. Type help to see what I understand."
 )
 
 // restore updates the state for an entry that an earlier runtime has handled.

@@ -90,7 +90,7 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 		_ = ch.Close(closing) // if it fails, the claim expires
 	}()
 	c := newCall(ch.Mode, e, time.Now)
-	c.parrot = r.Recognizer == nil
+	c.echo = r.Recognizer == nil
 	e.startMedia()
 	past, err := r.restore(ctx, c, ch)
 	if err != nil {

@@ -31,8 +31,8 @@ type signal struct {
 
 // greeting returns the text that greets the caller.
 func (c *call) greeting() string {
-	if c.parrot && c.mode != "chat" {
-		return parrotGreeting
+	if c.echo && c.mode != "chat" {
+		return echoGreeting
 	}
 	return greeting
 }
@@ -151,7 +151,7 @@ func (c *call) speechEnded(u voice.Utterance) {
 		return
 	}
 	c.speaking = false
-	if c.parrot {
+	if c.echo {
 		c.say(item{speechRequest: speechRequest{Text: fmt.Sprintf("I heard %.1f s. Listen:", u.Duration().Seconds())}, recording: u.ALaw})
 	} else {
 		c.effects.recognize(u)

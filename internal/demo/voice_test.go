@@ -23,7 +23,7 @@ func control(at time.Duration, payload string) step {
 	return step{at: at, entry: `{"kind":"frame","message":{"type":"control","control":` + payload + `}}`}
 }
 
-var parrot = step{report: func(c *call) { c.parrot = true }}
+var echo = step{report: func(c *call) { c.echo = true }}
 
 func TestVoiceIsRepeatedOrRecognized(t *testing.T) {
 	const heard = `says bot: I heard 2.0 s. Listen: `
@@ -31,7 +31,7 @@ func TestVoiceIsRepeatedOrRecognized(t *testing.T) {
 		return step{at: at, report: func(c *call) { c.recognized(text) }}
 	}
 	runCases(t, []testCase{
-		{name: "repeated", mode: "audio", speech: 2 * s, steps: []step{parrot, callerStartsSpeaking(0), callerStopsSpeaking(2 * s)},
+		{name: "repeated", mode: "audio", speech: 2 * s, steps: []step{echo, callerStartsSpeaking(0), callerStopsSpeaking(2 * s)},
 			want: `2s ` + heard + `2s plays I heard 2.0 s. Listen:`},
 		{name: "recognized", mode: "audio", speech: 2 * s, steps: []step{callerStartsSpeaking(0), callerStopsSpeaking(2 * s), recognized(3*s, " hello "), botAnswer(4*s, "item-1", "Hi.")},
 			want: `2s recognizes 2s 3s says caller: hello 3s asks hello part 1 3s outside of an entry 4s says bot: Hi. 4s plays Hi.`},

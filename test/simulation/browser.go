@@ -89,7 +89,7 @@ func (b *browser) timers() {
 	now := time.Now()
 	if !b.nextSend.After(now) {
 		b.nextSend = now.Add(b.between(100*time.Millisecond, 3*time.Second))
-		if !b.world.calm() {
+		if !b.world.faultsEnded() {
 			b.compose()
 		}
 	}
@@ -231,7 +231,7 @@ func (b *browser) handleServiceMessage(m wire.ChannelMessage) {
 		_ = json.Unmarshal(m.Reconnect, &reconnect)
 		if !reconnect.Recovered {
 			b.world.trace(b.name, "is notified that messages may be missing")
-			b.record.browserTold()
+			b.record.browserNotified()
 			b.cursor = b.readyCursor
 		}
 	case wire.TypeStatus:

@@ -246,7 +246,7 @@ func (r *channelRecord) checkSends(out []streamed) {
 			}
 		}
 		lost := r.ledger.lostAt(r.id, "send", m.id)
-		told := slices.ContainsFunc(r.toldBrowser, func(at time.Time) bool { return at.After(m.started) })
+		notified := slices.ContainsFunc(r.browserNotices, func(at time.Time) bool { return at.After(m.started) })
 		switch {
 		case n > 1 || got > 1 && lost.IsZero():
 			r.violation("message %d is in the history %d times and was received %d times", m.number, n, got)
@@ -254,7 +254,7 @@ func (r *channelRecord) checkSends(out []streamed) {
 			r.violation("message %d was sent but is not in the history", m.number)
 		case n == 0 && !m.acked.IsZero():
 			r.reported("message "+strconv.Itoa(m.number), lost)
-		case n == 1 && got == 0 && !told && r.finalCode != 4502:
+		case n == 1 && got == 0 && !notified && r.finalCode != 4502:
 			r.violation("message %d was sent, but the browser did not get it", m.number)
 		}
 	}
@@ -278,12 +278,12 @@ func (r *channelRecord) checkMessageOrder() {
 	}
 }
 
-// checkDisconnects checks that the runtime learned of every long absence.
+// checkDisconnects checks that the runtime learned of every long disconnection.
 func (r *channelRecord) checkDisconnects(in []streamed) {
 	if r.ledger.lostSinceLocked(r.id) {
 		return
 	}
-	for _, a := range r.absences {
+	for _, a := range r.disconnections {
 		if a.to.IsZero() || a.to.Sub(a.from) < disconnectBound || !r.served(a.from, a.from.Add(disconnectBound)) {
 			continue
 		}
@@ -301,7 +301,7 @@ func (r *channelRecord) checkDisconnects(in []streamed) {
 
 // served reports whether one runtime had the channel all the time.
 func (r *channelRecord) served(from, to time.Time) bool {
-	for _, t := range r.tenures {
+	for _, t := range r.claims {
 		if !t.from.After(from) && (t.until.IsZero() || t.until.After(to)) {
 			return true
 		}

@@ -62,7 +62,7 @@ func (f *injector) loseReply(at time.Duration) {
 	}
 	f.at(at, func() { f.store.setTrap(t) })
 	if t.script == "connect" || t.script == "detach" {
-		f.hurry(at + time.Millisecond)
+		f.reconnectBrowsers(at + time.Millisecond)
 	}
 }
 
@@ -73,7 +73,7 @@ func (f *injector) holdRequest(at time.Duration) {
 	f.at(at, func() { f.store.setTrap(t) })
 	switch t.script {
 	case "connect", "detach":
-		f.hurry(at + time.Millisecond)
+		f.reconnectBrowsers(at + time.Millisecond)
 	case "claim": // a runtime that starts, crashes and starts again
 		r := f.runtimes[f.rng.IntN(len(f.runtimes))]
 		again, effect := at+f.seconds(0.2, 1), f.chance(80)
@@ -85,8 +85,8 @@ func (f *injector) holdRequest(at time.Duration) {
 	}
 }
 
-// hurry makes all browsers connect again.
-func (f *injector) hurry(at time.Duration) {
+// reconnectBrowsers makes all browsers connect again.
+func (f *injector) reconnectBrowsers(at time.Duration) {
 	away := f.seconds(0.05, 0.5)
 	f.at(at, func() {
 		for _, b := range f.browsers {
@@ -109,7 +109,7 @@ func (f *injector) stall(at time.Duration) {
 		}
 	})
 	if f.chance(30) {
-		f.hurry(at + f.seconds(0, 1))
+		f.reconnectBrowsers(at + f.seconds(0, 1))
 	}
 }
 
@@ -179,7 +179,7 @@ func (f *injector) failover(at time.Duration) {
 		outage = f.seconds(0.01, 0.3)
 	}
 	if f.chance(50) {
-		f.hurry(at - f.seconds(0, 1))
+		f.reconnectBrowsers(at - f.seconds(0, 1))
 	}
 	f.at(at, func() {
 		lost := f.store.failover(lag, outage, survive)

@@ -76,7 +76,7 @@ func (i *instance) start() {
 	i.starts++
 	w := i.world
 	w.trace(i.name, "starts")
-	h := newHost(w, w.lifeName(i.name, i.starts))
+	h := newHost(w, w.processName(i.name, i.starts))
 	log := slog.New(slog.DiscardHandler)
 	p := &serviceProcess{instance: i, host: h}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -96,7 +96,7 @@ func (i *instance) start() {
 		*session.ActionQueue
 	}{sessions, sweeper, actions}
 	if w.mutation.ForgetRepeatedActions {
-		recorder = forgetful{recorder, w.audit}
+		recorder = droppingSessions{recorder, w.audit}
 	}
 	p.channels = channel.NewService(channels, recorder, limits, log, prometheus.NewRegistry())
 	p.callbacks = callback.NewService(redisstore.NewCallbacks(p.kv), p.channels, policy.PlatformPolicy{}, log, prometheus.NewRegistry(), time.Now)

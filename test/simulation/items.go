@@ -19,10 +19,10 @@ func (r *channelRecord) newItem() *itemRecord {
 	return i
 }
 
-func (r *channelRecord) awaited(i *itemRecord, w callruntime.WorkItem, t *tenure) {
+func (r *channelRecord) awaited(i *itemRecord, w callruntime.WorkItem, t *claimedChannel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i.kind, i.token, i.deadline, i.tenure = w.Kind, w.Token, w.ExpiresAt, t
+	i.kind, i.token, i.deadline, i.claim = w.Kind, w.Token, w.ExpiresAt, t
 	if i.order == 0 { // awaiting an item again does not move it, unless the store has lost it
 		for _, other := range r.items {
 			i.order = max(i.order, other.order+1)

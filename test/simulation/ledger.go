@@ -72,30 +72,30 @@ type channelRecord struct {
 	id     string
 	name   string
 
-	mu                       sync.Mutex
-	frames                   []*frameRecord
-	sends                    []*sendRecord
-	items                    []*itemRecord
-	messages                 []wire.ChannelMessage // that the browser received
-	tenures                  []*tenure
-	active                   *tenure
-	holder                   string            // name of the runtime that claimed it last
-	entries                  map[string]string // delivered entries by position
-	deliveries               []string
-	commit                   string // newest acknowledged commit
-	toldBrowser, toldRuntime []time.Time
-	toldTenure               map[*tenure]bool
-	ended                    bool // the runtime has ended the channel
-	finalCode                channel.CloseCode
-	online                   bool
-	absences                 []absence
-	handshakes               map[*host]int           // that are under way
-	lastHandshake            map[*host]time.Time     // when one ended
-	attaches                 map[*runtimeProcess]int // calls of Attach that are under way
+	mu                             sync.Mutex
+	frames                         []*frameRecord
+	sends                          []*sendRecord
+	items                          []*itemRecord
+	messages                       []wire.ChannelMessage // that the browser received
+	claims                         []*claimedChannel
+	active                         *claimedChannel
+	holder                         string            // name of the runtime that claimed it last
+	entries                        map[string]string // delivered entries by position
+	deliveries                     []string
+	commit                         string // newest acknowledged commit
+	browserNotices, runtimeNotices []time.Time
+	notifiedClaims                 map[*claimedChannel]bool
+	ended                          bool // the runtime has ended the channel
+	finalCode                      channel.CloseCode
+	online                         bool
+	disconnections                 []disconnection
+	handshakes                     map[*host]int           // that are under way
+	lastHandshake                  map[*host]time.Time     // when one ended
+	attaches                       map[*runtimeProcess]int // calls of Attach that are under way
 }
 
-// absence is a time without a ready connection.
-type absence struct{ from, to time.Time }
+// disconnection is a time without a ready connection.
+type disconnection struct{ from, to time.Time }
 
 type frameRecord struct {
 	number   int
@@ -110,7 +110,7 @@ type sendRecord struct {
 	id      string
 	started time.Time
 	acked   time.Time
-	tenure  *tenure
+	claim   *claimedChannel
 }
 
 type itemRecord struct {
@@ -121,7 +121,7 @@ type itemRecord struct {
 	token          string
 	order          int // of registration, from 1; 0 if the outcome is unknown
 	deadline       time.Time
-	tenure         *tenure
+	claim          *claimedChannel
 	acceptedAt     time.Time
 	callbackID     string
 	refusedAt      time.Time
@@ -157,29 +157,29 @@ func (r *channelRecord) received(m wire.ChannelMessage) {
 	r.ledger.world.trace(r.name, "message %s received", m.MessageID)
 }
 
-func (r *channelRecord) browserTold() {
+func (r *channelRecord) browserNotified() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.toldBrowser = append(r.toldBrowser, time.Now())
+	r.browserNotices = append(r.browserNotices, time.Now())
 }
 
-func (r *channelRecord) runtimeTold(p *runtimeProcess) {
+func (r *channelRecord) runtimeNotified(p *runtimeProcess) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.toldRuntime = append(r.toldRuntime, time.Now())
+	r.runtimeNotices = append(r.runtimeNotices, time.Now())
 }
 
-func (r *channelRecord) markTold(t *tenure) {
+func (r *channelRecord) markNotified(t *claimedChannel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.toldTenure[t] = true
+	r.notifiedClaims[t] = true
 }
 
-// wasTold reports whether a tenure ended because the store has lost data.
-func (r *channelRecord) wasTold(t *tenure) bool {
+// wasNotified reports whether a claim ended because the store has lost data.
+func (r *channelRecord) wasNotified(t *claimedChannel) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.toldTenure[t]
+	return r.notifiedClaims[t]
 }
 
 // closed checks a close code. There is one page, and it has one connection at a
@@ -189,7 +189,7 @@ func (r *channelRecord) closed(code channel.CloseCode) {
 	defer r.mu.Unlock()
 	switch {
 	case code == channel.CloseHistoryLost:
-		r.toldBrowser = append(r.toldBrowser, time.Now())
+		r.browserNotices = append(r.browserNotices, time.Now())
 	case code == channel.CloseReplaced:
 		r.finalCode = code
 		r.violation("the only connection of the session was closed as replaced (4502)")
@@ -235,8 +235,8 @@ func (r *channelRecord) connected(string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.online = true
-	if n := len(r.absences); n > 0 && r.absences[n-1].to.IsZero() {
-		r.absences[n-1].to = time.Now()
+	if n := len(r.disconnections); n > 0 && r.disconnections[n-1].to.IsZero() {
+		r.disconnections[n-1].to = time.Now()
 	}
 }
 
@@ -244,7 +244,7 @@ func (r *channelRecord) disconnected() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.online = false
-	r.absences = append(r.absences, absence{from: time.Now()})
+	r.disconnections = append(r.disconnections, disconnection{from: time.Now()})
 }
 
 func (r *channelRecord) left(time.Time) {}
@@ -257,23 +257,23 @@ func (r *channelRecord) claimedBy() string {
 
 // claimed records a new claim. Entries that were committed must not come again,
 // unless the store lost the commit.
-func (r *channelRecord) claimed(t *tenure) int {
+func (r *channelRecord) claimed(t *claimedChannel) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tenures = append(r.tenures, t)
+	r.claims = append(r.claims, t)
 	r.active, r.holder = t, t.process.node.name
 	if number(t.Committed) < number(r.commit) && !r.ledger.lostSince(r.id, time.Time{}) {
 		r.violation("the claim starts at %s, but %s was committed", t.Committed, r.commit)
 	}
-	return len(r.tenures)
+	return len(r.claims)
 }
 
-func (r *channelRecord) tenureEnded(t *tenure) {
+func (r *channelRecord) claimEnded(t *claimedChannel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t.until = time.Now()
 	r.active = nil
-	for _, other := range r.tenures {
+	for _, other := range r.claims {
 		if other.until.IsZero() {
 			r.active = other
 		}
@@ -282,9 +282,9 @@ func (r *channelRecord) tenureEnded(t *tenure) {
 
 // claimLost checks that another claim exists: nothing else may end one. A claim
 // that was not renewed in time can be taken by the other runtime.
-func (r *channelRecord) claimLost(t *tenure) {
+func (r *channelRecord) claimLost(t *claimedChannel) {
 	if r.ledger.lostSince(r.id, time.Time{}) {
-		r.runtimeTold(t.process) // the store may have lost the claim itself
+		r.runtimeNotified(t.process) // the store may have lost the claim itself
 		return
 	}
 	claim := r.ledger.world.audit.claimOf(r.id)
@@ -300,24 +300,24 @@ func (r *channelRecord) attaching(p *runtimeProcess, change int) {
 	r.attaches[p] += change
 }
 
-// claimedAgain reports whether the process of a tenure has claimed the channel once
+// claimedAgain reports whether the process of a claim has claimed the channel once
 // more since: when it starts, it attaches to its channels while it accepts offers.
-func (r *channelRecord) claimedAgain(t *tenure, since time.Time) bool {
+func (r *channelRecord) claimedAgain(t *claimedChannel, since time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.attaches[t.process] > 0 || slices.ContainsFunc(r.tenures, func(other *tenure) bool {
+	return r.attaches[t.process] > 0 || slices.ContainsFunc(r.claims, func(other *claimedChannel) bool {
 		return other != t && other.process == t.process && !other.from.Before(since)
 	})
 }
 
 // delivered records an entry that Receive returned.
-func (r *channelRecord) delivered(t *tenure, d callruntime.Delivery) {
+func (r *channelRecord) delivered(t *claimedChannel, d callruntime.Delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := describe(d.Entry)
 	r.ledger.world.trace(t.process.host.name, "receives %d %s of %s", number(d.Position), key, r.name)
 	if number(d.Position) != number(t.last)+1 {
-		r.violation("tenure %d received entry %d after entry %d", t.number, number(d.Position), number(t.last))
+		r.violation("claim %d received entry %d after entry %d", t.number, number(d.Position), number(t.last))
 	}
 	t.last = d.Position
 	if known, ok := r.entries[d.Position]; ok && known != key {
@@ -342,9 +342,9 @@ func (r *channelRecord) newSend() *sendRecord {
 	return s
 }
 
-func (r *channelRecord) sendAcknowledged(s *sendRecord, t *tenure) {
+func (r *channelRecord) sendAcknowledged(s *sendRecord, t *claimedChannel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.acked, s.tenure = time.Now(), t
+	s.acked, s.claim = time.Now(), t
 	r.ledger.world.trace(t.process.host.name, "message %s sent", s.id)
 }

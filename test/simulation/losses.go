@@ -40,17 +40,17 @@ func (l *ledger) lostAt(channelID, script, ref string) (at time.Time) {
 // reported checks that a loss was reported to both sides. A process that has crashed
 // cannot report a loss that only it knew.
 func (r *channelRecord) reported(what string, at time.Time) {
-	after := func(told time.Time) bool { return told.After(at) }
+	after := func(notified time.Time) bool { return notified.After(at) }
 	for _, crash := range r.ledger.crashes {
 		if crash.After(at.Add(-3 * time.Second)) {
 			return
 		}
 	}
-	if !slices.ContainsFunc(r.toldBrowser, after) {
+	if !slices.ContainsFunc(r.browserNotices, after) {
 		r.violation("%s was acknowledged and then lost, and the browser was not notified", what)
 	}
-	held := slices.ContainsFunc(r.tenures, func(t *tenure) bool { return t.from.Before(at) && (t.until.IsZero() || t.until.After(at)) })
-	if held && !slices.ContainsFunc(r.toldRuntime, after) {
+	held := slices.ContainsFunc(r.claims, func(t *claimedChannel) bool { return t.from.Before(at) && (t.until.IsZero() || t.until.After(at)) })
+	if held && !slices.ContainsFunc(r.runtimeNotices, after) {
 		r.violation("%s was acknowledged and then lost, and the runtime was not notified", what)
 	}
 }

@@ -95,13 +95,13 @@ func (m Mutation) check() error {
 	return nil
 }
 
-// forgetful drops browser actions of frames that were sent again.
-type forgetful struct {
+// droppingSessions drops browser actions of frames that were sent again.
+type droppingSessions struct {
 	channel.Sessions
 	audit *audit
 }
 
-func (f forgetful) AddAction(sessionID, messageID string, at time.Time, browserAction []byte) {
+func (f droppingSessions) AddAction(sessionID, messageID string, at time.Time, browserAction []byte) {
 	if !f.audit.repeated(messageID) {
 		f.Sessions.AddAction(sessionID, messageID, at, browserAction)
 	}

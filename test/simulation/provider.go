@@ -18,7 +18,7 @@ import (
 )
 
 // await registers a work item and passes it to the provider.
-func (t *tenure) await() {
+func (t *claimedChannel) await() {
 	item := t.record.newItem()
 	o := callruntime.AwaitOptions{WorkItemID: item.id, Kind: wire.LLMItem, TTL: 4*time.Second + time.Duration(t.rng.Int64N(int64(10*time.Second)))}
 	if t.rng.IntN(2) == 0 {
@@ -42,7 +42,7 @@ func (t *tenure) await() {
 
 // register awaits a work item. With a token it repeats a call whose outcome is
 // unknown.
-func (t *tenure) register(o callruntime.AwaitOptions) (item callruntime.WorkItem, err error) {
+func (t *claimedChannel) register(o callruntime.AwaitOptions) (item callruntime.WorkItem, err error) {
 	for {
 		ctx, cancel := context.WithTimeout(t.ctx, time.Second+time.Duration(t.rng.Int64N(int64(3*time.Second))))
 		item, err = t.Await(ctx, o)
@@ -58,7 +58,7 @@ func (t *tenure) register(o callruntime.AwaitOptions) (item callruntime.WorkItem
 
 // awaitAgain registers the work items that the store has lost, and cancels those
 // whose result the store has lost after the runtime had received it.
-func (t *tenure) awaitAgain() {
+func (t *claimedChannel) awaitAgain() {
 	ctx, cancel := context.WithTimeout(t.ctx, 5*time.Second)
 	open, err := t.WorkItems(ctx)
 	cancel()
@@ -87,7 +87,7 @@ func (t *tenure) awaitAgain() {
 }
 
 // cancel cancels the newest work item that has no result yet.
-func (t *tenure) cancel() {
+func (t *claimedChannel) cancel() {
 	item := t.record.openItem()
 	if item == nil {
 		return

@@ -53,7 +53,7 @@ func (n *runtimeNode) start() {
 	n.starts++
 	w := n.world
 	w.trace(n.name, "starts")
-	p := &runtimeProcess{node: n, world: w, host: newHost(w, w.lifeName(n.name, n.starts))}
+	p := &runtimeProcess{node: n, world: w, host: newHost(w, w.processName(n.name, n.starts))}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	n.process = p
 	p.running.Go(p.run)
@@ -147,7 +147,7 @@ func (p *runtimeProcess) attach(r *channelRecord) {
 			return
 		case errors.Is(err, callruntime.ErrNotFound), errors.Is(err, callruntime.ErrLost):
 			p.world.trace(p.host.name, "attach to %s: lost", r.name)
-			r.runtimeTold(p)
+			r.runtimeNotified(p)
 			return
 		case errors.Is(err, callruntime.ErrClaimed), errors.Is(err, callruntime.ErrClosed):
 			p.world.trace(p.host.name, "attach to %s: %s", r.name, reason(err))
@@ -171,8 +171,8 @@ func reason(err error) string {
 	return "other error"
 }
 
-// tenure is the time from a claim to its end.
-type tenure struct {
+// claimedChannel is a channel of a runtime, from the claim to its end.
+type claimedChannel struct {
 	*callruntime.Channel
 	process *runtimeProcess
 	record  *channelRecord
@@ -188,11 +188,11 @@ type tenure struct {
 // work serves a channel until the claim is lost, the channel ends or the process
 // crashes.
 func (p *runtimeProcess) work(r *channelRecord, c *callruntime.Channel, how string) {
-	t := &tenure{Channel: c, process: p, record: r, from: time.Now(), last: c.Committed}
+	t := &claimedChannel{Channel: c, process: p, record: r, from: time.Now(), last: c.Committed}
 	t.ctx, t.leave = context.WithCancel(p.ctx)
 	t.number = r.claimed(t)
-	p.world.trace(p.host.name, "%s %s (tenure %d)", how, r.name, t.number)
-	t.rng = p.world.rng("tenure", r.name, t.number)
+	p.world.trace(p.host.name, "%s %s (claim %d)", how, r.name, t.number)
+	t.rng = p.world.rng("tenure", r.name, t.number) // another word would change the runs of all seeds
 	var talking sync.WaitGroup
 	talking.Go(func() {
 		if t.number > 1 {
@@ -203,14 +203,14 @@ func (p *runtimeProcess) work(r *channelRecord, c *callruntime.Channel, how stri
 	again := t.receive()
 	t.leave()
 	talking.Wait()
-	r.tenureEnded(t)
+	r.claimEnded(t)
 	if again && p.ctx.Err() == nil {
 		p.attach(r)
 	}
 }
 
 // receive handles entries and commits them. It reports whether to attach again.
-func (t *tenure) receive() (again bool) {
+func (t *claimedChannel) receive() (again bool) {
 	uncommitted, rng := 0, t.process.world.rng("receive", t.record.name, t.number)
 	for t.ctx.Err() == nil {
 		d, err := t.Receive(t.ctx)
@@ -242,16 +242,16 @@ func (t *tenure) receive() (again bool) {
 	return false
 }
 
-// failed handles an error of an operation. done reports that the tenure is over.
-func (t *tenure) failed(operation string, err error) (done, again bool) {
+// failed handles an error of an operation. done reports that the claim has ended.
+func (t *claimedChannel) failed(operation string, err error) (done, again bool) {
 	if t.ctx.Err() != nil {
-		return true, t.record.wasTold(t)
+		return true, t.record.wasNotified(t)
 	}
 	t.process.world.trace(t.process.host.name, "%s on %s: %s", operation, t.record.name, reason(err))
 	switch {
 	case errors.Is(err, callruntime.ErrLost), errors.Is(err, callruntime.ErrUnknownPosition):
-		t.record.runtimeTold(t.process)
-		t.record.markTold(t)
+		t.record.runtimeNotified(t.process)
+		t.record.markNotified(t)
 		t.leave()
 		return true, true
 	case errors.Is(err, callruntime.ErrClaimLost):
@@ -265,15 +265,15 @@ func (t *tenure) failed(operation string, err error) (done, again bool) {
 	return false, false
 }
 
-// talk sends messages and awaits results until the tenure ends.
-func (t *tenure) talk() {
+// talk sends messages and awaits results until the claim ends.
+func (t *claimedChannel) talk() {
 	for t.ctx.Err() == nil {
 		select {
 		case <-time.After(200*time.Millisecond + time.Duration(t.rng.Int64N(int64(2500*time.Millisecond)))):
 		case <-t.ctx.Done():
 			return
 		}
-		if t.process.world.calm() {
+		if t.process.world.faultsEnded() {
 			continue
 		}
 		switch n := t.rng.IntN(10); {
@@ -288,7 +288,7 @@ func (t *tenure) talk() {
 }
 
 // send sends a message until its outcome is known.
-func (t *tenure) send() {
+func (t *claimedChannel) send() {
 	s := t.record.newSend()
 	for t.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(t.ctx, time.Second+time.Duration(t.rng.Int64N(int64(4*time.Second))))

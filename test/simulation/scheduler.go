@@ -78,9 +78,9 @@ func (w *world) trace(actor, format string, args ...any) {
 	w.lines = append(w.lines, fmt.Sprintf("%11.6f  %-10s %s", time.Since(w.began).Seconds(), actor, fmt.Sprintf(format, args...)))
 }
 
-func (w *world) lifeName(name string, life int) string { return fmt.Sprintf("%s#%d", name, life) }
+func (w *world) processName(name string, life int) string { return fmt.Sprintf("%s#%d", name, life) }
 
-func (w *world) calm() bool { return w.quiet.Load() }
+func (w *world) faultsEnded() bool { return w.quiet.Load() }
 
 func (w *world) over() bool {
 	select {
@@ -174,7 +174,7 @@ func (w *world) build(t *testing.T) {
 		if _, err := w.db.CreateSession(t.Context(), s, session.IdempotencyRecord{}, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
-		r := &channelRecord{ledger: w.ledger, id: s.ID, name: name, entries: map[string]string{}, toldTenure: map[*tenure]bool{}, handshakes: map[*host]int{}, lastHandshake: map[*host]time.Time{}, attaches: map[*runtimeProcess]int{}}
+		r := &channelRecord{ledger: w.ledger, id: s.ID, name: name, entries: map[string]string{}, notifiedClaims: map[*claimedChannel]bool{}, handshakes: map[*host]int{}, lastHandshake: map[*host]time.Time{}, attaches: map[*runtimeProcess]int{}}
 		w.ledger.channels = append(w.ledger.channels, r)
 		w.browsers = append(w.browsers, &browser{
 			world: w, name: name, record: r, path: newHost(w, name), rng: w.rng(name), events: newMailbox[event](), seen: map[string]bool{},
@@ -208,7 +208,7 @@ func (w *world) play() {
 
 // settle repairs everything and waits until nothing is under way.
 func (w *world) settle() {
-	w.trace("scheduler", "calm")
+	w.trace("scheduler", "faults ended")
 	w.quiet.Store(true)
 	for n := range w.instances {
 		w.instances[n].start()

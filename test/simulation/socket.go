@@ -96,7 +96,7 @@ func (s *serverSocket) read() {
 		part, ok := s.inbox.take()
 		if !ok {
 			s.channel.Flush(ctx)
-			if part, ok = s.inbox.wait(s.patience(), s.gone); !ok {
+			if part, ok = s.inbox.wait(s.closeDeadline(), s.gone); !ok {
 				s.channel.Flush(ctx)
 				if s.over() {
 					return
@@ -118,8 +118,8 @@ func (s *serverSocket) read() {
 	}
 }
 
-// patience returns until when a closing socket waits for its peer.
-func (s *serverSocket) patience() time.Time { return time.Now().Add(2 * time.Second) }
+// closeDeadline returns until when a closing socket waits for its peer.
+func (s *serverSocket) closeDeadline() time.Time { return time.Now().Add(2 * time.Second) }
 
 func (s *serverSocket) over() bool {
 	s.mu.Lock()

@@ -114,7 +114,7 @@ func (s *store) trapped(args []string) (found trap) {
 	defer s.mu.Unlock()
 	name, _ := s.world.scripts.apply(args)
 	for i, t := range s.traps {
-		if t.script == name && !s.world.calm() {
+		if t.script == name && !s.world.faultsEnded() {
 			s.traps = slices.Delete(s.traps, i, i+1)
 			return t
 		}
