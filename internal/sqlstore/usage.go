@@ -25,16 +25,15 @@ const addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, vo
 
 // sumUsage is a format string. Its argument is an expression of usageIntervals.
 // Totals without requests are those of deleted usage.
-const sumUsage = `SELECT %s, CASE property WHEN '' THEN NULL ELSE value END, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT),
-		CAST(SUM(characters - cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
-	FROM usage_totals WHERE team_id = $1 AND property = $2 AND day >= $3 AND day <= $4 AND requests <> 0 GROUP BY 1, 2`
+const sumUsage = `SELECT %[1]s, value, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
+	FROM usage_totals WHERE team_id = $1 AND property = $2 AND day >= $3 AND day <= $4 AND requests <> 0 GROUP BY %[1]s, value`
 
 const deleteReports = `DELETE FROM usage_reports WHERE id IN (SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`
 
-// usageIntervals are expressions for the first day of a bucket.
+// usageIntervals are expressions for the interval of a day.
 var usageIntervals = map[usage.Interval]string{
 	usage.Day:   `day`,
-	usage.Month: `substr(day, 1, 7) || '-01'`,
+	usage.Month: `substr(day, 1, 7)`,
 }
 
 // TTSUsage implements usage.Store.
@@ -44,8 +43,18 @@ func (s *Store) TTSUsage(ctx context.Context, q usage.Query) ([]usage.Bucket, er
 		return nil, fmt.Errorf("unknown interval %q or group %q", q.Interval, q.GroupBy)
 	}
 	buckets, err := list(ctx, s, "usage", func(b *usage.Bucket) []any {
-		return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Billed, &b.Requests}
+		return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Requests}
 	}, fmt.Sprintf(sumUsage, interval), q.TeamID, q.GroupBy, day(q.From), day(q.To))
+	for i := range buckets {
+		b := &buckets[i]
+		b.Billed = b.Characters - b.Cached
+		if q.Interval == usage.Month {
+			b.Start += "-01"
+		}
+		if q.GroupBy == "" {
+			b.Group = nil
+		}
+	}
 	// Sorted here because databases differ in their order of text.
 	slices.SortFunc(buckets, func(a, b usage.Bucket) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*cmp.Or(a.Group, new(string)), *cmp.Or(b.Group, new(string))))

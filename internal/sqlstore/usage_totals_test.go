@@ -28,10 +28,11 @@ func checkTotals(t *testing.T, s *Store, random *rand.Rand) {
 	t.Helper()
 	groups := map[usage.Group]string{"": `CAST(NULL AS TEXT)`, usage.ByProvider: `provider`, usage.ByVoice: `voice`,
 		usage.ByModel: `model`, usage.ByEndpoint: `endpoint_id`}
+	intervals := map[usage.Interval]string{usage.Day: `day`, usage.Month: `substr(day, 1, 7) || '-01'`}
 	buckets := 0
 	for _, teamID := range []string{"t0", "t1", "none"} {
 		for group, column := range groups {
-			for interval, start := range usageIntervals {
+			for interval, start := range intervals {
 				from := date("2025-11-20").AddDate(0, 0, random.IntN(60))
 				q := usage.Query{TeamID: teamID, From: from, To: from.AddDate(0, 0, random.IntN(80)), Interval: interval, GroupBy: group}
 				got, err := s.TTSUsage(t.Context(), q)
