@@ -1,7 +1,6 @@
 package bot
 
 import (
-	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -64,11 +63,9 @@ func parseGolden(t *testing.T, input string) string {
 	if err != nil {
 		f := fault.From(err)
 		out.WriteString(string(f.Code) + "\n")
-		var e *fault.Error
-		if issues, ok := f.Details.([]fault.Issue); ok && errors.As(err, &e) {
-			for _, i := range issues {
-				out.WriteString(i.Path + " " + i.Code + " " + i.Message + "\n")
-			}
+		issues, _ := f.Details.([]fault.Issue)
+		for _, i := range issues {
+			out.WriteString(i.Path + " " + i.Code + " " + i.Message + "\n")
 		}
 		return out.String()
 	}

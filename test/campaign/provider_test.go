@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"telapi/internal/sleep"
 )
 
 // usualDelay is the maximum delay of an answer, unless a fault increases it.
@@ -98,13 +100,4 @@ func (p *provider) send(ctx context.Context, session, token, path, text string) 
 }
 
 // pause waits and reports whether the context is still valid.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func pause(ctx context.Context, d time.Duration) bool { return sleep.For(ctx, d) == nil }
