@@ -22,7 +22,7 @@ import (
 const (
 	http2Connections = 50
 	http2Streams     = 100    // per connection; the server permits 32
-	http2Frames      = 20_000 // per connection of a flood
+	http2Frames      = 12_000 // per connection of a flood; 10,000 replies may wait
 )
 
 // http2Client sends frames over HTTP/2, whether the server permits them or not.
@@ -87,7 +87,7 @@ var http2Attacks = map[string]func(*target) *http2Client{
 	},
 	"streams that are reset": func(a *target) *http2Client {
 		c := a.dialHTTP2(true)
-		for n := range http2Frames {
+		for n := range http2Frames / 10 {
 			if !c.open(n, "POST", callbackPath, callbackHeaders...) || c.WriteRSTStream(streamID(n), http2.ErrCodeCancel) != nil {
 				break
 			}
