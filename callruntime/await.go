@@ -149,6 +149,8 @@ func (o *AwaitOptions) complete() error {
 		return fmt.Errorf("invalid scope %q: use work_item or channel", o.Scope)
 	case !wire.ValidID(o.WorkItemID):
 		return invalidID("work item", o.WorkItemID)
+	case o.Kind == wire.BotItem && !slices.Contains([]string{"", o.WorkItemID}, wire.TokenWorkItem(o.Token)): // its callbacks would be rejected
+		return fmt.Errorf("invalid token: it contains an ID other than that of the work item %q", o.WorkItemID)
 	case o.TTL < time.Millisecond || o.TTL > MaxTTL:
 		return fmt.Errorf("invalid TTL %s: use 1ms to %s", o.TTL, MaxTTL)
 	}

@@ -20,3 +20,12 @@ func TestLoggedWorkItemOmitsCredential(t *testing.T) {
 		t.Errorf("logged %s, want the ID twice and no token", got)
 	}
 }
+
+// The service would reject the callbacks.
+func TestTokenWithOtherWorkItemIDIsInvalid(t *testing.T) {
+	token := callruntime.NewToken() + ".item-2"
+	if _, err := new(callruntime.Channel).Await(t.Context(), callruntime.AwaitOptions{WorkItemID: "item-1", Token: token}); err == nil ||
+		!strings.Contains(err.Error(), `"item-1"`) || strings.Contains(err.Error(), token) {
+		t.Errorf("got %v, want an error with the ID of the work item and without the token", err)
+	}
+}
