@@ -9,6 +9,7 @@ import (
 	"net/http/httputil"
 
 	"telapi/internal/fault"
+	"telapi/internal/httpapi"
 )
 
 // errNoInstance is the error of requests while no instance is running.
@@ -52,8 +53,9 @@ func (s *instances) forward(w http.ResponseWriter, r *http.Request, fail func(er
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.Host = "http", p.In.Host
-			p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
-			p.SetXForwarded()
+			for _, name := range httpapi.ForwardedHeaders {
+				p.Out.Header[name] = p.In.Header[name]
+			}
 		},
 		Transport:    send,
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { fail(fault.Unavailable("The instance", err)) },

@@ -32,9 +32,10 @@ const (
 // instances are the processes of telapi dev --instances. They join the stores of this
 // process, which forwards requests to the running ones in turn.
 type instances struct {
-	command   func() *exec.Cmd
-	transport *http.Transport
-	log       *slog.Logger
+	command     func() *exec.Cmd
+	transport   *http.Transport
+	log         *slog.Logger
+	stopTimeout time.Duration
 
 	mu         sync.Mutex
 	all        []*instance
@@ -55,10 +56,11 @@ type instance struct {
 
 func newInstances(count int, command func() *exec.Cmd, log *slog.Logger) *instances {
 	s := &instances{
-		command:   command,
-		transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}, // a kept connection may belong to a killed instance
-		log:       log,
-		sessions:  map[string]*instance{},
+		command:     command,
+		transport:   &http.Transport{DisableCompression: true, DisableKeepAlives: true}, // a kept connection may belong to a killed instance
+		log:         log,
+		stopTimeout: instanceStopTimeout,
+		sessions:    map[string]*instance{},
 	}
 	for n := range count {
 		s.all = append(s.all, &instance{number: n + 1, state: instanceStopped})
@@ -178,14 +180,19 @@ func (s *instances) find(number int) (*instance, error) {
 	return s.all[number-1], nil
 }
 
-// shutDown lets all instances shut down. close waits for them.
+// shutDown lets all instances shut down, and kills them after stopTimeout.
+// close waits for them.
 func (s *instances) shutDown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
 	s.closed = true
 	for _, i := range s.all {
 		if i.state != instanceStopped {
 			_ = i.stdin.Close()
+			time.AfterFunc(s.stopTimeout, func() { _ = s.Kill(i.number) }) // the number is valid
 		}
 	}
 }
@@ -193,15 +200,9 @@ func (s *instances) shutDown() {
 // close ends all instances.
 func (s *instances) close() {
 	s.shutDown()
-	timeout := time.After(instanceStopTimeout)
 	for _, i := range s.all {
-		if i.exited == nil { // never started
-			continue
-		}
-		select {
-		case <-i.exited:
-		case <-timeout:
-			_ = s.Kill(i.number)
+		if i.exited != nil { // it was started
+			<-i.exited
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // running returns instances with the given addresses that count as running.
@@ -44,8 +45,8 @@ func TestRequestGoesToOtherInstanceIfOneDoesNotAccept(t *testing.T) {
 	_ = closed.Close()
 	s := running(closed.Addr().String(), live.Listener.Addr().String())
 	for range 4 {
-		if got, err := s.post(t, "the body"); got != "public.example 192.0.2.7, 192.0.2.1 the body" || err != nil {
-			t.Errorf("got %q, %v, want host, client addresses and body from the running instance", got, err)
+		if got, err := s.post(t, "the body"); got != "public.example 192.0.2.7 the body" || err != nil {
+			t.Errorf("got %q, %v, want host, client address and body from the running instance", got, err)
 		}
 	}
 }
@@ -80,6 +81,24 @@ func TestInstanceThatDoesNotStart(t *testing.T) {
 		s.close()
 		if list := s.List(""); list[0].State != instanceStopped {
 			t.Errorf("%s: the instance is %s, want stopped", name, list[0].State)
+		}
+	}
+}
+
+func TestInstancesThatDoNotShutDownAreKilled(t *testing.T) {
+	s := newInstances(3, func() *exec.Cmd {
+		return exec.CommandContext(t.Context(), "sh", "-c", "echo 127.0.0.1:1; exec sleep 3600")
+	}, slog.New(slog.DiscardHandler))
+	s.stopTimeout = time.Millisecond
+	for number := range 3 {
+		if err := s.Start(t.Context(), number+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.close()
+	for _, i := range s.List("") {
+		if i.State != instanceStopped {
+			t.Errorf("instance %d is %s after close, want stopped", i.Number, i.State)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os/exec"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,13 +16,9 @@ import (
 // instance returns the command that runs an instance of telapi dev. It has the same
 // settings, except that only the process with the given configuration connects to it.
 func (c *cli) instance(ctx context.Context, cfg config.Config) *exec.Cmd {
-	proxies := []string{"127.0.0.1"}
-	for _, p := range cfg.TrustedProxies {
-		proxies = append(proxies, p.String())
-	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.Program, "dev-instance") //nolint:gosec // this program
 	cmd.Env = slices.Concat(c.Env, []string{
-		"TELAPI_HOST=127.0.0.1", "TELAPI_PORT=0", "API_TLS_ENABLED=false", "TRUSTED_PROXIES=" + strings.Join(proxies, ","),
+		"TELAPI_HOST=127.0.0.1", "TELAPI_PORT=0", "API_TLS_ENABLED=false", "TRUSTED_PROXIES=127.0.0.1",
 		"TTS_MEDIA_CACHE_BASE_URL=" + cfg.MediaCacheURL, "TTS_MEDIA_CACHE_UPLOAD_TOKEN=" + cfg.MediaCacheToken.Reveal(),
 	})
 	cmd.Stderr = c.Err

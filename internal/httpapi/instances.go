@@ -46,11 +46,25 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == session.SocketPath {
 		id = s.deps.Sessions.Parse(rawCallToken(r)).SessionID() // the instance rejects an invalid token
 	}
-	s.deps.Instances.Forward(w, r, id, func(err error) {
+	s.deps.Instances.Forward(w, s.describeClient(r), id, func(err error) {
 		x := httpserve.Response{ResponseWriter: w, Request: r, RequestID: httpserve.NewRequestID(r.Header)}
 		w.Header().Set(httpserve.RequestIDHeader, x.RequestID)
 		x.Fail(err)
 	})
+}
+
+// ForwardedHeaders describe the client of a forwarded request. Instances trust them.
+var ForwardedHeaders = []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+
+// describeClient sets ForwardedHeaders to what this server trusts, so that a client
+// cannot choose the address for which the instance limits it.
+func (s *Server) describeClient(r *http.Request) *http.Request {
+	scheme, host, _ := strings.Cut(s.baseURL(r), "://")
+	client := clientAddr(r, s.deps.TrustedProxies).String()
+	for i, value := range []string{client, host, scheme} {
+		r.Header.Set(ForwardedHeaders[i], value)
+	}
+	return r
 }
 
 func (s *Server) listInstances(x *exchange, r *http.Request) error {
