@@ -3,6 +3,8 @@ package redact
 import (
 	"regexp"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
 // maskPhones masks all but the last keep digits of the phone numbers in s. The
@@ -21,6 +23,8 @@ func maskPhones(s, name string, keep int) string {
 	for i := 0; i < len(s); {
 		c, next := s[i], i+1
 		switch {
+		case isDigit(c) && startsWithUUID(s[i:]): // in most paths; the checks of a number are slow
+			next, inWord = i+uuidLength, true
 		case isDigit(c), c == '(', c == '+' && !inWord, c == '%' && hasPrefixFold(s[i:], "%2b"):
 			digits := i // after the plus
 			switch c {
@@ -200,6 +204,12 @@ func isPhone(number, after string, digits, context int) bool {
 		return number[0] == '0' || number[0] == '(' || context != list
 	}
 	return context == party && ungrouped.MatchString(number) && !timestamp.MatchString(number)
+}
+
+const uuidLength = 36
+
+func startsWithUUID(s string) bool {
+	return len(s) >= uuidLength && uuid.Validate(s[:uuidLength]) == nil
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }

@@ -158,7 +158,6 @@ var (
 	redacted = regexp.MustCompile(`^[\\"']*(?:tk_[A-Za-z0-9]+_?)?(?:\[?redacted[^A-Za-z0-9]*)?$`)
 	prose    = regexp.MustCompile(`(?i)^(?:tokens?|auth|authentication|authorization|scheme|values?|headers?|credentials?|jwts?)[.,:;)]*$`)
 	opaque   = regexp.MustCompile(`^[A-Za-z0-9_.~+=-][A-Za-z0-9_.~+/=-]{15,}$`)
-	uuid     = regexp.MustCompile(`(?i)^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
 
 // notRedacted keeps values that are already redacted.
@@ -188,7 +187,7 @@ func pairValue(groups []string) bool {
 
 // looksSecret reports whether a value looks like a random string.
 func looksSecret(value string) bool {
-	if !opaque.MatchString(value) || uuid.MatchString(value) {
+	if !opaque.MatchString(value) || len(value) == uuidLength && startsWithUUID(value) {
 		return false
 	}
 	mixedCase := strings.ToLower(value) != value && strings.ToUpper(value) != value
