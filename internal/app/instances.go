@@ -89,6 +89,7 @@ func (s *instances) Start(ctx context.Context, number int) error {
 	if err != nil || stdout == nil {
 		return err
 	}
+	process, exited := i.cmd.Process, i.exited // i gets others if it is started again
 	ready := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(stdout).ReadString('\n') // empty if the process ends before
@@ -108,7 +109,8 @@ func (s *instances) Start(ctx context.Context, number int) error {
 	case <-starting.Done():
 		err = starting.Err()
 	}
-	_ = s.Kill(number) // the number is valid
+	_ = process.Kill() // fails only if it has ended
+	<-exited
 	return fault.Unavailable(fmt.Sprintf("Instance %d", number), fmt.Errorf("start instance: %w", err))
 }
 
