@@ -20,18 +20,22 @@ const (
 	// due_at is when the session expires: first redeem_by, then expires_at.
 	insertSession = `INSERT INTO sessions (` + issuedColumns + `, due_at, settled)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $10, FALSE)`
+
+	// Statements for one session check ended_as and not ended_at: PostgreSQL may choose
+	// an index of sessions that have not ended (WHERE ended_at IS NULL) instead of the
+	// primary key, and scan it whole, if there were few of them when it planned.
 	redeemSession = `UPDATE sessions SET redeemed_at = COALESCE(redeemed_at, $2), due_at = expires_at, last_seen_at = $2
-		WHERE id = $1 AND ended_at IS NULL AND due_at > $2
+		WHERE id = $1 AND ended_as IS NULL AND due_at > $2
 			AND NOT EXISTS (SELECT 1 FROM teams WHERE teams.id = sessions.team_id AND teams.disabled)`
-	endSession   = `UPDATE sessions SET ended_at = $2, ended_as = $3 WHERE id = $1 AND ended_at IS NULL`
-	touchSession = `UPDATE sessions SET last_seen_at = $2 WHERE id = $1 AND ended_at IS NULL AND (last_seen_at IS NULL OR last_seen_at < $2)`
+	endSession   = `UPDATE sessions SET ended_at = $2, ended_as = $3 WHERE id = $1 AND ended_as IS NULL`
+	touchSession = `UPDATE sessions SET last_seen_at = $2 WHERE id = $1 AND ended_as IS NULL AND (last_seen_at IS NULL OR last_seen_at < $2)`
 
 	overdueSessions = `SELECT id FROM sessions WHERE ended_at IS NULL AND due_at <= $1
 		UNION ALL SELECT id FROM sessions WHERE ended_at IS NULL AND redeemed_at IS NOT NULL AND last_seen_at < $2 LIMIT $3`
 	// Checks the conditions again: the browser may have reconnected since
 	// overdueSessions ran, or another instance may have ended the session.
 	expireSession = `UPDATE sessions SET ended_at = $2, ended_as = $4
-		WHERE id = $1 AND ended_at IS NULL AND (due_at <= $2 OR last_seen_at < $3)`
+		WHERE id = $1 AND ended_as IS NULL AND (due_at <= $2 OR last_seen_at < $3)`
 	staleSessions = `SELECT id FROM sessions
 		WHERE ended_at IS NULL AND redeemed_at IS NOT NULL AND last_seen_at < $1 AND id > $2 ORDER BY id LIMIT $3`
 	unsettledSessions = `SELECT ` + sessionColumns + ` FROM sessions
