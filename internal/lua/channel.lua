@@ -441,7 +441,7 @@ local function loadChannel(...)
 end
 
 -- Starts a new epoch of the channel with the 13 arguments that start at ARGV[first], in
--- the order of claim.lua. keepAlive and save must follow.
+-- the order of claim.lua. createKeys, keepAlive and save must follow.
 local function openChannel(first)
   local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'historyMessages', 'historyMs' }
   local fields = { 'idleMs', ARGV[first + 11], 'keepMs', ARGV[first + 12], 'openedAt', now, 'state', 'open' }
@@ -454,7 +454,6 @@ local function openChannel(first)
   end
   redis.call('HSET', META, unpack(fields))
   channel.state, channel.owner, channel.idleMs, channel.keepMs = 'open', '', ARGV[first + 11], ARGV[first + 12]
-  createKeys()
   channel.inLast = '0-0'
   entries, bytes, committed, committedBytes = 0, 0, 0, 0
   maxEntries, maxBytes, dueAt, touchAt = tonumber(ARGV[first + 9]), tonumber(ARGV[first + 10]), NEVER, 0

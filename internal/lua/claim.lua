@@ -60,6 +60,7 @@ loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil'
 local action, requestedAt = ARGV[4], ARGV[5] or ''
 if channel.state == '' and action == 'open' then
   openChannel(6)
+  createKeys()
 elseif channel.state == '' then
   return { action == 'renew' and 'lost' or 'not_found' }
 elseif channel.state == 'ended' and action ~= 'renew' and (action == 'open' or committed == entries) then

@@ -43,6 +43,11 @@ end
 
 local hasSpace = backlog() < 2 -- as in addSessionEvent
 if hasSpace then addEntry(event) end
+if isNew then
+  -- Redis allocates 4 KB for the first entry of a stream, but no more than needed for a copy.
+  if redis.call('COPY', IN, SEEN) == 1 then redis.call('RENAME', SEEN, IN) end
+  createKeys()
+end
 channel.owner, channel.ownerUntil = ARGV[1], now + ARGV[5]
 touchAt = 0 -- the lease may end earlier than the one before
 keepAlive()

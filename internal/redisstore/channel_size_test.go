@@ -15,6 +15,7 @@ import (
 	"telapi/internal/callback"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
+	"telapi/test/servers"
 )
 
 // existingKeys returns which keys of the channel exist.
@@ -63,6 +64,26 @@ func allKeysExist(t *testing.T, opts Options) {
 	s.send(c, "1")
 	if got := s.existingKeys(); len(got) != 9 {
 		t.Errorf("a channel in use has the keys %v, want 9", got)
+	}
+}
+
+func TestIdleChannelIsSmall(t *testing.T) {
+	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	s.attach("a")
+	const most = 4 << 10
+	var bytes int64
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		for _, key := range kv.ChannelKeys(s.id) {
+			n, err := client.Do(ctx, client.B().MemoryUsage().Key(key).Build()).AsInt64()
+			if err != nil {
+				return err
+			}
+			bytes += n
+		}
+		return nil
+	})
+	if bytes > most {
+		t.Errorf("an idle channel uses %d bytes, want at most %d", bytes, most)
 	}
 }
 
