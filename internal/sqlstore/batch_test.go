@@ -1,15 +1,20 @@
 package sqlstore
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"telapi/internal/auth"
+	"telapi/internal/fault"
 	"telapi/internal/redact"
+	"telapi/internal/session"
 	"telapi/test/servers"
 )
 
@@ -97,6 +102,53 @@ func TestBatchIsAtomic(t *testing.T) {
 			if k, _ := s.Key(t.Context(), "k1"); err == nil || k.Name != "" {
 				t.Errorf("%s: error %v, name %q; want an error and no change", name, err, k.Name)
 			}
+		}
+	})
+}
+
+func TestConcurrentStatementsHaveOwnResults(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		addSession(t, s, newSession("taken"))
+		var callers sync.WaitGroup
+		for i := range 200 {
+			callers.Go(func() {
+				id := fmt.Sprint("s", i)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				switch i % 4 {
+				case 0:
+					addSession(t, s, newSession(id))
+					must(t, s.RedeemSession(ctx, id, testTime))
+					if got := getSession(t, s, id); got.ID != id || !got.RedeemedAt.Equal(testTime) {
+						t.Errorf("session %+v, want %s, redeemed", got, id)
+					}
+				case 1:
+					if created, err := s.CreateSession(ctx, newSession("taken"), session.IdempotencyRecord{}, time.Time{}); created || !fault.Is(err, fault.Validation) {
+						t.Errorf("duplicate ID: %v, %v; want VALIDATION_ERROR", created, err)
+					}
+				case 2:
+					_, err := s.Session(ctx, id)
+					if update := s.RedeemSession(ctx, id, testTime); !fault.Is(err, fault.NotFound) || !fault.Is(update, fault.NotFound) {
+						t.Errorf("unknown session: read %v, update %v; want NOT_FOUND", err, update)
+					}
+				case 3:
+					cancel()
+					if _, err := s.Session(ctx, "taken"); !errors.Is(err, context.Canceled) {
+						t.Errorf("canceled read: %v, want context.Canceled", err)
+					}
+				}
+			})
+		}
+		callers.Wait()
+	})
+}
+
+func TestStatementAfterClose(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
+		must(t, s.Close())
+		if _, err := s.Session(t.Context(), "s1"); err == nil || fault.Is(err, fault.NotFound) {
+			t.Errorf("read after Close: %v, want another error than NOT_FOUND", err)
 		}
 	})
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
@@ -34,7 +33,7 @@ func openPostgres(dsn redact.Secret) (*Store, error) {
 	if !strings.HasPrefix(address, "/") {
 		address = net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
 	}
-	return &Store{write: db, read: db, engine: engine{
+	return &Store{write: db, read: db, reads: newBatcher(db), writes: newBatcher(db), engine: engine{
 		dialect:      goose.DialectPostgres,
 		title:        "PostgreSQL at " + address,
 		versionTable: "SELECT to_regclass('" + goose.DefaultTablename + "') IS NOT NULL",
@@ -42,29 +41,18 @@ func openPostgres(dsn redact.Secret) (*Store, error) {
 	}}, nil
 }
 
-// sendBatch runs a statement with many sets of values in one round trip and one
-// transaction. Thousands of round trips of a millisecond each would exceed
-// statementTimeout and lock their rows meanwhile.
-func sendBatch(ctx context.Context, db *sql.DB, query string, sets [][]any) (changed int64, err error) {
-	var batch pgx.Batch
-	for _, args := range sets {
-		if !validText(args) {
-			return 0, errInvalidText
-		}
-		batch.Queue(query, args...).Exec(func(result pgconn.CommandTag) error {
-			changed += result.RowsAffected()
-			return nil
-		})
-	}
+// sendBatch runs statements in one round trip and one transaction. Thousands of round
+// trips of a millisecond each would exceed statementTimeout and lock their rows
+// meanwhile.
+func sendBatch(ctx context.Context, db *sql.DB, batch *pgx.Batch) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { _ = conn.Close() }()
-	err = conn.Raw(func(driver any) error {
-		return driver.(*stdlib.Conn).Conn().SendBatch(ctx, &batch).Close()
+	return conn.Raw(func(driver any) error {
+		return driver.(*stdlib.Conn).Conn().SendBatch(ctx, batch).Close()
 	})
-	return changed, err
 }
 
 // postgresConfig parses the URL. Its errors never contain a password: a parser's

@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
 
 	"telapi/internal/audit"
@@ -38,8 +40,21 @@ type conn interface {
 // get reads one record from the read pool.
 func get[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, query string, args ...any) (found T, err error) {
 	err = s.do(ctx, "read "+kind, func(ctx context.Context) error {
-		found, err = queryRow(ctx, s.read, kind, fields, query, args...)
-		return err
+		if !validText(args) {
+			return notFound(kind)
+		}
+		row := new(T) // a batch may still write to it after ctx has ended
+		switch _, err := s.reads.run(ctx, query, args, fields(row)); {
+		case errors.Is(err, errRunAlone):
+			found, err = queryRow(ctx, s.read, kind, fields, query, args...)
+			return err
+		case errors.Is(err, sql.ErrNoRows):
+			return notFound(kind)
+		case err != nil:
+			return err
+		}
+		found = *row
+		return nil
 	})
 	return found, err
 }
@@ -91,7 +106,13 @@ func column[T any](v *T) []any { return []any{v} }
 // exec writes one record. It returns NOT_FOUND if no row matches.
 func (s *Store) exec(ctx context.Context, verb, kind, query string, args ...any) error {
 	return s.do(ctx, verb+" "+kind, func(ctx context.Context) error {
-		changed, err := execRows(ctx, s.write, query, args...)
+		if !validText(args) {
+			return errInvalidText
+		}
+		changed, err := s.writes.run(ctx, query, args, nil)
+		if errors.Is(err, errRunAlone) {
+			changed, err = execRows(ctx, s.write, query, args...)
+		}
 		if err == nil && changed == 0 {
 			return notFound(kind)
 		}
@@ -140,8 +161,17 @@ func (s *Store) execBatch(ctx context.Context, op, query string, sets ...[]any) 
 	}
 	if s.engine.dialect == goose.DialectPostgres {
 		err = s.do(ctx, op, func(ctx context.Context) error {
-			changed, err = sendBatch(ctx, s.write, query, sets)
-			return err
+			var batch pgx.Batch
+			for _, args := range sets {
+				if !validText(args) {
+					return errInvalidText
+				}
+				batch.Queue(query, args...).Exec(func(result pgconn.CommandTag) error {
+					changed += result.RowsAffected()
+					return nil
+				})
+			}
+			return sendBatch(ctx, s.write, &batch)
 		})
 		return changed, err
 	}

@@ -45,8 +45,10 @@ type Options struct {
 
 // Store is the database. It is safe for concurrent use.
 type Store struct {
-	write    *sql.DB // a single connection if the database is SQLite
-	read     *sql.DB // the same pool as write if the database is PostgreSQL
+	write    *sql.DB  // a single connection if the database is SQLite
+	read     *sql.DB  // the same pool as write if the database is PostgreSQL
+	reads    *batcher // nil if the database is SQLite
+	writes   *batcher
 	engine   engine
 	schema   *goose.Provider
 	log      *slog.Logger
@@ -108,7 +110,11 @@ func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 }
 
 // Close closes all connections.
-func (s *Store) Close() error { return errors.Join(s.read.Close(), s.write.Close()) }
+func (s *Store) Close() error {
+	s.reads.close()
+	s.writes.close()
+	return errors.Join(s.read.Close(), s.write.Close())
+}
 
 // wrap adds the operation to a driver's error and classifies it: an outage
 // becomes SERVICE_UNAVAILABLE, cancellation stays context.Canceled, and a
