@@ -97,6 +97,7 @@ func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo)
 		header.Set("Sec-Websocket-Protocol", session.Subprotocol)
 	}
 	x.Status = http.StatusSwitchingProtocols
+	conn.beginBatch() // the first frame ends it: one write for response and frame
 	ws, err := upgrader.Upgrade(conn, r, header)
 	if err != nil {
 		connection.Close()

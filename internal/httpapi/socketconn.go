@@ -66,10 +66,13 @@ func (c *batchConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
+// beginBatch holds writes back until flushBatch. A batch that has begun continues.
 func (c *batchConn) beginBatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.batch = batchBuffers.Get().(*bytes.Buffer)
+	if c.batch == nil {
+		c.batch = batchBuffers.Get().(*bytes.Buffer)
+	}
 }
 
 func (c *batchConn) flushBatch() error {

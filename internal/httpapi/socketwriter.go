@@ -155,7 +155,9 @@ func (s *socket) writeBatch(batch [][]byte, control map[int][]byte) (err error) 
 // peer's close frame.
 func (s *socket) sendClose(code channel.CloseCode) {
 	message := websocket.FormatCloseMessage(int(code), code.Reason())
-	if err := s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(closeTimeout)); err != nil {
+	s.conn.beginBatch()
+	err := s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(closeTimeout))
+	if err = errors.Join(err, s.conn.flushBatch()); err != nil {
 		_ = s.ws.Close()
 		return
 	}
