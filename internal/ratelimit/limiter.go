@@ -146,8 +146,13 @@ func UsedToday(ctx context.Context, counts Granted, teamIDs ...string) ([]int64,
 
 // AllowHandshake counts a WebSocket handshake of a session.
 func (l *Limiter) AllowHandshake(ctx context.Context, sessionID string, perMinute int64) (Decision, error) {
-	d := Decision{Policy: sessionPolicy, Limit: perMinute, Window: time.Minute}
-	err := l.decide(ctx, &d, bucketKey{session: sessionID}, rule{nil, perMinute, time.Minute})
+	d, key := Decision{Policy: sessionPolicy, Limit: perMinute, Window: time.Minute}, bucketKey{session: sessionID}
+	err := l.decide(ctx, &d, key, rule{nil, perMinute, time.Minute})
+	if d.Allowed && d.Remaining > 0 { // the bucket is empty: it would only use memory while the session is open
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.buckets.Remove(key)
+	}
 	return d, err
 }
 

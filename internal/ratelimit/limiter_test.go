@@ -271,6 +271,23 @@ func TestPermitsExpireWithTheirWindow(t *testing.T) {
 	})
 }
 
+func TestOnlyUsedUpHandshakesAreRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, limitsOf(1, time.Minute))
+		const limit = 3
+		for i := range limit + 1 {
+			d, err := f.AllowHandshake(t.Context(), "ses_1", limit)
+			if err != nil || d.Allowed != (i < limit) {
+				t.Errorf("handshake %d: %+v, %v, want %d allowed", i+1, d, err, limit)
+			}
+			_, refused := f.HandshakeRefusal("ses_1", limit)
+			if usedUp := i >= limit-1; refused != usedUp || f.buckets.Len() > 0 != usedUp {
+				t.Errorf("after handshake %d: refused %t with %d buckets, want %t", i+1, refused, f.buckets.Len(), usedUp)
+			}
+		}
+	})
+}
+
 func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // starts at midnight UTC
 		f := newFixture(t, &Limits{})
