@@ -29,10 +29,10 @@ const (
 	discardInterval = 10 * time.Millisecond
 )
 
-// upgrader opens WebSockets that are cheap while idle: buffers are small, and a
-// write buffer exists only during a write.
+// upgrader opens WebSockets that are cheap while idle: the read buffer is as small as
+// possible, because batchConn has one, and a write buffer exists only during a write.
 var upgrader = websocket.Upgrader{
-	ReadBufferSize:  1024,
+	ReadBufferSize:  1,
 	WriteBufferSize: 1024,
 	WriteBufferPool: &sync.Pool{},
 	CheckOrigin:     func(*http.Request) bool { return true }, // Server.admitSocket checks it against the endpoint

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,13 +16,14 @@ import (
 
 // batchConn is the connection under a WebSocket. It combines the frames of a
 // batch into one write and reports when all received bytes were read, so that a
-// busy socket does not need one system call for each frame. It ends the connection of
-// a client that sends too much.
+// busy socket does not need one system call for each frame. While it waits for input,
+// it needs no buffer. It ends the connection of a client that sends too much.
 type batchConn struct {
 	net.Conn
 	raw       syscall.RawConn // nil if Conn cannot be read without blocking, as with TLS
 	onDrained func()          // called before Read blocks
 	budget    *frameBudget
+	input     *inputBuffer // received bytes that were not read yet; nil if there are none
 
 	mu    sync.Mutex
 	batch *bytes.Buffer // nil outside a batch
@@ -32,29 +34,65 @@ var batchBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 // maxPooledBatch is the capacity above which a buffer is not reused.
 const maxPooledBatch = 64 << 10
 
-// Read fails with errFlood if the client has exceeded its budget.
-func (c *batchConn) Read(b []byte) (n int, err error) {
-	if n = c.readAvailable(b); n <= 0 {
-		c.onDrained()
-		n, err = c.Conn.Read(b)
-	}
-	if !c.budget.allow(b[:n]) {
-		return 0, errFlood
-	}
-	return n, err
+// inputBuffer holds received bytes.
+type inputBuffer struct {
+	rest  []byte // not read yet, part of bytes
+	bytes [2 << 10]byte
 }
 
-// readAvailable reads without blocking. It ignores errors and the end of the
-// stream: the next Read of Conn returns them again.
-func (c *batchConn) readAvailable(b []byte) (n int) {
-	if c.raw == nil {
-		return 0
+var inputBuffers = sync.Pool{New: func() any { return new(inputBuffer) }}
+
+// Read fails with errFlood if the client has exceeded its budget.
+func (c *batchConn) Read(b []byte) (int, error) {
+	if c.input == nil {
+		if err := c.receive(); err != nil {
+			return 0, err
+		}
 	}
-	_ = c.raw.Read(func(fd uintptr) bool {
-		n, _ = syscall.Read(int(fd), b)
+	n := copy(b, c.input.rest)
+	if c.input.rest = c.input.rest[n:]; len(c.input.rest) == 0 {
+		inputBuffers.Put(c.input)
+		c.input = nil
+	}
+	return n, nil
+}
+
+// receive waits for input.
+func (c *batchConn) receive() error {
+	if c.raw != nil {
+		_ = c.raw.Read(c.receiveAvailable)
+	} else {
+		c.onDrained()
+	}
+	if c.input == nil { // TLS, an error or the end of the stream
+		input := inputBuffers.Get().(*inputBuffer)
+		n, err := c.Conn.Read(input.bytes[:])
+		if n == 0 {
+			return err
+		}
+		input.rest, c.input = input.bytes[:n], input
+	}
+	if !c.budget.allow(c.input.rest) {
+		return errFlood
+	}
+	return nil
+}
+
+// receiveAvailable returns false if it has to wait for input. It ignores errors and the
+// end of the stream: the next Read of Conn returns them again.
+func (c *batchConn) receiveAvailable(fd uintptr) bool {
+	input := inputBuffers.Get().(*inputBuffer)
+	n, err := syscall.Read(int(fd), input.bytes[:])
+	if n > 0 {
+		input.rest, c.input = input.bytes[:n], input
 		return true
-	})
-	return n
+	}
+	inputBuffers.Put(input)
+	if errors.Is(err, syscall.EAGAIN) {
+		c.onDrained()
+		return false
+	}
+	return true
 }
 
 func (c *batchConn) Write(b []byte) (int, error) {
