@@ -60,7 +60,7 @@ type Connection struct {
 	// earlier connection was responsible for it.
 	reoffer     atomic.Bool
 	rate        *rate.Limiter // frames, except audio
-	audioRate   *rate.Limiter // bytes
+	audioRate   *rate.Limiter // bytes; nil before the first audio
 	invalid     int           // invalid frames in a row
 	batch       batch
 	unsubscribe func()
@@ -71,10 +71,10 @@ type Connection struct {
 	socket     Socket    // nil until Start
 	position   Cursor    // of the last queued message
 	lastEntry  string    // newest entry that the store acknowledged
-	hasFrames  bool      // the store acknowledged frames of this connection
-	recovering bool      // history is being replayed
 	page       []Message // rest of the page that is being replayed
 	replayed   int       // messages since Start
+	hasFrames  bool      // the store acknowledged frames of this connection
+	recovering bool      // history is being replayed
 	unreported bool      // the outcome of the resume was not sent yet, in a reconnect frame
 	behind     bool      // messages arrived that could not be delivered in order
 	recheck    bool      // a notice before Start may mean that ownership is lost

@@ -53,6 +53,9 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 		c.reply(wire.TypePong, nil)
 	case wire.TypePong:
 	case wire.TypeAudio:
+		if c.audioRate == nil {
+			c.audioRate = perSecond(c.service.limits.AudioBytesPerSecond)
+		}
 		if !c.audioRate.AllowN(received, len(raw)) {
 			c.service.metrics.audioDropped.Inc()
 			return

@@ -59,9 +59,9 @@ func (l Limits) PingInterval() time.Duration {
 // SessionInfo describes the session of a connection.
 type SessionInfo struct {
 	wire.Offer
-	Reject    bool // duplicatePolicy is reject
 	ExpiresAt time.Time
 	Profile   []byte // gatewayProfile as JSON
+	Reject    bool   // duplicatePolicy is reject
 	Redeemed  bool   // an earlier connection has redeemed the token
 }
 
@@ -112,8 +112,8 @@ func (s *Service) run(task func(ctx context.Context)) {
 	})
 }
 
-// Limits returns the limits of connections.
-func (s *Service) Limits() Limits { return s.limits }
+// Limits returns the limits of connections, which must not be changed.
+func (s *Service) Limits() *Limits { return &s.limits }
 
 // Open attaches a new connection to a session, before there is a socket, so that
 // errors can be HTTP responses. succeeds is the ID of the connection that the browser
@@ -122,9 +122,8 @@ func (s *Service) Limits() Limits { return s.limits }
 func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resume string) (*Connection, error) {
 	c := &Connection{
 		service: s, session: session, id: uuid.NewString(), openedAt: s.now(),
-		rate:      perSecond(s.limits.FramesPerSecond),
-		audioRate: perSecond(s.limits.AudioBytesPerSecond),
-		tracer:    tracing.TracerOf(ctx), handshake: trace.SpanContextFromContext(ctx),
+		rate:   perSecond(s.limits.FramesPerSecond),
+		tracer: tracing.TracerOf(ctx), handshake: trace.SpanContextFromContext(ctx),
 	}
 	c.session.Offer.ExpiresAt, c.session.Offer.Trace = session.ExpiresAt.UnixMilli(), c.trace()
 	c.session.Profile = nil // only needed to open the channel; do not keep it for the connection's life

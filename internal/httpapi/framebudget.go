@@ -32,7 +32,7 @@ type frameBudget struct {
 	rest     uint64   // bytes of the current frame that follow the header
 }
 
-func newFrameBudget(l channel.Limits, allowFrame func() bool) *frameBudget {
+func newFrameBudget(l *channel.Limits, allowFrame func() bool) *frameBudget {
 	perSecond := func(n int) *rate.Limiter { return rate.NewLimiter(rate.Limit(n), n) }
 	return &frameBudget{
 		frames:     perSecond(allFramesFactor * l.FramesPerSecond),

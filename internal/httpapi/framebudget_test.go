@@ -14,7 +14,7 @@ import (
 // counted returns a budget without limits, and counters of its frames.
 func counted() (f *frameBudget, all func() int, empty *int) {
 	empty = new(int)
-	f = newFrameBudget(channel.Limits{FramesPerSecond: 1 << 20, FrameBytes: 1 << 20}, func() bool { *empty++; return true })
+	f = newFrameBudget(&channel.Limits{FramesPerSecond: 1 << 20, FrameBytes: 1 << 20}, func() bool { *empty++; return true })
 	f.frames.SetLimit(1e-9) // no token returns
 	return f, func() int { return f.frames.Burst() - int(f.frames.TokensAt(time.Now())) }, empty
 }
@@ -60,7 +60,7 @@ func TestFrameBudgetHasLimits(t *testing.T) {
 		"frame of any length":  {"\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xffmask" + strings.Repeat(frame, 30), false, true},
 		"nothing was received": {"", false, true},
 	} {
-		f := newFrameBudget(limits, func() bool { return c.empty })
+		f := newFrameBudget(&limits, func() bool { return c.empty })
 		if got := f.allow([]byte(c.data)); got != c.want {
 			t.Errorf("%s: allowed %v, want %v", name, got, c.want)
 		}

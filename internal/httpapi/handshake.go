@@ -176,7 +176,7 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 	}
 	return channel.SessionInfo{
 		Offer: wire.Offer{
-			SessionID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode),
+			SessionID: ses.ID, TeamID: ep.TeamID, EndpointID: ep.ID, Mode: string(ses.Mode), // sockets share the strings of ep
 			Identity: ses.Identity, Metadata: ses.Metadata, ICEServers: s.deps.Sessions.RuntimeICEServers(ses),
 		},
 		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile, Redeemed: !ses.RedeemedAt.IsZero(),

@@ -46,7 +46,7 @@ type socket struct {
 	conn    *batchConn // the connection of ws
 	channel *channel.Connection
 	set     *socketSet
-	limits  channel.Limits
+	limits  *channel.Limits
 
 	mu          sync.Mutex
 	timer       *time.Timer // of the heartbeat

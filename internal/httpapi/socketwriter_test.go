@@ -9,7 +9,7 @@ import (
 )
 
 func TestSendQueueCountsFramesBeingWritten(t *testing.T) {
-	s := &socket{limits: channel.Limits{QueuedBytes: 10}, writing: true}
+	s := &socket{limits: &channel.Limits{QueuedBytes: 10}, writing: true}
 	if !s.Send(make([]byte, 3), make([]byte, 3)) {
 		t.Fatal("rejected frames that fit into the queue")
 	}
@@ -26,7 +26,7 @@ func TestSendQueueCountsFramesBeingWritten(t *testing.T) {
 }
 
 func TestAudioIsDroppedFirstAndCounted(t *testing.T) {
-	s := &socket{limits: channel.Limits{QueuedBytes: 10}, writing: true, set: newSocketSet(prometheus.NewRegistry())}
+	s := &socket{limits: &channel.Limits{QueuedBytes: 10}, writing: true, set: newSocketSet(prometheus.NewRegistry())}
 	s.SendAudio(make([]byte, 5))
 	s.SendAudio(make([]byte, 1))
 	if !s.Send(make([]byte, 5)) {
@@ -38,7 +38,7 @@ func TestAudioIsDroppedFirstAndCounted(t *testing.T) {
 }
 
 func TestWriteBatchIsBounded(t *testing.T) {
-	s := &socket{limits: channel.Limits{QueuedBytes: 1 << 20}, writing: true}
+	s := &socket{limits: &channel.Limits{QueuedBytes: 1 << 20}, writing: true}
 	s.Send(make([]byte, writeBatchBytes-1), make([]byte, 2*writeBatchBytes), []byte{}, []byte{})
 	for _, want := range []int{2, 2, 0} {
 		if batch, _ := s.queue.next(); len(batch) != want {
@@ -48,7 +48,7 @@ func TestWriteBatchIsBounded(t *testing.T) {
 }
 
 func TestLargestMessageFitsIntoEmptyQueue(t *testing.T) {
-	s := &socket{limits: channel.Limits{QueuedBytes: 10}, writing: true}
+	s := &socket{limits: &channel.Limits{QueuedBytes: 10}, writing: true}
 	if !s.Send(make([]byte, 11)) {
 		t.Error("rejected a message with an empty queue")
 	}
