@@ -96,9 +96,10 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 release: ## Build reproducible archives and packages in dist/
 	scripts/release.sh
 
+# With the flags of `make build`, so that dependencies are compiled once for both.
 lint: ## Run golangci-lint, and shellcheck where it is installed
 	@$(STEP) 'golangci-lint: install' $(MAKE) -s $(GOLANGCI)
-	@$(STEP) 'golangci-lint' $(GOLANGCI) run --allow-parallel-runners ./...
+	@CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath' $(STEP) 'golangci-lint' $(GOLANGCI) run --allow-parallel-runners ./...
 	@if command -v shellcheck >/dev/null; then \
 		$(STEP) 'shellcheck' shellcheck .ci/run scripts/*.sh deploy/docker/*.sh examples/*/*.sh; \
 	else \

@@ -17,15 +17,17 @@ import (
 	"telapi/test/testlog"
 )
 
-// Binary builds the program once per test run and returns its path.
+// Binary builds the program as "make build" does, once per test run, and returns its
+// path.
 var Binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "telapi-e2e")
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, "telapi")
-	out, err := exec.Command("go", "build", "-o", path, "telapi/cmd/telapi").CombinedOutput()
-	if err != nil {
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "telapi/cmd/telapi")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return path, nil

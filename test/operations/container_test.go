@@ -91,12 +91,11 @@ func TestContainerRunsWithoutPrivilegesAndDrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(archive, "telapi"), "telapi/cmd/telapi")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	binary, err := boot.Binary()
+	if err != nil {
+		t.Fatal(err)
 	}
-	run(t, archive, "cp", "-r", filepath.Join(repository, "deploy"), filepath.Join(repository, "LICENSE"), filepath.Join(repository, "NOTICE"), ".")
+	run(t, archive, "cp", "-r", binary, filepath.Join(repository, "deploy"), filepath.Join(repository, "LICENSE"), filepath.Join(repository, "NOTICE"), ".")
 	run(t, archive, "touch", "THIRD_PARTY_LICENSES")
 	image := exec.CommandContext(t.Context(), "deploy/docker/build-from-binary.sh", "telapi:test")
 	image.Dir = archive
