@@ -217,12 +217,12 @@ type keyword struct {
 	rule uint // bit of the rule
 }
 
-// scan returns the bit set of rules with a keyword in s.
+// scan returns the bit set of rules with a keyword in s that something follows.
 func scan(s string) (found uint) {
 	for i := range len(s) - min(len(s), 1) {
 		if c := &keywords[s[i]]; c.secondLetters>>(s[i+1]&31)&1 != 0 {
 			for _, word := range c.words {
-				if hasPrefixFold(s[i+1:], word.rest) {
+				if rest := s[i+1:]; len(rest) > len(word.rest) && hasPrefixFold(rest, word.rest) {
 					found |= word.rule
 				}
 			}
