@@ -57,9 +57,10 @@ func (c *consoleClaims) UnmarshalJSON(b []byte) error {
 // the last of two duplicates, so that another reader could see different claims in
 // the same token. Times are numbers: the library accepts "1800000000", and null
 // for a missing claim.
-func UnmarshalClaims(b []byte, into any) error {
-	return json.Unmarshal(b, into, json.WithUnmarshalers(json.UnmarshalFromFunc(unmarshalTime)))
-}
+func UnmarshalClaims(b []byte, into any) error { return json.Unmarshal(b, into, strictTimes) }
+
+// strictTimes is a variable because the JSON library caches what it finds for it.
+var strictTimes = json.WithUnmarshalers(json.UnmarshalFromFunc(unmarshalTime))
 
 // maxTime is the last second of the year 9999. The conversion of a larger number
 // could overflow.
