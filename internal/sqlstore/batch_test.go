@@ -15,6 +15,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/internal/session"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -141,6 +142,33 @@ func TestConcurrentStatementsHaveOwnResults(t *testing.T) {
 			})
 		}
 		callers.Wait()
+	})
+}
+
+func TestFailedWriteHasNoEffectLater(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		addSession(t, s, newSession("s1"))
+		locked, err := s.write.BeginTx(t.Context(), nil)
+		must(t, err)
+		_, err = locked.ExecContext(t.Context(), "UPDATE sessions SET last_seen_at = 1 WHERE id = 's1'")
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		redeemed := make(chan error, 1)
+		go func() { redeemed <- s.RedeemSession(ctx, "s1", testTime) }()
+		if s.writes != nil {
+			poll.Until(t, "a statement that waits for the row", func() bool {
+				var waiting int
+				must(t, s.read.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting))
+				return waiting > 0
+			})
+		}
+		cancel()
+		must(t, locked.Rollback())
+		err = <-redeemed
+		if got := getSession(t, s, "s1"); got.RedeemedAt.IsZero() != (err != nil) {
+			t.Errorf("redeemed at %v after the error %v", got.RedeemedAt, err)
+		}
 	})
 }
 

@@ -62,7 +62,9 @@ func (b *batcher) close() {
 	}
 }
 
-// run runs a statement. A nil batcher returns errRunAlone.
+// run runs a statement. A nil batcher returns errRunAlone. If ctx ends while a worker has
+// the statement, a read fails at once. A write waits for its result: it would have an
+// effect after its failure was reported.
 func (b *batcher) run(ctx context.Context, query string, args, into []any) (changed int64, err error) {
 	if b == nil {
 		return 0, errRunAlone
@@ -74,6 +76,9 @@ func (b *batcher) run(ctx context.Context, query string, args, into []any) (chan
 		return 0, errRunAlone
 	case <-ctx.Done():
 		return 0, ctx.Err()
+	}
+	if into == nil {
+		ctx = context.WithoutCancel(ctx)
 	}
 	select {
 	case <-call.done:
