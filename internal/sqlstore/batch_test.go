@@ -145,30 +145,66 @@ func TestConcurrentStatementsHaveOwnResults(t *testing.T) {
 	})
 }
 
+// lockSession locks the row of a session until the returned function is called.
+func lockSession(t *testing.T, s *Store, id string) (unlock func()) {
+	t.Helper()
+	tx, err := s.write.BeginTx(t.Context(), nil)
+	must(t, err)
+	_, err = tx.ExecContext(t.Context(), "UPDATE sessions SET last_seen_at = 1 WHERE id = $1", id)
+	must(t, err)
+	return func() { must(t, tx.Rollback()) }
+}
+
+func awaitLockedStatement(t *testing.T, s *Store) {
+	t.Helper()
+	poll.Until(t, "a statement that waits for a locked row", func() bool {
+		var waiting int
+		must(t, s.read.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting))
+		return waiting > 0
+	})
+}
+
 func TestFailedWriteHasNoEffectLater(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		addSession(t, s, newSession("s1"))
-		locked, err := s.write.BeginTx(t.Context(), nil)
-		must(t, err)
-		_, err = locked.ExecContext(t.Context(), "UPDATE sessions SET last_seen_at = 1 WHERE id = 's1'")
-		must(t, err)
+		unlock := lockSession(t, s, "s1")
 		ctx, cancel := context.WithCancel(t.Context())
 		redeemed := make(chan error, 1)
 		go func() { redeemed <- s.RedeemSession(ctx, "s1", testTime) }()
 		if s.writes != nil {
-			poll.Until(t, "a statement that waits for the row", func() bool {
-				var waiting int
-				must(t, s.read.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting))
-				return waiting > 0
-			})
+			awaitLockedStatement(t, s)
 		}
 		cancel()
-		must(t, locked.Rollback())
-		err = <-redeemed
+		unlock()
+		err := <-redeemed
 		if got := getSession(t, s, "s1"); got.RedeemedAt.IsZero() != (err != nil) {
 			t.Errorf("redeemed at %v after the error %v", got.RedeemedAt, err)
 		}
+	})
+}
+
+func TestLockedRowBlocksNoOtherWrite(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
+		if s.writes == nil {
+			t.Skip("SQLite locks the whole database")
+		}
+		newTeam(t, s, "t1")
+		addSession(t, s, newSession("locked"))
+		addSession(t, s, newSession("other"))
+		unlock := lockSession(t, s, "locked")
+		var blocked sync.WaitGroup
+		for range 2 * batchWorkers {
+			blocked.Go(func() {
+				if err := s.RedeemSession(t.Context(), "locked", testTime); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		awaitLockedStatement(t, s)
+		must(t, s.RedeemSession(t.Context(), "other", testTime))
+		unlock()
+		blocked.Wait()
 	})
 }
 
