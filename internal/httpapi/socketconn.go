@@ -57,12 +57,17 @@ func (c *batchConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// receive waits for input.
+// receive waits for input. It calls onDrained outside of raw.Read, because a Close of
+// the connection waits for that.
 func (c *batchConn) receive() error {
 	if c.raw != nil {
-		_ = c.raw.Read(c.receiveAvailable)
-	} else {
+		_ = c.raw.Read(func(fd uintptr) bool { c.receiveAvailable(fd); return true })
+	}
+	if c.input == nil {
 		c.onDrained()
+		if c.raw != nil {
+			_ = c.raw.Read(c.receiveAvailable)
+		}
 	}
 	if c.input == nil { // TLS, an error or the end of the stream
 		input := inputBuffers.Get().(*inputBuffer)
@@ -78,8 +83,8 @@ func (c *batchConn) receive() error {
 	return nil
 }
 
-// receiveAvailable returns false if it has to wait for input. It ignores errors and the
-// end of the stream: the next Read of Conn returns them again.
+// receiveAvailable reads without blocking. It returns false if there is no input yet. It
+// ignores errors and the end of the stream: the next Read of Conn returns them again.
 func (c *batchConn) receiveAvailable(fd uintptr) bool {
 	input := inputBuffers.Get().(*inputBuffer)
 	n, err := syscall.Read(int(fd), input.bytes[:])
@@ -88,11 +93,7 @@ func (c *batchConn) receiveAvailable(fd uintptr) bool {
 		return true
 	}
 	inputBuffers.Put(input)
-	if errors.Is(err, syscall.EAGAIN) {
-		c.onDrained()
-		return false
-	}
-	return true
+	return !errors.Is(err, syscall.EAGAIN)
 }
 
 func (c *batchConn) Write(b []byte) (int, error) {
