@@ -34,9 +34,12 @@ func ClientOption(o config.RedisOptions) rueidis.ClientOption {
 		TLSConfig:         o.TLS,
 		DisableCache:      true,
 		PipelineMultiplex: -1, // one connection: concurrent commands share its reads and writes
-		ForceSingleClient: o.Embedded,
-		AlwaysRESP2:       o.Embedded, // its RESP3 cannot mix subscriptions with commands
-		ClusterOption:     rueidis.ClusterOption{ShardsRefreshInterval: TopologyInterval},
+		// By default, each buffer of every connection has 512 KiB.
+		ReadBufferEachConn:  64 << 10,
+		WriteBufferEachConn: 64 << 10,
+		ForceSingleClient:   o.Embedded,
+		AlwaysRESP2:         o.Embedded, // its RESP3 cannot mix subscriptions with commands
+		ClusterOption:       rueidis.ClusterOption{ShardsRefreshInterval: TopologyInterval},
 	}
 }
 
