@@ -72,6 +72,9 @@ func (b *batcher) run(ctx context.Context, query string, args, into []any) (chan
 	if b == nil {
 		return 0, errRunAlone
 	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
 	call := &batchCall{query: query, args: args, into: into, done: make(chan struct{})}
 	select {
 	case b.calls <- call:
