@@ -72,13 +72,15 @@ func (s *socket) run() {
 func (s *socket) open() {
 	s.ws.SetPingHandler(func(data string) error { s.sendControl(websocket.PongMessage, []byte(data)); return nil })
 	s.ws.SetPongHandler(func(string) error { s.recordRead(); return nil })
-	s.mu.Lock() // the first heartbeat, which is due at once if the session has expired, waits
-	s.lastRead = time.Now()
-	s.timer = time.AfterFunc(s.channel.UntilHeartbeat(), s.heartbeat)
-	s.mu.Unlock()
 	s.conn.onDrained = func() { s.channel.Flush(s.set.ctx) }
 	s.conn.budget = newFrameBudget(s.limits, s.channel.AllowFrame)
 	s.channel.Start(s)
+	// Start comes first: the first heartbeat is due at once if the session has expired,
+	// and only a started channel connection can close the socket.
+	s.mu.Lock() // the heartbeat reads timer
+	defer s.mu.Unlock()
+	s.lastRead = time.Now()
+	s.timer = time.AfterFunc(s.channel.UntilHeartbeat(), s.heartbeat)
 }
 
 // read handles the next message. It returns false when the connection has ended.
