@@ -109,7 +109,7 @@ local CLOCK_ERROR    = 100      -- ms by which two callers' estimates of the sto
 local CANCELLED_BYTES = 512     -- length of the list of the connections that were cancelled last
 local CANCELLED_MS   = 60000    -- ms for which it is kept without a channel
 local NO_MESSAGE     = '0-0'    -- before the first message
-local NO_MEMBER      = '-9223372036854775808' -- of a set of message IDs that is empty
+local NO_UUID        = '-9223372036854775808' -- the member of an empty set of UUIDs
 
 -- Checks of arguments, which may be missing. isObject checks only size and outer braces:
 -- scripts do not parse JSON.
@@ -378,7 +378,8 @@ local function formatEntry(kind, member, value)
   return string.format('{"kind":"%s","channelId":"%s","at":%d,"%s":"%s"}', kind, string.match(META, '{(.+)}'), now, member, value)
 end
 
--- Creates the keys of a channel that do not exist. The members are never looked up. A set
+-- Creates the keys of a channel that do not exist. The members of the sets are never
+-- looked up: the message IDs of browsers are UUIDs, those of runtimes are not empty. A set
 -- of integers needs half the memory. A stream keeps existing when it becomes empty.
 local function createKeys()
   for _, stream in ipairs({ IN, OUT }) do
@@ -387,7 +388,8 @@ local function createKeys()
       redis.call('XDEL', stream, '0-1')
     end
   end
-  for _, set in ipairs({ SEEN, SENT, SEEN_BEFORE, SENT_BEFORE }) do redis.call('SADD', set, NO_MEMBER) end
+  for _, set in ipairs({ SEEN, SEEN_BEFORE }) do redis.call('SADD', set, NO_UUID) end
+  for _, set in ipairs({ SENT, SENT_BEFORE }) do redis.call('SADD', set, '') end
   redis.call('HSET', WORK, '', '')
   redis.call('ZADD', FORGET, NEVER, '')
 end

@@ -70,7 +70,7 @@ func allKeysExist(t *testing.T, opts Options) {
 func TestIdleChannelIsSmall(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	s.attach("a")
-	const most = 4 << 10
+	const most = 4608
 	var bytes int64
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		for _, key := range kv.ChannelKeys(s.id) {
