@@ -75,7 +75,7 @@ func (s *site) startRedis() error {
 	}
 	s.kv, s.redisURL, s.redisProcesses = "Redis", "redis://127.0.0.1:"+port, []*process{p}
 	s.stops = append(s.stops, p.stop)
-	return nil
+	return awaitDial("127.0.0.1:" + port)
 }
 
 // redis returns a client with default options.
@@ -126,7 +126,7 @@ func (s *site) startPostgres(initdb string) error {
 	s.postgres = server.Process
 	s.stops = append(s.stops, func() { _ = server.Process.Signal(syscall.SIGQUIT); _ = server.Wait() })
 	s.database, s.postgresURL = "PostgreSQL (fsync off)", "postgres://bench@127.0.0.1:"+port+"/postgres?sslmode=disable"
-	return nil
+	return awaitDial("127.0.0.1:" + port)
 }
 
 // unprivileged makes user postgres the owner of dir if the current user is root,
