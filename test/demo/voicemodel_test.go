@@ -69,10 +69,13 @@ func TestVoiceConversationWithModel(t *testing.T) {
 	v := startCall(t, i, "audio")
 	v.say(tone(1200*time.Millisecond, -20, 440))
 	v.say(quiet())
-	v.until("chat", `"text":"RIFF 1 s of sound","from":"caller"`)
-	v.until("chat", "Message 1 was: RIFF 1 s of sound")
+	// On a busy machine a pause can divide what is said into several messages.
+	v.until("chat", `s of sound","from":"caller"`)
+	v.until("chat", "Message 1 was: RIFF ")
 	v.Chat("and now?")
-	v.until("chat", "Message 3 was: and now?")
+	if answer := v.until("chat", "was: and now?"); strings.Contains(answer.Raw, "Message 1 ") {
+		t.Errorf("the model got no earlier messages: %s", answer.Raw)
+	}
 	v.Chat("transfer me abroad") // the script has priority
 	v.until("chat", "denied")
 
