@@ -29,3 +29,16 @@ func TestIdleProcessReleasesMemory(t *testing.T) {
 		return stats.HeapReleased >= before+garbage/2
 	})
 }
+
+func TestBallastDelaysCollections(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	defer func() { stop(); <-done }()
+	go func() { holdBallast(ctx); close(done) }()
+	poll.Until(t, "the next collection waits for more than the ballast", func() bool {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.NextGC >= 2*ballastBytes
+	})
+}
