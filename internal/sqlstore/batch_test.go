@@ -1,7 +1,9 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -19,13 +21,9 @@ import (
 	"telapi/test/servers"
 )
 
-// countingProxy is a proxy that counts round trips: requests that follow a response.
-type countingProxy struct {
-	roundTrips atomic.Int64
-	answered   atomic.Bool
-}
-
-func (p *countingProxy) start(t *testing.T, server string) (address string) {
+// startProxy starts a proxy for a server. request and response return the data to pass on
+// instead of the data that was received.
+func startProxy(t *testing.T, server string, request, response func([]byte) []byte) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -41,19 +39,15 @@ func (p *countingProxy) start(t *testing.T, server string) (address string) {
 				_ = client.Close()
 				continue
 			}
-			go pass(client, upstream, func() {
-				if p.answered.Swap(false) {
-					p.roundTrips.Add(1)
-				}
-			})
-			go pass(upstream, client, func() { p.answered.Store(true) })
+			go pass(client, upstream, request)
+			go pass(upstream, client, response)
 		}
 	}()
 	return listener.Addr().String()
 }
 
-// pass copies data and calls onRead for each read.
-func pass(from, to net.Conn, onRead func()) {
+// pass copies data after editing it.
+func pass(from, to net.Conn, edit func([]byte) []byte) {
 	defer to.Close()
 	buffer := make([]byte, 1<<20)
 	for {
@@ -61,8 +55,7 @@ func pass(from, to net.Conn, onRead func()) {
 		if err != nil {
 			return
 		}
-		onRead()
-		if _, err := to.Write(buffer[:n]); err != nil {
+		if _, err := to.Write(edit(buffer[:n])); err != nil {
 			return
 		}
 	}
@@ -74,8 +67,14 @@ func TestBatchTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	address, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))
 	must(t, err)
-	var proxy countingProxy
-	address.Host = proxy.start(t, address.Host)
+	var roundTrips atomic.Int64 // requests that follow a response
+	var answered atomic.Bool
+	address.Host = startProxy(t, address.Host, func(b []byte) []byte {
+		if answered.Swap(false) {
+			roundTrips.Add(1)
+		}
+		return b
+	}, func(b []byte) []byte { answered.Store(true); return b })
 	s := open(t, Options{DSN: redact.Secret(address.String())})
 	must(t, s.Migrate(t.Context()))
 	newTeam(t, s, "t1")
@@ -84,9 +83,9 @@ func TestBatchTakesFewRoundTrips(t *testing.T) {
 	for i := range 1000 {
 		lastUsed[fmt.Sprint("k", i)] = testTime
 	}
-	before := proxy.roundTrips.Load()
+	before := roundTrips.Load()
 	must(t, s.TouchKeys(t.Context(), lastUsed))
-	if trips := proxy.roundTrips.Load() - before; trips > 100 {
+	if trips := roundTrips.Load() - before; trips > 100 {
 		t.Errorf("%d updates took %d round trips, want at most 100", len(lastUsed), trips)
 	}
 	if k, err := s.Key(t.Context(), "k999"); err != nil || !k.LastUsedAt.Equal(testTime) {
@@ -203,6 +202,49 @@ func TestLockedRowBlocksNoOtherWrite(t *testing.T) {
 	must(t, s.RedeemSession(t.Context(), "other", testTime))
 	unlock()
 	blocked.Wait()
+}
+
+func TestWriteOfUnknownOutcomeIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	address, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))
+	must(t, err)
+	var writes atomic.Int64 // 2 after the response to the first one was replaced
+	address.Host = startProxy(t, address.Host, func(b []byte) []byte {
+		if bytes.Contains(b, []byte("ses_lost")) {
+			writes.CompareAndSwap(0, 1)
+		}
+		return b
+	}, func(b []byte) []byte {
+		if writes.CompareAndSwap(1, 2) { // as PgBouncer does when it has lost the server
+			const failure = "SFATAL\x00VFATAL\x00C08P01\x00Mserver conn crashed?\x00\x00"
+			return append(binary.BigEndian.AppendUint32([]byte{'E'}, uint32(4+len(failure))), failure...)
+		}
+		return b
+	})
+	s := open(t, Options{DSN: redact.Secret(address.String())})
+	must(t, s.Migrate(t.Context()))
+	newTeam(t, s, "t1")
+	// If the write ran again, it would fail because the session exists.
+	if _, err := s.CreateSession(t.Context(), newSession("ses_lost"), session.IdempotencyRecord{}, time.Time{}); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("error %v, want SERVICE_UNAVAILABLE", err)
+	}
+}
+
+func TestCloseEndsWriteInProgress(t *testing.T) {
+	options := engines[1].make(t) // PostgreSQL: SQLite does not run batches
+	s, other := open(t, options), open(t, options)
+	must(t, s.Migrate(t.Context()))
+	newTeam(t, s, "t1")
+	addSession(t, s, newSession("s1"))
+	unlock := lockSession(t, other, "s1")
+	redeemed := make(chan error, 1)
+	go func() { redeemed <- s.RedeemSession(t.Context(), "s1", testTime) }()
+	awaitLockedStatement(t, other)
+	must(t, s.Close())
+	unlock() // the write would succeed if it ran again
+	if err := <-redeemed; !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("error %v, want SERVICE_UNAVAILABLE", err)
+	}
 }
 
 func TestStatementAfterClose(t *testing.T) {

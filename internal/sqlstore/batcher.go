@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -138,13 +139,26 @@ func (b *batcher) send(calls []*batchCall) {
 		}
 	}
 	err := sendBatch(ctx, b.db, &batch)
-	if err != nil && (sqlState(err) != "" || !isUnavailable(err) || pgconn.SafeToRetry(err)) {
+	switch {
+	case err == nil:
+	case b.ctx.Err() != nil: // the outcome is unknown
+		err = sql.ErrConnDone
+	case hadNoEffect(err):
 		err = errRunAlone
 	}
 	for _, c := range calls {
 		c.err = cmp.Or(err, c.err)
 		close(c.done)
 	}
+}
+
+// hadNoEffect reports whether a batch that failed has certainly changed nothing. An error
+// of class 08 may come from a connection pooler that lost the server after the commit.
+func hadNoEffect(err error) bool {
+	if state := sqlState(err); state != "" {
+		return !strings.HasPrefix(state, "08")
+	}
+	return !isUnavailable(err) || pgconn.SafeToRetry(err)
 }
 
 func (c *batchCall) id() string {
