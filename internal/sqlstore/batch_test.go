@@ -204,6 +204,31 @@ func TestLockedRowBlocksNoOtherWrite(t *testing.T) {
 	blocked.Wait()
 }
 
+func TestLockedTableBlocksNoOtherRead(t *testing.T) {
+	options := engines[1].make(t)                  // PostgreSQL: SQLite does not lock tables
+	options.DSN += "?default_query_exec_mode=exec" // a statement that must be prepared first would wait for the lock
+	s := open(t, options)
+	must(t, s.Migrate(t.Context()))
+	newTeam(t, s, "t1")
+	addSession(t, s, newSession("s1"))
+	tx, err := s.write.BeginTx(t.Context(), nil)
+	must(t, err)
+	_, err = tx.ExecContext(t.Context(), "LOCK TABLE tts_media_cache")
+	must(t, err)
+	var blocked sync.WaitGroup
+	for range 2 * batchWorkers {
+		blocked.Go(func() {
+			if _, err := s.Recording(t.Context(), "unknown"); !fault.Is(err, fault.NotFound) {
+				t.Error(err)
+			}
+		})
+	}
+	awaitLockedStatement(t, s)
+	getSession(t, s, "s1")
+	must(t, tx.Rollback())
+	blocked.Wait()
+}
+
 func TestWriteOfUnknownOutcomeIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	address, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))

@@ -18,8 +18,8 @@ const (
 	// smaller; a single one would wait for the database most of the time.
 	batchWorkers = 2
 	maxBatch     = 64
-	// limitLockWait makes a batch of writes fail if a row is locked for 200 ms, so that
-	// one locked row does not block all others.
+	// limitLockWait makes a batch fail if a row or a table is locked for 200 ms, so that
+	// one lock does not block the statements that do not need it.
 	limitLockWait = "SELECT set_config('lock_timeout', '200', TRUE)"
 )
 
@@ -128,9 +128,7 @@ func (b *batcher) send(calls []*batchCall) {
 	// that they cannot deadlock.
 	slices.SortStableFunc(calls, func(a, b *batchCall) int { return cmp.Compare(a.id(), b.id()) })
 	var batch pgx.Batch
-	if calls[0].into == nil {
-		batch.Queue(limitLockWait)
-	}
+	batch.Queue(limitLockWait)
 	for _, c := range calls {
 		if queued := batch.Queue(c.query, c.args...); c.into != nil {
 			queued.QueryRow(c.readRow)
