@@ -183,6 +183,30 @@ func TestFailedWriteHasNoEffectLater(t *testing.T) {
 	})
 }
 
+func TestCanceledWriteDoesNotWaitForConnection(t *testing.T) {
+	s := open(t, engines[1].make(t)) // PostgreSQL: SQLite does not run batches
+	must(t, s.Migrate(t.Context()))
+	newTeam(t, s, "t1")
+	addSession(t, s, newSession("s1"))
+	s.write.SetMaxOpenConns(1)
+	only, err := s.write.Conn(t.Context())
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	redeemed := make(chan error, 1)
+	go func() { redeemed <- s.RedeemSession(ctx, "s1", testTime) }()
+	poll.Until(t, "a statement that waits for a connection", func() bool { return s.write.Stats().WaitCount > 0 })
+	start := time.Now()
+	cancel()
+	if err := <-redeemed; !errors.Is(err, context.Canceled) || time.Since(start) > statementTimeout/2 {
+		t.Errorf("error %v after %v, want context.Canceled after %v", err, time.Since(start), resultWait)
+	}
+	must(t, only.Close())
+	addSession(t, s, newSession("s2")) // after the canceled write, if it ran
+	if got := getSession(t, s, "s1"); !got.RedeemedAt.IsZero() {
+		t.Errorf("redeemed at %v by a canceled write", got.RedeemedAt)
+	}
+}
+
 func TestLockedRowBlocksNoOtherWrite(t *testing.T) {
 	s := open(t, engines[1].make(t)) // PostgreSQL: SQLite has one writer at a time
 	must(t, s.Migrate(t.Context()))

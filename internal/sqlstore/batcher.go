@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,6 +22,9 @@ const (
 	// limitLockWait makes a batch fail if a row or a table is locked for 200 ms, so that
 	// one lock does not block the statements that do not need it.
 	limitLockWait = "SELECT set_config('lock_timeout', '200', TRUE)"
+	// resultWait is how long a canceled write waits for its result. It is longer than a
+	// batch takes unless the database does not respond.
+	resultWait = time.Second
 )
 
 // errRunAlone is returned for a statement that has had no effect and that the caller
@@ -41,6 +45,7 @@ type batcher struct {
 
 // batchCall is one statement. Its results are valid when done is closed.
 type batchCall struct {
+	ctx     context.Context // the statement is not sent after its end
 	query   string
 	args    []any
 	into    []any // fields of the only row; nil if the statement returns none
@@ -67,8 +72,8 @@ func (b *batcher) close() {
 }
 
 // run runs a statement. A nil batcher returns errRunAlone. If ctx ends while a worker has
-// the statement, a read fails at once. A write waits for its result: it would have an
-// effect after its failure was reported.
+// the statement, a read fails at once. A write waits up to resultWait for its result: it
+// could have an effect after its failure was reported.
 func (b *batcher) run(ctx context.Context, query string, args, into []any) (changed int64, err error) {
 	if b == nil {
 		return 0, errRunAlone
@@ -76,7 +81,7 @@ func (b *batcher) run(ctx context.Context, query string, args, into []any) (chan
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	call := &batchCall{query: query, args: args, into: into, done: make(chan struct{})}
+	call := &batchCall{ctx: ctx, query: query, args: args, into: into, done: make(chan struct{})}
 	select {
 	case b.calls <- call:
 	case <-b.ctx.Done():
@@ -84,15 +89,19 @@ func (b *batcher) run(ctx context.Context, query string, args, into []any) (chan
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	if into == nil {
-		ctx = context.WithoutCancel(ctx)
-	}
 	select {
 	case <-call.done:
 		return call.changed, call.err
 	case <-ctx.Done():
-		return 0, ctx.Err()
 	}
+	if into == nil {
+		select {
+		case <-call.done:
+			return call.changed, call.err
+		case <-time.After(resultWait):
+		}
+	}
+	return 0, ctx.Err()
 }
 
 func (b *batcher) work() {
@@ -127,16 +136,12 @@ func (b *batcher) send(calls []*batchCall) {
 	// All batches lock rows in the order of their IDs, which are the first arguments, so
 	// that they cannot deadlock.
 	slices.SortStableFunc(calls, func(a, b *batchCall) int { return cmp.Compare(a.id(), b.id()) })
-	var batch pgx.Batch
-	batch.Queue(limitLockWait)
-	for _, c := range calls {
-		if queued := batch.Queue(c.query, c.args...); c.into != nil {
-			queued.QueryRow(c.readRow)
-		} else {
-			queued.Exec(c.readChanged)
+	err := sendBatch(ctx, b.db, func(batch *pgx.Batch) {
+		batch.Queue(limitLockWait)
+		for _, c := range calls {
+			c.queue(batch)
 		}
-	}
-	err := sendBatch(ctx, b.db, &batch)
+	})
 	switch {
 	case err == nil:
 	case b.ctx.Err() != nil: // the outcome is unknown
@@ -162,6 +167,19 @@ func hadNoEffect(err error) bool {
 func (c *batchCall) id() string {
 	id, _ := c.args[0].(string)
 	return id
+}
+
+// queue adds the statement to a batch that is sent at once, unless it was canceled while
+// it waited for a connection.
+func (c *batchCall) queue(batch *pgx.Batch) {
+	if c.err = c.ctx.Err(); c.err != nil {
+		return
+	}
+	if queued := batch.Queue(c.query, c.args...); c.into != nil {
+		queued.QueryRow(c.readRow)
+	} else {
+		queued.Exec(c.readChanged)
+	}
 }
 
 func (c *batchCall) readRow(row pgx.Row) error {

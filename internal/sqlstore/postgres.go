@@ -41,17 +41,19 @@ func openPostgres(dsn redact.Secret) (*Store, error) {
 	}}, nil
 }
 
-// sendBatch runs statements in one round trip and one transaction. Thousands of round
-// trips of a millisecond each would exceed statementTimeout and lock their rows
-// meanwhile.
-func sendBatch(ctx context.Context, db *sql.DB, batch *pgx.Batch) error {
+// sendBatch runs statements in one round trip and one transaction. It calls queue when it
+// has a connection. Thousands of round trips of a millisecond each would exceed
+// statementTimeout and lock their rows meanwhile.
+func sendBatch(ctx context.Context, db *sql.DB, queue func(*pgx.Batch)) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
+	var batch pgx.Batch
+	queue(&batch)
 	return conn.Raw(func(driver any) error {
-		return driver.(*stdlib.Conn).Conn().SendBatch(ctx, batch).Close()
+		return driver.(*stdlib.Conn).Conn().SendBatch(ctx, &batch).Close()
 	})
 }
 

@@ -161,17 +161,19 @@ func (s *Store) execBatch(ctx context.Context, op, query string, sets ...[]any) 
 	}
 	if s.engine.dialect == goose.DialectPostgres {
 		err = s.do(ctx, op, func(ctx context.Context) error {
-			var batch pgx.Batch
 			for _, args := range sets {
 				if !validText(args) {
 					return errInvalidText
 				}
-				batch.Queue(query, args...).Exec(func(result pgconn.CommandTag) error {
-					changed += result.RowsAffected()
-					return nil
-				})
 			}
-			return sendBatch(ctx, s.write, &batch)
+			return sendBatch(ctx, s.write, func(batch *pgx.Batch) {
+				for _, args := range sets {
+					batch.Queue(query, args...).Exec(func(result pgconn.CommandTag) error {
+						changed += result.RowsAffected()
+						return nil
+					})
+				}
+			})
 		})
 		return changed, err
 	}
