@@ -41,10 +41,18 @@ func TestCertificateIsValidForItsHosts(t *testing.T) {
 	}
 }
 
-func TestFreePortIsFree(t *testing.T) {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort(t))))
-	if err != nil {
-		t.Fatal(err)
+func TestFreePortIsReturnedOnce(t *testing.T) {
+	returned := map[int]bool{}
+	for range 500 { // two of them would be equal without a reservation
+		port := FreePort(t)
+		if returned[port] {
+			t.Fatalf("port %d was returned twice", port)
+		}
+		returned[port] = true
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
 	}
-	_ = l.Close()
 }
