@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"telapi/internal/media/fastlane"
 	"telapi/test/poll"
 	"telapi/test/servers"
 )
@@ -78,11 +80,8 @@ func TestTLS(t *testing.T) {
 }
 
 func TestSlowClientsAreDisconnected(t *testing.T) {
-	const timeout = 500 * time.Millisecond // long enough for the rest of the test on a busy machine
-	large := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
-	shortTimeouts := func(srv *http.Server) {
-		srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout = timeout, timeout, timeout
-	}
+	const timeout = 10 * time.Second
+	dir := newBlobDir(t, map[string]string{"/x.alaw": "hello"})
 	for name, steps := range map[string]func(c client){
 		"no request":                func(client) {},
 		"incomplete header":         func(c client) { c.send("GET /x.alaw HTTP/1.1\r\nHost: a\r\n") },
@@ -92,22 +91,30 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 		"idle after an upload":      func(c client) { c.send(put("/x", "abc")); c.receive() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := serve(t, newBlobDir(t, large), nil, shortTimeouts).dial(t)
-			steps(c)
-			c.awaitEnd()
+			synctest.Test(t, func(t *testing.T) {
+				ln, c := newPipe(t)
+				startOn(t, ln, dir, fastlane.New(fastlane.Options{MaxBytes: maxBytes, MaxUpload: 1 << 20, Load: dir.load}), nil, func(srv *http.Server) {
+					srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout = timeout, timeout, timeout
+				})
+				steps(c)
+				before := time.Now()
+				c.awaitEnd()
+				if after := time.Since(before); after < timeout || after > timeout*5/4 { // deadlines are not renewed for each request
+					t.Errorf("disconnected after %s, want %s to %s", after, timeout, timeout*5/4)
+				}
+			})
 		})
 	}
-	t.Run("does not read", func(t *testing.T) {
-		t.Parallel()
-		s := serve(t, newBlobDir(t, large), nil, shortTimeouts)
-		c := s.dial(t)
-		c.send(plainGet("/large.pcm"))
-		if _, err := c.in.Peek(1); err != nil {
-			t.Fatal(err)
-		}
-		poll.Until(t, "the connection to end", func() bool { return s.fastPath.Connections() == 0 })
+}
+
+func TestClientThatDoesNotReadIsDisconnected(t *testing.T) {
+	s := serve(t, newBlobDir(t, map[string]string{"/large.pcm": strings.Repeat("x", 16<<20)}), nil, func(srv *http.Server) {
+		srv.WriteTimeout = 100 * time.Millisecond
 	})
+	c := s.dial(t)
+	c.send(plainGet("/large.pcm"))
+	_, _ = c.in.Peek(1) // until the response has started, or timed out already
+	poll.Until(t, "the connection to end", func() bool { return s.fastPath.Connections() == 0 })
 }
 
 func TestShutdownFinishesResponses(t *testing.T) {

@@ -120,6 +120,12 @@ func start(t testing.TB, handler http.Handler, fastPath *fastlane.FastPath, secu
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startOn(t, ln, handler, fastPath, secure, configure...)
+}
+
+// startOn is like start, with any listener.
+func startOn(t testing.TB, ln net.Listener, handler http.Handler, fastPath *fastlane.FastPath, secure *tls.Config, configure ...func(*http.Server)) server {
+	t.Helper()
 	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}
 	for _, f := range configure {
 		f(srv)
@@ -137,6 +143,30 @@ func start(t testing.TB, handler http.Handler, fastPath *fastlane.FastPath, secu
 	})
 	return server{ln.Addr().String(), srv, fastPath}
 }
+
+// pipe is a listener with one connection, in memory. Its deadlines follow the clock
+// of synctest.
+type pipe chan net.Conn
+
+// newPipe returns the listener and the client's side of the connection.
+func newPipe(t testing.TB) (pipe, client) {
+	t.Helper()
+	p := make(pipe, 1)
+	conn, server := net.Pipe()
+	p <- server
+	return p, newClient(t, conn)
+}
+
+func (p pipe) Accept() (net.Conn, error) {
+	conn, open := <-p
+	if !open {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (p pipe) Close() error { close(p); return nil }
+func (pipe) Addr() net.Addr { return &net.TCPAddr{} }
 
 // client is one connection.
 type client struct {
