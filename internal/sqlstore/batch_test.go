@@ -118,10 +118,11 @@ func TestConcurrentStatementsHaveOwnResults(t *testing.T) {
 				defer cancel()
 				switch i % 4 {
 				case 0:
-					addSession(t, s, newSession(id))
-					must(t, s.RedeemSession(ctx, id, testTime))
-					if got := getSession(t, s, id); got.ID != id || !got.RedeemedAt.Equal(testTime) {
-						t.Errorf("session %+v, want %s, redeemed", got, id)
+					created, err := s.CreateSession(ctx, newSession(id), session.IdempotencyRecord{}, time.Time{})
+					redeem := s.RedeemSession(ctx, id, testTime)
+					got, read := s.Session(ctx, id)
+					if err := errors.Join(err, redeem, read); err != nil || !created || got.ID != id || !got.RedeemedAt.Equal(testTime) {
+						t.Errorf("session %+v, created %t, %v; want %s, redeemed", got, created, err, id)
 					}
 				case 1:
 					if created, err := s.CreateSession(ctx, newSession("taken"), session.IdempotencyRecord{}, time.Time{}); created || !fault.Is(err, fault.Validation) {
