@@ -4,6 +4,7 @@ package boot
 import (
 	"context"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,15 +71,23 @@ func load(t testing.TB, env Env, mode config.Mode) config.Config {
 	return cfg
 }
 
+// starting is held while an instance starts, which takes a lot of CPU time. If those
+// of many parallel tests started at once, conversations of others would time out.
+var starting sync.Mutex
+
 // Start runs an instance until the test ends and waits until it is healthy.
 func Start(t testing.TB, env Env) *Instance {
 	t.Helper()
+	starting.Lock()
+	defer starting.Unlock()
 	return waitHealthy(t, Launch(t, env))
 }
 
 // StartDev is Start for a development server, with or without the demo's runtime and bot.
 func StartDev(t testing.TB, env Env, demo bool) *Instance {
 	t.Helper()
+	starting.Lock()
+	defer starting.Unlock()
 	return waitHealthy(t, launch(t, load(t, env, config.Dev), app.Options{Development: true, DemoBot: demo}))
 }
 
