@@ -111,7 +111,7 @@ func TestRuntimesShareSessions(t *testing.T) {
 
 func TestRuntimeContinuesCallOfAnother(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, boot.Env{"SESSION_PING_INTERVAL": "1s"})
+	f := newFixture(t, boot.Env{})
 	stop := f.startRuntime(t, "first")
 	b := connect(t, f.Instance, "chat")
 	b.Chat("call me slowly")

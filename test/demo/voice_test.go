@@ -158,10 +158,14 @@ func TestVoice(t *testing.T) {
 func testRepeats(t *testing.T, f *fixture, mode string) {
 	v := startCall(t, f.Instance, mode)
 	f.waitForTitle(t, v.Session, "\nplayed\n", 1) // the greeting
-	v.say(tone(time.Second, -20, 440))
-	v.heard() // discards the greeting
-	v.say(quiet())
-	v.until("chat", "I heard 1.")
+	// Audio is sent once: on a busy machine some of it is lost, and a gap ends an
+	// utterance. Then the caller repeats it.
+	poll.Until(t, "the demo has heard a second", func() bool {
+		v.say(tone(time.Second, -20, 440))
+		v.heard() // discards the greeting
+		v.say(quiet())
+		return strings.Contains(v.until("chat", "I heard ").Raw, "I heard 1.")
+	})
 	if v.caller == nil {
 		v.frames = nil // the greeting
 		v.until("audio", `"last":true`)
@@ -175,10 +179,11 @@ func testRepeats(t *testing.T, f *fixture, mode string) {
 	if level, _ := activeLevel(back); math.Abs(level+20) > 1 {
 		t.Errorf("the level of what came back is %.1f dBFS, want −20", level)
 	}
-	got := heardEvent.FindStringSubmatch(f.titles(v.Session))
-	if got == nil {
+	all := heardEvent.FindAllStringSubmatch(f.titles(v.Session), -1)
+	if all == nil {
 		t.Fatalf("no event with what was heard: %s", f.titles(v.Session))
 	}
+	got := all[len(all)-1]
 	seconds, _ := strconv.ParseFloat(got[1], 64)
 	if level, _ := strconv.ParseFloat(got[2], 64); seconds < 0.9 || seconds > 2 || math.Abs(level-20) > 1 {
 		t.Errorf("%s, want about 1 s and −20 dBFS", got[0])

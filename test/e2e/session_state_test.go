@@ -20,7 +20,7 @@ func TestSessionStateFollowsConnection(t *testing.T) {
 	t.Parallel()
 	const idleTimeout = 15 * time.Second // long enough to reconnect on a busy machine
 	env := realStores(t)
-	env["SESSION_IDLE_TIMEOUT"], env["SESSION_PING_INTERVAL"] = idleTimeout.String(), "1s"
+	env["SESSION_IDLE_TIMEOUT"], env["SESSION_PING_INTERVAL"] = idleTimeout.String(), "5s"
 	a, b := boot.Start(t, env), boot.Start(t, env)
 	tenant := boot.NewTenant(t, a, "tenant")
 	session, token := talk.Issue(t, a, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
