@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -36,6 +37,10 @@ func modelServer(t *testing.T, fail *atomic.Bool) *httptest.Server {
 			return
 		}
 		wav, _ := io.ReadAll(file)
+		if len(wav) < 44 || int(binary.LittleEndian.Uint32(wav[40:])) != len(wav)-44 {
+			http.Error(w, "bad WAV header", http.StatusBadRequest)
+			return
+		}
 		_ = json.NewEncoder(w).Encode(map[string]string{"text": fmt.Sprintf("%s %d s of sound", wav[:4], (len(wav)-44)/16_000)})
 	})
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
