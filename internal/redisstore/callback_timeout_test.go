@@ -33,14 +33,32 @@ func (d *callbackFixture) waitExpired(item callruntime.WorkItem) {
 	})
 }
 
+// setFirstDeadline changes when the first work item of the channel times out.
+func (d *callbackFixture) setFirstDeadline(at time.Time) {
+	d.channelFixture.Helper()
+	ms, flow := strconv.FormatInt(at.UnixMilli(), 10), d.flow()
+	flow[0], flow[1] = "0", ms
+	d.raw(func(ctx context.Context, client rueidis.Client) error {
+		item, err := client.Do(ctx, client.B().Hget().Key(kv.WorkKey(d.id)).Field("1").Build()).ToString()
+		if err != nil {
+			return err
+		}
+		_, entries, _ := strings.Cut(item, " ")
+		return client.Do(ctx, client.B().Hset().Key(kv.WorkKey(d.id)).FieldValue().FieldValue("1", ms+" "+entries).Build()).Error()
+	})
+	d.setField("flow", strings.Join(flow, " "))
+}
+
 func workItemTimeouts(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	t.Run("while the runtime receives", func(t *testing.T) {
-		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: wire.ToolItem, TTL: 60 * shortTTL})
+		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: wire.ToolItem})
 		second, third := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 		d.expect(third, "third", callback.Parked)
 		d.expect(second, "second", callback.Parked)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		deadline := time.Now().Add(shortTTL)
+		d.setFirstDeadline(deadline)
+		ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
 		defer cancel()
 		var got []callruntime.Delivery
 		for range 5 {
@@ -61,8 +79,8 @@ func workItemTimeouts(t *testing.T, opts Options) {
 				t.Errorf("position %s has another time than %s", r.Position, got[0].Position)
 			}
 		}
-		if at, _ := strconv.ParseInt(got[0].Position[strings.Index(got[0].Position, "-")+1:], 10, 64); at < first.ExpiresAt.UnixMilli() {
-			t.Errorf("timed out at %d, before its deadline %d", at, first.ExpiresAt.UnixMilli())
+		if at, _ := strconv.ParseInt(got[0].Position[strings.Index(got[0].Position, "-")+1:], 10, 64); at < deadline.UnixMilli() {
+			t.Errorf("timed out at %d, before its deadline %d", at, deadline.UnixMilli())
 		}
 		d.expect(first, "late", callback.Invalid)
 	})

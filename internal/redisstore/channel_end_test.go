@@ -139,7 +139,7 @@ func idleChannel(t *testing.T, opts Options) {
 	if got := s.frame("a", "late"); got != channel.Ended {
 		t.Errorf("frame on an idle channel: %s, want %s", got, channel.Ended)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
 	defer cancel()
 	var last callruntime.Delivery
 	for {
@@ -156,7 +156,7 @@ func idleChannel(t *testing.T, opts Options) {
 
 func openChannel(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
-	r := s.runtime("r", func(o *callruntime.Options) { o.Lease = 3 * time.Second })
+	r := s.runtime("r")
 	call := callruntime.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call", TransactionID: "transaction", Profile: []byte(`{}`)}
 	c, err := r.Open(t.Context(), call)
 	if err != nil || c.CallID != "call" || c.TransactionID != "transaction" {
@@ -184,7 +184,11 @@ func openChannel(t *testing.T, opts Options) {
 	if _, err := s.runtime("other").Open(t.Context(), call); !errors.Is(err, callruntime.ErrClaimed) {
 		t.Errorf("open by another runtime: %v, want ErrClaimed", err)
 	}
-	again, err := s.runtime("r").Open(t.Context(), call) // the same runtime after a restart
+	// The same runtime after restarts. The old claim with the short lease is renewed, and found lost, soon.
+	if c, err = s.runtime("r", func(o *callruntime.Options) { o.Lease = time.Second }).Open(t.Context(), call); err != nil {
+		t.Fatal(err)
+	}
+	again, err := s.runtime("r").Open(t.Context(), call)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
@@ -37,7 +38,7 @@ func claims(t *testing.T, opts Options) {
 	}
 	s.offer()
 	s.offer() // a duplicate offer
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
 	defer cancel()
 	claimed := make(chan *callruntime.Channel, 2)
 	var wg sync.WaitGroup
@@ -88,7 +89,18 @@ func crashedRuntimes(t *testing.T, opts Options) {
 	s.frame("a", "1")
 
 	first := s.runtime("first", shortLease)
-	if _, err := first.Accept(shortContext(t), s.isOwnOffer); err == nil {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	other := wire.Offer{SessionID: uuid.NewString()}
+	if err := s.channels.Offer(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Accept(ctx, func(o wire.Offer) bool {
+		if o.SessionID == other.SessionID {
+			cancel()
+		}
+		return s.isOwnOffer(o)
+	}); err == nil {
 		t.Error("accepted a session that was not offered")
 	}
 	s.offer()
@@ -145,13 +157,6 @@ func crashedRuntimes(t *testing.T, opts Options) {
 	}
 }
 
-// shortContext returns a context that lasts long enough for one read.
-func shortContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func runtimeGroups(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
@@ -160,7 +165,14 @@ func runtimeGroups(t *testing.T, opts Options) {
 	}
 	s.offer()
 	selective := s.runtime("selective", func(o *callruntime.Options) { o.Group = "selective:" + s.id })
-	if c, err := selective.Accept(shortContext(t), func(o wire.Offer) bool { return o.TeamID == "demo" }); err == nil {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if c, err := selective.Accept(ctx, func(o wire.Offer) bool {
+		if s.isOwnOffer(o) {
+			cancel()
+		}
+		return o.TeamID == "demo"
+	}); err == nil {
 		t.Errorf("accepted %s of a team that is not wanted", c.ID)
 	}
 	if c, err := s.runtime("r").Accept(t.Context(), func(o wire.Offer) bool { return o.SessionID == "}" || s.isOwnOffer(o) }); err != nil || c.ID != s.id {

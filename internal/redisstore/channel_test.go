@@ -15,6 +15,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
+	"telapi/test/poll"
 )
 
 // channelTests run on every engine.
@@ -93,7 +94,7 @@ func (s *channelFixture) raw(operate func(context.Context, rueidis.Client) error
 
 func (s *channelFixture) attachment(connection string) channel.AttachRequest {
 	return channel.AttachRequest{
-		ChannelID: s.id, ConnectionID: connection, Lease: time.Minute, TeamID: "team", EndpointID: "endpoint", Mode: "chat",
+		ChannelID: s.id, ConnectionID: connection, Lease: time.Hour, TeamID: "team", EndpointID: "endpoint", Mode: "chat",
 		Profile: []byte(`{"commandSources":["bot"]}`), Entry: s.entry(wire.KindSession, "connected"),
 	}
 }
@@ -132,7 +133,7 @@ func (s *channelFixture) detach(connection string) {
 
 func (s *channelFixture) renew(connection string, retry bool) channel.RenewResult {
 	s.Helper()
-	result, err := s.channels.Renew(s.Context(), s.owner(connection), time.Minute, retry)
+	result, err := s.channels.Renew(s.Context(), s.owner(connection), time.Hour, retry)
 	if err != nil {
 		s.Fatalf("renew: %v", err)
 	}
@@ -200,7 +201,7 @@ func (s *channelFixture) send(c *callruntime.Channel, texts ...string) {
 // position of the last one.
 func (s *channelFixture) receive(c *callruntime.Channel, last string) (events []string, position string) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), poll.Timeout)
 	defer cancel()
 	for {
 		d, err := c.Receive(ctx)

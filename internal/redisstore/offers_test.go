@@ -119,7 +119,7 @@ func expiredOffers(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
 	s.addExpired(1500)
-	s.offerUntil(time.Now().Add(time.Minute))
+	s.offerUntil(time.Now().Add(time.Hour))
 	c, err := s.runtime("r").Accept(t.Context(), s.isOwnOffer)
 	if err != nil || c.Offer.ExpiresAt < time.Now().UnixMilli() {
 		t.Fatalf("accept: %+v, %v, want an offer that has not expired", c, err)
@@ -167,7 +167,7 @@ func TestOfferDropsExpiredOffers(t *testing.T) {
 	t.Parallel()
 	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	s.addExpired(10)
-	s.offerUntil(time.Now().Add(time.Minute))
+	s.offerUntil(time.Now().Add(time.Hour))
 	if ids := s.offers(); len(ids) != 1 {
 		t.Errorf("%d offers, want the new one", len(ids))
 	}

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"telapi/internal/config"
 	"telapi/internal/redact"
@@ -34,7 +33,7 @@ func open(t *testing.T, opts Options) (*Store, *testlog.Buffer) {
 func connect(t *testing.T, opts Options) (*Store, *testlog.Buffer) {
 	t.Helper()
 	s, logs := open(t, opts)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
 	defer cancel()
 	if err := s.Connect(ctx); err != nil {
 		t.Fatalf("connect: %v", err)
