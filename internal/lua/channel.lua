@@ -203,7 +203,8 @@ local function addEntry(entry)
 end
 
 local function expireIn(milliseconds)
-  for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, milliseconds) end
+  local ttl = string.format('%d', milliseconds) -- once: Redis is slow to format a number
+  for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ttl) end
 end
 
 -- Extends the channel's idle time and its keys' TTLs, if touchAt is reached. Returns
@@ -445,7 +446,7 @@ end
 -- the order of claim.lua. createKeys, keepAlive and save must follow.
 local function openChannel(first)
   local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'historyMessages', 'historyMs' }
-  local fields = { 'idleMs', ARGV[first + 11], 'keepMs', ARGV[first + 12], 'openedAt', now, 'state', 'open' }
+  local fields = { 'idleMs', ARGV[first + 11], 'keepMs', ARGV[first + 12], 'openedAt', string.format('%d', now), 'state', 'open' }
   for i, name in ipairs(names) do
     channel[name] = ARGV[first + i - 1]
     if channel[name] ~= '' then
@@ -609,11 +610,12 @@ local function needsOffer()
 end
 
 -- Returns 0, or what the caller should do: 1 offer the session to runtimes, 2 also count
--- that the claim has expired. Needs claimedBy, claimUntil and offeredAt.
+-- that the claim has expired. Unless it returns 0, it changes offeredAt, which the script
+-- must save. Needs claimedBy, claimUntil and offeredAt.
 local function takeOffer()
   if not needsOffer() then return 0 end
   local expired = channel.offeredAt == '' and channel.claimedBy ~= ''
-  setField('offeredAt', now)
+  channel.offeredAt = string.format('%d', now)
   return expired and 2 or 1
 end
 

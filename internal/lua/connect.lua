@@ -26,7 +26,8 @@ if isOutdated(ARGV[4], channel.requestedAt) then return redis.error_reply('LATE 
 local isNew = channel.state == ''
 if isNew then openChannel(11) end
 if channel.owner ~= '' and channel.owner ~= ARGV[1] then redis.call('PUBLISH', PREFIX .. 'down', 'R' .. ARGV[1]) end
-local number, requestedAt = toNumber(channel.connections) + 1, ARGV[4] == '' and now or math.min(now, ARGV[4])
+local number = string.format('%d', toNumber(channel.connections) + 1)
+local requestedAt = string.format('%d', ARGV[4] == '' and now or math.min(now, ARGV[4]))
 
 local recovered, missed, event = 0, {}, ARGV[9]
 if ARGV[6] == '1' then
@@ -36,7 +37,7 @@ if ARGV[6] == '1' then
   else
     event = string.sub(event, 1, -2) .. ',"recovered":false}'
   end
-elseif number == 1 and not isNew then
+elseif number == '1' and not isNew then
   trimHistory()
   missed = readHistory(1, channel.held == '' and '+' or channel.held)
 end
@@ -48,10 +49,12 @@ if isNew then
   if redis.call('COPY', IN, SEEN) == 1 then redis.call('RENAME', SEEN, IN) end
   createKeys()
 end
-channel.owner, channel.ownerUntil = ARGV[1], now + ARGV[5]
+channel.owner, channel.ownerUntil = ARGV[1], string.format('%d', now + ARGV[5])
 touchAt = 0 -- the lease may end earlier than the one before
 keepAlive()
-save('owner', ARGV[1], 'ownerUntil', channel.ownerUntil, 'leasedTo', ARGV[1], 'connections', number, 'requestedAt', requestedAt, 'offer', ARGV[10])
+local offer = takeOffer()
+save('owner', ARGV[1], 'ownerUntil', channel.ownerUntil, 'leasedTo', ARGV[1], 'connections', number, 'requestedAt', requestedAt,
+  'offer', ARGV[10], 'offeredAt', channel.offeredAt)
 if hasSpace then notify() end
-return { 'attached', tostring(number), channel.epoch, newestVisible(), lastEntryID(), takeOffer(), channel.chatOff == '' and 1 or 0,
+return { 'attached', number, channel.epoch, newestVisible(), lastEntryID(), offer, channel.chatOff == '' and 1 or 0,
   recovered, missed }

@@ -21,6 +21,8 @@ if isLost(OUT, ARGV[6], channel.outLast, toNumber(channel.trimmed)) or isLost(IN
   return { 'lost' }
 end
 if ARGV[4] == '1' and channel.offeredAt ~= '' then channel.offeredAt = '0' end
-setField('ownerUntil', now + ARGV[3])
+setField('ownerUntil', string.format('%d', now + ARGV[3]))
 if keepAlive() then save() end
-return { 'owned', takeOffer(), newestVisible() }
+local offer = takeOffer()
+if offer > 0 then setField('offeredAt', channel.offeredAt) end
+return { 'owned', offer, newestVisible() }
