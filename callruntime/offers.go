@@ -49,8 +49,7 @@ func (r *Runtime) Accept(ctx context.Context, want func(wire.Offer) bool) (*Chan
 // offers returns at most one offer, so that other members get theirs. It returns
 // nothing while the store is unavailable.
 func (r *Runtime) offers(ctx context.Context) ([]rueidis.XRangeEntry, error) {
-	group := redisconn.Group{Stream: kv.OffersStream, Name: r.opts.Group, Consumer: r.opts.Name, MinIdle: r.opts.Lease}
-	entries, err := group.Read(ctx, r.client, 1, offerInterval)
+	entries, err := r.offered.Read(ctx, r.client, 1, offerInterval)
 	if err == nil {
 		return entries, nil
 	}

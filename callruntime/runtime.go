@@ -101,6 +101,7 @@ type Runtime struct {
 	cancel  context.CancelCauseFunc
 	mu      sync.Mutex // held while a goroutine starts, so that Close waits for all of them
 	running sync.WaitGroup
+	offered redisconn.Group         // reads the offers
 	scripts map[string]*rueidis.Lua // a second run after a lost reply changes nothing
 	// replicated holds the scripts that wait for replicas and replace those in
 	// scripts. It is empty without Options.MinReplicas.
@@ -150,7 +151,10 @@ func New(opts Options) (*Runtime, error) {
 		return nil, fmt.Errorf("connect to the store: %w", err)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	r := &Runtime{opts: opts, client: client, topics: pubsub.New(), ctx: ctx, cancel: cancel, scripts: map[string]*rueidis.Lua{}}
+	r := &Runtime{
+		opts: opts, client: client, topics: pubsub.New(), ctx: ctx, cancel: cancel, scripts: map[string]*rueidis.Lua{},
+		offered: redisconn.Group{Stream: kv.OffersStream, Name: opts.Group, Consumer: opts.Name, MinIdle: opts.Lease},
+	}
 	for _, name := range []string{"claim", "commit", "send", "confirm", "end", "await", "cancel", "items", "touch"} {
 		r.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
 	}
