@@ -45,8 +45,9 @@ end
 local hasSpace = backlog() < 2 -- as in addSessionEvent
 if hasSpace then addEntry(event) end
 if isNew then
-  -- Redis allocates 4 KB for the first entry of a stream, but no more than needed for a copy.
-  if redis.call('COPY', IN, SEEN) == 1 then redis.call('RENAME', SEEN, IN) end
+  -- Redis allocates 4 KB for the first entry of a stream, but no more than needed for a
+  -- copy. Servers and users without COPY keep the first one.
+  if redis.pcall('COPY', IN, SEEN) == 1 then redis.call('RENAME', SEEN, IN) end
   createKeys()
 end
 channel.owner, channel.ownerUntil = ARGV[1], string.format('%d', now + ARGV[5])

@@ -87,6 +87,15 @@ func TestIdleChannelIsSmall(t *testing.T) {
 	}
 }
 
+// COPY only saves memory. The script would fail after it has changed some of the keys.
+func TestSessionOpensWithoutPermissionToCopy(t *testing.T) {
+	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		return client.Do(ctx, client.B().AclSetuser().Username("default").Rule("-copy").Build()).Error()
+	})
+	s.attach("a")
+}
+
 // Committed entries are kept for observers, but not more than 1 MiB of them.
 func committedEntriesAreBounded(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
