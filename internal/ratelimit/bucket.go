@@ -83,6 +83,14 @@ func (b *bucket) add(g Grant, requested time.Time) {
 	b.ends = requested.Add(g.Reset)
 }
 
+// isUnused reports whether the bucket has no permits, no callers that wait for them, and
+// no refusal to remember.
+func (b *bucket) isUnused() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.permits == 0 && b.waiting == 0 && b.remaining > 0
+}
+
 // teamPolicy is the policy name of a team's daily quota.
 const teamPolicy = "team_daily_quota"
 

@@ -148,9 +148,9 @@ func UsedToday(ctx context.Context, counts Granted, teamIDs ...string) ([]int64,
 func (l *Limiter) AllowHandshake(ctx context.Context, sessionID string, perMinute int64) (Decision, error) {
 	d, key := Decision{Policy: sessionPolicy, Limit: perMinute, Window: time.Minute}, bucketKey{session: sessionID}
 	err := l.decide(ctx, &d, key, rule{nil, perMinute, time.Minute})
-	if d.Allowed && d.Remaining > 0 { // the bucket is empty: it would only use memory while the session is open
-		l.mu.Lock()
-		defer l.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b, ok := l.buckets.Peek(key); ok && b.isUnused() { // it would only use memory while the session is open
 		l.buckets.Remove(key)
 	}
 	return d, err

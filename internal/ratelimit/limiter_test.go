@@ -288,6 +288,25 @@ func TestOnlyUsedUpHandshakesAreRemembered(t *testing.T) {
 	})
 }
 
+func TestConcurrentHandshakesUseAllPermits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, limitsOf(1, time.Minute))
+		f.counter.delay = time.Millisecond
+		const limit = 2 * leaseShare // a lease has up to two permits
+		for range limit / 2 {
+			var pair sync.WaitGroup
+			for range 2 {
+				pair.Go(func() {
+					if d, err := f.AllowHandshake(t.Context(), "ses_1", limit); err != nil || !d.Allowed {
+						t.Errorf("handshake: %+v, %v, want allowed", d, err)
+					}
+				})
+			}
+			pair.Wait()
+		}
+	})
+}
+
 func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // starts at midnight UTC
 		f := newFixture(t, &Limits{})
