@@ -38,7 +38,9 @@ type sample struct {
 	at        time.Time
 }
 
-// bounds are the origins of the nodes that are behind and ahead most.
+// bounds are the origins of the nodes that are behind and ahead most. A sample is
+// imprecise if the process, or the server, had to wait for the CPU. Therefore behind is
+// the latest possible origin, and ahead the earliest.
 type bounds struct{ behind, ahead time.Duration }
 
 // Measure compares the clocks of all nodes with the local one. It keeps the
@@ -71,10 +73,11 @@ func (c *Clock) Measure(ctx context.Context, client rueidis.Client) {
 			continue
 		}
 		samples[name] = s
+		latest, earliest := s.origin+s.precision, s.origin-s.precision
 		if b == nil {
-			b = &bounds{s.origin, s.origin}
+			b = &bounds{latest, earliest}
 		}
-		b.behind, b.ahead = min(b.behind, s.origin), max(b.ahead, s.origin)
+		b.behind, b.ahead = min(b.behind, latest), max(b.ahead, earliest)
 	}
 	c.samples = samples
 	if b != nil {
@@ -100,7 +103,9 @@ func (s sample) better(newer sample) bool {
 }
 
 // Deadline returns a local time in the clock of the node that is ahead most, as
-// the last argument of a channel script. It is empty before the first Measure.
+// the last argument of a channel script. It is empty before the first Measure. On that
+// node it is never later than the local time, so that a script has no effect after its
+// caller has timed out.
 func (c *Clock) Deadline(at time.Time) string {
 	if b := c.bounds.Load(); b != nil {
 		return unixMillis(at.Sub(started) + b.ahead)
@@ -109,7 +114,8 @@ func (c *Clock) Deadline(at time.Time) string {
 }
 
 // Now returns the time of the node that is behind most, as the time at which a
-// connection or a claim is requested. It is empty before the first Measure.
+// connection or a claim is requested. It is empty before the first Measure. It is never
+// earlier than that node's time, so that the request is not mistaken for an older one.
 func (c *Clock) Now() string {
 	if b := c.bounds.Load(); b != nil {
 		return unixMillis(time.Since(started) + b.behind)

@@ -140,6 +140,40 @@ func TestReceiveIsFenced(t *testing.T) {
 	}
 }
 
+// The first comparison of clocks took long, because a busy machine delayed the reply. A
+// later claim still replaces an earlier one under the same name.
+func TestClaimAfterImpreciseClock(t *testing.T) {
+	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	s.attach("a")
+	slow := &atomic.Bool{}
+	slow.Store(true)
+	later := s.runtime("r", func(o *callruntime.Options) {
+		o.Store.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, "tcp", addr)
+			return slowConn{conn, slow}, err
+		}
+	})
+	slow.Store(false)
+	s.attachRuntime("r")
+	if _, err := later.Attach(t.Context(), s.id); err != nil {
+		t.Error(err)
+	}
+}
+
+// slowConn delays what it receives while slow is set.
+type slowConn struct {
+	net.Conn
+	slow *atomic.Bool
+}
+
+func (c slowConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.slow.Load() {
+		time.Sleep(500 * time.Millisecond)
+	}
+	return n, err
+}
+
 // stoppedConn sends nothing while stopped is set.
 type stoppedConn struct {
 	net.Conn
