@@ -74,6 +74,7 @@ func TestShortJWTSecretPreventsStart(t *testing.T) {
 func TestSlowRequestHeaderIsTimedOut(t *testing.T) {
 	t.Parallel()
 	i := boot.Start(t, nil)
+	start := time.Now()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +84,6 @@ func TestSlowRequestHeaderIsTimedOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(poll.Timeout))
-	start := time.Now()
 	response, err := io.ReadAll(conn)
 	if err != nil || time.Since(start) < 5*time.Second {
 		t.Errorf("disconnected after %s, want about 10s: %v %q", time.Since(start), err, response)

@@ -106,7 +106,7 @@ func TestContainerRunsWithoutPrivilegesAndDrains(t *testing.T) {
 
 	p.start("dev", nil, "dev")
 	stores, _ := boot.RealStores(t)
-	url := p.start("serve", boot.Merge(stores, boot.Env{"JWT_SECRET": boot.Secret, "DRAIN_DELAY": "2s"}))
+	url := p.start("serve", boot.Merge(stores, boot.Env{"JWT_SECRET": boot.Secret, "DRAIN_DELAY": "15s"})) // long enough to see the 503 on a busy machine
 	p.run("healthcheck", "run", "serve")
 	pid := p.run("inspect", "--format", "{{.State.Pid}}", "serve")
 	status, err := os.ReadFile("/proc/" + pid + "/status")
