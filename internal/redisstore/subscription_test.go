@@ -68,7 +68,7 @@ func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 	}
 	s.send(c, "3")
 	for _, socket := range sockets {
-		poll.Until(t, "the next message", func() bool { return strings.HasSuffix(socket.recorded(), "2>3:3") })
+		poll.Until(t, "the next message", func() bool { return strings.Contains(socket.recorded(), "2>3:3") })
 	}
 	missed, ok, err := s.channels.Since(t.Context(), s.id, head)
 	if err != nil || !ok || texts(missed) != "1 2 3" {
@@ -111,7 +111,8 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 		return
 	}
 	r.MustDo("CLIENT", "KILL", "TYPE", "pubsub")
-	poll.Until(t, "all subscribers get the gap", func() bool { return strings.Count(subscriber.recorded(), "gap") == sockets })
+	// On a busy machine there can be further gaps.
+	poll.Until(t, "all subscribers get the gap", func() bool { return strings.Count(subscriber.recorded(), "gap") >= sockets })
 	for i := 1; i < sockets; i += 2 {
 		stops[i]()
 	}
