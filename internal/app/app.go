@@ -234,7 +234,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		limits.Run,
 		connections.Run,
 		kv.PublishScriptVersion,
-		holdBallast,
+		collectLessOften,
 		func(ctx context.Context) { releaseMemory(ctx, releaseInterval) },
 		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, teams, endpointCache, limits, sweeper) },
 	)

@@ -160,7 +160,7 @@ func (p *process) serve(ctx context.Context, accept func() error, drain func(), 
 const (
 	telemetryTimeout = 5 * time.Second // for the last flush of telemetry
 	releaseInterval  = 10 * time.Second
-	ballastBytes     = 32 << 20 // a busy instance needs this much more memory
+	minGrowth        = 32 << 20 // of the heap between two garbage collections
 	memoryReserve    = 64 << 20 // added to the memory limit of the media service
 )
 
@@ -179,14 +179,33 @@ func releaseMemory(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// holdBallast holds a block of memory that it never touches, so that the operating
-// system does not allocate it. The garbage collector runs when the heap has doubled.
-// Without the ballast, the heap of an instance with few sockets is so small that a busy
-// one would collect 30 times a second, which takes a tenth of its CPU time.
-func holdBallast(ctx context.Context) {
-	ballast := make([]byte, ballastBytes)
-	<-ctx.Done()
-	runtime.KeepAlive(ballast)
+// collectLessOften lets the heap grow by minGrowth, or to twice its size if that is more,
+// before the next garbage collection. The heap of an instance with few sockets is so small
+// that it would double 30 times a second while the instance is busy, and collecting would
+// take a tenth of its CPU time. If GOGC is set, collectLessOften does nothing.
+func collectLessOften(ctx context.Context) {
+	const doubled = 100 // percent, Go's default
+	if set := debug.SetGCPercent(doubled); set != doubled {
+		debug.SetGCPercent(set)
+		return
+	}
+	// The collector scans all of these and counts them as the size of the heap.
+	scanned := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}
+	type marker struct{ _ *int }
+	var adjust func(*marker) // after every collection, as the finalizer of an unused object
+	adjust = func(m *marker) {
+		if ctx.Err() != nil {
+			return
+		}
+		metrics.Read(scanned)
+		size := uint64(1)
+		for _, s := range scanned {
+			size += s.Value.Uint64()
+		}
+		debug.SetGCPercent(int(max(doubled, 100*minGrowth/size))) //nolint:gosec // at most 100 * minGrowth
+		runtime.SetFinalizer(m, adjust)
+	}
+	adjust(&marker{})
 }
 
 // limitMemory sets a memory limit, so that the heap does not grow to twice the size

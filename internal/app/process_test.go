@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"runtime"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -30,15 +31,21 @@ func TestIdleProcessReleasesMemory(t *testing.T) {
 	})
 }
 
-func TestBallastDelaysCollections(t *testing.T) {
+func TestSmallHeapIsCollectedLessOften(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	defer func() { stop(); <-done }()
-	go func() { holdBallast(ctx); close(done) }()
-	poll.Until(t, "the next collection waits for more than the ballast", func() bool {
+	defer debug.SetGCPercent(100)
+	defer stop()
+	collectLessOften(ctx)
+	var held []byte
+	// growth returns by how much the heap may grow before the next collection.
+	growth := func() uint64 {
 		var stats runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&stats)
-		return stats.NextGC >= 2*ballastBytes
-	})
+		return stats.NextGC - stats.HeapAlloc
+	}
+	poll.Until(t, "a small heap to grow by minGrowth", func() bool { return growth() > minGrowth*3/4 })
+	held = make([]byte, 2*minGrowth)
+	poll.Until(t, "a large heap to double", func() bool { g := growth(); return g > minGrowth*3/2 && g < 5*minGrowth })
+	runtime.KeepAlive(held)
 }
