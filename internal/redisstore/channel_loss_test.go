@@ -116,7 +116,7 @@ func losses(t *testing.T, opts Options) {
 		"message, found by the next message": {lose: loseMessage, notice: func(s *channelFixture, c *callruntime.Channel) bool {
 			return isLost(c.Send(s.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte("{}")}))
 		}},
-		"message, found by the renewal of the claim": {lose: loseMessage, lease: 300 * time.Millisecond, notice: func(s *channelFixture, c *callruntime.Channel) bool {
+		"message, found by the renewal of the claim": {lose: loseMessage, lease: 5 * time.Second, notice: func(s *channelFixture, c *callruntime.Channel) bool {
 			return isLost(s.receiveError(c))
 		}},
 		"received entry, found by Receive": {lose: func(s *channelFixture, c *callruntime.Channel) {
@@ -222,7 +222,7 @@ func lostWorkItem(t *testing.T, opts Options) {
 	s.attach("a")
 	attach := func() *callruntime.Channel {
 		t.Helper()
-		return s.attachRuntime("r", func(o *callruntime.Options) { o.Lease = 300 * time.Millisecond })
+		return s.attachRuntime("r", func(o *callruntime.Options) { o.Lease = 5 * time.Second })
 	}
 	c := attach()
 	options := func(id string) callruntime.AwaitOptions {
