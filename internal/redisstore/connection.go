@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -111,19 +110,10 @@ func (o Options) client() rueidis.ClientOption {
 	option.ClientName = "telapi"
 	option.Dialer = net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 	option.ConnWriteTimeout = commandTimeout
-	option.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (conn net.Conn, err error) {
-		switch {
-		case o.Dial != nil:
+	if o.Dial != nil {
+		option.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return o.Dial(ctx)
-		case secure != nil:
-			conn, err = (&tls.Dialer{NetDialer: dialer, Config: secure}).DialContext(ctx, "tcp", addr)
-		default:
-			conn, err = dialer.DialContext(ctx, "tcp", addr)
 		}
-		if err != nil {
-			return nil, err
-		}
-		return yieldingConn{conn}, nil
 	}
 	// Without pipelining the client would apply a caller's deadline to the
 	// connection, and close it for all callers when the deadline passes.
@@ -136,15 +126,6 @@ func (o Options) client() rueidis.ClientOption {
 		return retryDelay
 	})
 	return option
-}
-
-// yieldingConn lets other goroutines run before a write. Their commands then share the
-// next write, which saves most of the system calls of a busy instance and of Redis.
-type yieldingConn struct{ net.Conn }
-
-func (c yieldingConn) Write(b []byte) (int, error) {
-	runtime.Gosched()
-	return c.Conn.Write(b)
 }
 
 // requestProbe makes monitor probe the store now.

@@ -2,8 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -85,34 +83,3 @@ func subscribe(t *testing.T, s *Store) *recorder {
 // slotKey returns the i-th key. Each is in another slot, so that they are spread
 // over the nodes of a cluster.
 func slotKey(i int) string { return "test:" + string(rune('a'+i)) }
-
-func TestConcurrentCommandsShareWrites(t *testing.T) {
-	r := servers.StartRedis(t)
-	s, _ := connect(t, redisOptions(r))
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // commands are queued while the writer yields
-	reads := func() int {
-		reply := r.MustDo("INFO", "stats")
-		info, _ := reply.ToString()
-		_, value, _ := strings.Cut(info, "total_reads_processed:")
-		value, _, _ = strings.Cut(value, "\r\n")
-		n, err := strconv.Atoi(value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	const commands = 200
-	before := reads()
-	var wg sync.WaitGroup
-	for range commands {
-		wg.Go(func() {
-			if err := s.Ping(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if n := reads() - before; n > commands/4 {
-		t.Errorf("Redis received %d commands in %d reads, want at most %d", commands, n, commands/4)
-	}
-}
