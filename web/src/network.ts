@@ -30,7 +30,9 @@ export class SimulatedWebSocket implements WebSocketLike {
   }
 
   send(frame: string): void {
-    this.transfer(this.outgoing, frame, () => this.socket.send(frame));
+    this.transfer(this.outgoing, frame, () => {
+      if (this.socket.readyState === WebSocket.OPEN) this.socket.send(frame); // otherwise the browser would report an error
+    });
   }
 
   close(code?: number, reason?: string): void {
