@@ -174,7 +174,6 @@ func TestMissingCollectorIsLoggedOnce(t *testing.T) {
 func TestUnreachableCollectorDoesNotBlock(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
 	t.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "5")
-	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "5")
 	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "50")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
