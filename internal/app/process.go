@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,10 +11,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -77,43 +74,6 @@ func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) 
 		p.log.WarnContext(ctx, w.String(), "name", w.Name)
 	}
 	return nil
-}
-
-// portInUse is the error for a port that another program uses.
-type portInUse struct {
-	text  string
-	cause error
-}
-
-func (e portInUse) Error() string { return e.text }
-
-func (e portInUse) Unwrap() error { return e.cause }
-
-// listenTCP listens on a port. Its configuration variables are prefix_HOST and
-// prefix_PORT.
-func listenTCP(ctx context.Context, host string, port int, prefix string) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, portInUse{fmt.Sprintf("port %d is in use: stop the other program, or set %s_PORT=%d (0 selects a free port)", port, prefix, port+10), err}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s_HOST=%s, %s_PORT=%d: %w", prefix, host, prefix, port, err)
-	}
-	return l, nil
-}
-
-// listenAPI listens on TELAPI_HOST and TELAPI_PORT, with TLS if it is enabled.
-func listenAPI(ctx context.Context, cfg config.Config) (net.Listener, error) {
-	l, err := listenTCP(ctx, cfg.Host, cfg.Port, "TELAPI")
-	if err != nil || !cfg.APITLSEnabled {
-		return l, err
-	}
-	tlsConfig, err := cfg.EdgeTLS()
-	if err != nil {
-		_ = l.Close()
-		return nil, err
-	}
-	return tls.NewListener(l, tlsConfig), nil
 }
 
 func (p *process) address() *net.TCPAddr { return p.listener.Addr().(*net.TCPAddr) }

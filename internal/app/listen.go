@@ -1,0 +1,96 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"telapi/internal/config"
+)
+
+// portInUse is the error for a port that another program uses.
+type portInUse struct {
+	text  string
+	cause error
+}
+
+func (e portInUse) Error() string { return e.text }
+
+func (e portInUse) Unwrap() error { return e.cause }
+
+// listenTCP listens on a port. Its configuration variables are prefix_HOST and
+// prefix_PORT.
+func listenTCP(ctx context.Context, host string, port int, prefix string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, portInUse{fmt.Sprintf("port %d is in use: stop the other program, or set %s_PORT=%d (0 selects a free port)", port, prefix, port+10), err}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s_HOST=%s, %s_PORT=%d: %w", prefix, host, prefix, port, err)
+	}
+	return &listener{TCPListener: l.(*net.TCPListener)}, nil
+}
+
+// listenAPI listens on TELAPI_HOST and TELAPI_PORT, with TLS if it is enabled.
+func listenAPI(ctx context.Context, cfg config.Config) (net.Listener, error) {
+	l, err := listenTCP(ctx, cfg.Host, cfg.Port, "TELAPI")
+	if err != nil || !cfg.APITLSEnabled {
+		return l, err
+	}
+	tlsConfig, err := cfg.EdgeTLS()
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return tls.NewListener(l, tlsConfig), nil
+}
+
+// listener accepts the connections that were opened before Close: their clients may
+// have sent requests already. The operating system would reset those that wait to be
+// accepted.
+type listener struct {
+	*net.TCPListener
+	accepting atomic.Bool               // Accept was called
+	closed    atomic.Pointer[time.Time] // the time of Close
+}
+
+const (
+	acceptIdle    = 100 * time.Millisecond // after this time without a connection, none is waiting
+	acceptTimeout = time.Second           // even if clients open connections all the time
+)
+
+// Accept returns net.ErrClosed after Close when no more connections wait.
+func (l *listener) Accept() (net.Conn, error) {
+	l.accepting.Store(true)
+	for {
+		closed := l.closed.Load()
+		if closed != nil {
+			_ = l.SetDeadline(time.Now().Add(min(acceptIdle, acceptTimeout-time.Since(*closed))))
+		}
+		conn, err := l.TCPListener.Accept()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return conn, err
+		}
+		if closed != nil {
+			_ = l.TCPListener.Close()
+			return nil, net.ErrClosed
+		}
+	}
+}
+
+// Close makes Accept return an error after the last waiting connection. The second Close
+// closes the listener at once, as does the first if Accept was never called.
+func (l *listener) Close() error {
+	now := time.Now()
+	if l.accepting.Load() && l.closed.CompareAndSwap(nil, &now) {
+		return l.SetDeadline(now) // wakes Accept
+	}
+	return l.TCPListener.Close()
+}
