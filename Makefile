@@ -43,6 +43,11 @@ build: ## Build bin/telapi, a static binary
 # only the tests of dependencies import: a proxy may not have them.
 TIDY := -diff -e
 
+# These packages test built programs, or texts. The race detector would find nothing in
+# them, and the tests would need twice as much CPU time.
+PROGRAMS := $(addprefix telapi/test/,campaign contract docs faults hostile operations servers simulation style)
+PACKAGES  = $(filter-out $(PROGRAMS),$(shell go list ./...))
+
 # SQLite, which is translated from C, is not checked for races: it would need four
 # times as much CPU time, most of the time of all tests. The packages around it are.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
@@ -57,7 +62,8 @@ test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
 	@$(STEP) 'simulation: overlay' $(MAKE) -s $(OVERLAY)
 	@$(STEP) 'simulation: 300 seeds' $(SIMULATION) -seeds=300
-	@STRICT_TESTS=true $(STEP) 'tests' go test $(RACE) -p 4 -timeout 60m ./...
+	@STRICT_TESTS=true $(STEP) 'tests with race detector' go test $(RACE) -p 4 -timeout 60m $(PACKAGES)
+	@STRICT_TESTS=true CGO_ENABLED=0 $(STEP) 'tests of programs' go test -trimpath -p 4 -timeout 60m $(PROGRAMS)
 	@$(STEP) 'Helm chart' go -C test/helm test -count=1 ./...
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
 	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck

@@ -338,7 +338,9 @@ func (s *simulation) items(command string, reply rueidis.RedisMessage) (items []
 		}
 		items = []string{fmt.Sprint(ttl)}
 	default:
-		items = []string{reply.String()}
+		var value any
+		value, err = reply.ToAny()
+		items = []string{fmt.Sprint(value)}
 	}
 	if err != nil {
 		s.Fatal(err)

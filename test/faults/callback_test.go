@@ -32,8 +32,8 @@ func TestConcurrentPostsAreRoutedOnce(t *testing.T) {
 		stores    func(t *testing.T) boot.Env
 	}{
 		{"embedded", 5, 1, func(t *testing.T) boot.Env { return boot.Env{"DATA_DIR": t.TempDir()} }},
-		{"redis", 50, 2, func(t *testing.T) boot.Env { env, _ := boot.RealStores(t); return env }},
-		{"redis cluster", 50, 2, func(t *testing.T) boot.Env { return boot.ClusterStores(t) }},
+		{"redis", 20, 2, func(t *testing.T) boot.Env { env, _ := boot.RealStores(t); return env }},
+		{"redis cluster", 20, 2, func(t *testing.T) boot.Env { return boot.ClusterStores(t) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			env := c.stores(t)
