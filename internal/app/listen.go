@@ -28,7 +28,9 @@ func (e portInUse) Unwrap() error { return e.cause }
 // listenTCP listens on a port. Its configuration variables are prefix_HOST and
 // prefix_PORT.
 func listenTCP(ctx context.Context, host string, port int, prefix string) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	var config net.ListenConfig
+	config.SetMultipathTCP(false) // it does not support the filter of ignoreNewConnections
+	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, portInUse{fmt.Sprintf("port %d is in use: stop the other program, or set %s_PORT=%d (0 selects a free port)", port, prefix, port+10), err}
 	}
@@ -57,13 +59,13 @@ func listenAPI(ctx context.Context, cfg config.Config) (net.Listener, error) {
 // accepted.
 type listener struct {
 	*net.TCPListener
-	accepting atomic.Bool               // Accept was called
-	closed    atomic.Pointer[time.Time] // the time of Close
+	accepting, closing atomic.Bool               // Accept or Close was called
+	closed             atomic.Pointer[time.Time] // when Close woke Accept
 }
 
 const (
 	acceptIdle    = 100 * time.Millisecond // after this time without a connection, none is waiting
-	acceptTimeout = time.Second           // even if clients open connections all the time
+	acceptTimeout = time.Second            // if ignoreNewConnections failed
 )
 
 // Accept returns net.ErrClosed after Close when no more connections wait.
@@ -85,12 +87,15 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close makes Accept return an error after the last waiting connection. The second Close
-// closes the listener at once, as does the first if Accept was never called.
+// Close makes Accept return an error after the last waiting connection. New connections
+// wait until the port is closed: then their clients try the next instance. The second
+// Close closes the port at once, as does the first if Accept was never called.
 func (l *listener) Close() error {
-	now := time.Now()
-	if l.accepting.Load() && l.closed.CompareAndSwap(nil, &now) {
-		return l.SetDeadline(now) // wakes Accept
+	if !l.accepting.Load() || l.closing.Swap(true) {
+		return l.TCPListener.Close()
 	}
-	return l.TCPListener.Close()
+	_ = ignoreNewConnections(l.TCPListener)
+	now := time.Now()
+	defer l.closed.Store(&now) // not earlier: Accept sets its own deadline then
+	return l.SetDeadline(now)  // wakes Accept
 }

@@ -79,17 +79,23 @@ func TestNewConnectionsDoNotKeepListenerOpen(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for { // until the test times out
-		dial()
+	refused := make(chan struct{})
+	go func() {
+		defer close(refused)
+		for dial() != nil { // until the port is closed
+		}
+	}()
+	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
-			return
+			break
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.Close()
 	}
+	<-refused
 }
 
 func TestUnusedListenerIsClosedAtOnce(t *testing.T) {

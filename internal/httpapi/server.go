@@ -93,6 +93,10 @@ type Server struct {
 
 	streams    context.Context // ends responses that stream until shutdown
 	endStreams context.CancelFunc
+
+	listener    atomic.Pointer[net.Listener]
+	served      chan struct{} // closed when Serve has ended
+	connections atomic.Int64  // open, without WebSockets
 }
 
 // writeTimeout closes connections of clients that read too slowly. Routes that
@@ -125,6 +129,7 @@ func New(deps Deps) *Server {
 		metrics:    newHTTPMetrics(deps.Registry),
 		sockets:    newSocketSet(deps.Registry),
 		refusals:   &refusalLog{log: deps.Log},
+		served:     make(chan struct{}),
 		prometheus: promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 	}
 	if deps.Playground != nil {
@@ -153,29 +158,10 @@ func New(deps Deps) *Server {
 			WriteByteTimeout:              streamWriteTimeout, // up to 10,000 replies to pings and settings wait for a client that does not read
 		},
 		MaxHeaderBytes: 32 << 10,
+		ConnState:      s.countConnections,
 		ErrorLog:       slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
 	}
 	return s
-}
-
-// Serve accepts connections until Shutdown. It always returns an error, which is
-// http.ErrServerClosed after Shutdown.
-func (s *Server) Serve(l net.Listener) error { return s.http.Serve(l) }
-
-// Shutdown ends streams, closes sockets with CloseRestart at random times within
-// window, and waits for the requests in flight. When ctx ends, it disconnects the
-// remaining clients and returns the error of ctx. All sockets have ended when
-// Shutdown returns.
-func (s *Server) Shutdown(ctx context.Context, window time.Duration) error {
-	s.endStreams()
-	s.sockets.drain(ctx, window)
-	err := s.http.Shutdown(ctx)
-	if err != nil {
-		_ = s.http.Close()
-	}
-	s.sockets.close()
-	s.refusals.flush()
-	return err
 }
 
 // exchange is one request with its response. It is the http.ResponseWriter of all
