@@ -62,8 +62,8 @@ test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
 	@$(STEP) 'simulation: overlay' $(MAKE) -s $(OVERLAY)
 	@$(STEP) 'simulation: 300 seeds' $(SIMULATION) -seeds=300
-	@STRICT_TESTS=true $(STEP) 'tests with race detector' go test $(RACE) -p 4 -timeout 60m $(PACKAGES)
-	@STRICT_TESTS=true CGO_ENABLED=0 $(STEP) 'tests of programs' go test -trimpath -p 4 -timeout 60m $(PROGRAMS)
+	@STRICT_TESTS=true $(STEP) 'tests with race detector' scripts/gotest.sh $(RACE) -p 4 -timeout 60m -- $(PACKAGES)
+	@STRICT_TESTS=true CGO_ENABLED=0 $(STEP) 'tests of programs' scripts/gotest.sh -trimpath -p 4 -timeout 60m -- $(PROGRAMS)
 	@$(STEP) 'Helm chart' go -C test/helm test -count=1 ./...
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
 	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck
