@@ -46,7 +46,9 @@ TIDY := -diff -e
 # These packages test built programs, or texts. The race detector would find nothing in
 # them, and the tests would need twice as much CPU time.
 PROGRAMS := $(addprefix telapi/test/,campaign contract docs faults hostile operations servers simulation style)
-PACKAGES  = $(filter-out $(PROGRAMS),$(shell go list ./...))
+# The packages that take longest start first.
+SLOWEST  := telapi/test/e2e telapi/internal/redisstore
+PACKAGES  = $(SLOWEST) $(filter-out $(PROGRAMS) $(SLOWEST),$(shell go list ./...))
 
 # SQLite, which is translated from C, is not checked for races: it would need four
 # times as much CPU time, most of the time of all tests. The packages around it are.
