@@ -65,7 +65,8 @@ func (s *Server) answerLastRequests(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	s.http.SetKeepAlivesEnabled(false) // also closes idle connections
-	for s.connections.Load() > 0 && sleep.For(ctx, 10*time.Millisecond) == nil {
+	for s.connections.Load() > 0 && ctx.Err() == nil {
+		s.http.SetKeepAlivesEnabled(false) // closes idle connections, the others after their response
+		_ = sleep.For(ctx, 10*time.Millisecond)
 	}
 }
