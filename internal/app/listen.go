@@ -28,23 +28,27 @@ func (e portInUse) Unwrap() error { return e.cause }
 // listenTCP listens on a port. Its configuration variables are prefix_HOST and
 // prefix_PORT.
 func listenTCP(ctx context.Context, host string, port int, prefix string) (net.Listener, error) {
-	var config net.ListenConfig
-	config.SetMultipathTCP(false) // it does not support the filter of ignoreNewConnections
-	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	var options net.ListenConfig
+	options.SetMultipathTCP(false) // it does not support the filter of ignoreNewConnections
+	l, err := options.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, portInUse{fmt.Sprintf("port %d is in use: stop the other program, or set %s_PORT=%d (0 selects a free port)", port, prefix, port+10), err}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s_HOST=%s, %s_PORT=%d: %w", prefix, host, prefix, port, err)
 	}
-	return &listener{TCPListener: l.(*net.TCPListener)}, nil
+	return l, nil
 }
 
 // listenAPI listens on TELAPI_HOST and TELAPI_PORT, with TLS if it is enabled.
 func listenAPI(ctx context.Context, cfg config.Config) (net.Listener, error) {
-	l, err := listenTCP(ctx, cfg.Host, cfg.Port, "TELAPI")
-	if err != nil || !cfg.APITLSEnabled {
-		return l, err
+	tcp, err := listenTCP(ctx, cfg.Host, cfg.Port, "TELAPI")
+	if err != nil {
+		return nil, err
+	}
+	l := &listener{TCPListener: tcp.(*net.TCPListener)}
+	if !cfg.APITLSEnabled {
+		return l, nil
 	}
 	tlsConfig, err := cfg.EdgeTLS()
 	if err != nil {
@@ -64,8 +68,8 @@ type listener struct {
 }
 
 const (
-	acceptIdle    = 100 * time.Millisecond // after this time without a connection, none is waiting
-	acceptTimeout = time.Second            // if ignoreNewConnections failed
+	handshakeTime = 10 * time.Millisecond // for connections that are being opened
+	acceptTimeout = time.Second           // if new connections cannot be ignored
 )
 
 // Accept returns net.ErrClosed after Close when no more connections wait.
@@ -74,25 +78,28 @@ func (l *listener) Accept() (net.Conn, error) {
 	for {
 		closed := l.closed.Load()
 		if closed != nil {
-			_ = l.SetDeadline(time.Now().Add(min(acceptIdle, acceptTimeout-time.Since(*closed))))
+			_ = l.SetDeadline(time.Now().Add(handshakeTime))
 		}
 		conn, err := l.TCPListener.Accept()
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return conn, err
 		}
-		if closed != nil {
+		if closed != nil && (waitingConnections(l.TCPListener) == 0 || time.Since(*closed) > acceptTimeout) {
 			_ = l.TCPListener.Close()
 			return nil, net.ErrClosed
 		}
 	}
 }
 
-// Close makes Accept return an error after the last waiting connection. New connections
-// wait until the port is closed: then their clients try the next instance. The second
-// Close closes the port at once, as does the first if Accept was never called.
+// Close makes Accept return an error after the last waiting connection. The operating
+// system does not answer clients that connect meanwhile; they try again a second later.
+// The second Close closes the port at once, as does the first if Accept was never called.
 func (l *listener) Close() error {
 	if !l.accepting.Load() || l.closing.Swap(true) {
-		return l.TCPListener.Close()
+		if err := l.TCPListener.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
 	}
 	_ = ignoreNewConnections(l.TCPListener)
 	now := time.Now()

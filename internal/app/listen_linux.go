@@ -22,14 +22,30 @@ func ignoreNewConnections(l *net.TCPListener) error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 		{Code: unix.BPF_RET | unix.BPF_K, K: wholePacket},
 	}
+	return control(l, func(fd int) error {
+		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}) //nolint:gosec // five instructions
+	})
+}
+
+// waitingConnections returns how many connections wait to be accepted.
+func waitingConnections(l *net.TCPListener) (n uint32) {
+	_ = control(l, func(fd int) error {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil {
+			n = info.Unacked // of a listener
+		}
+		return err
+	})
+	return n
+}
+
+func control(l *net.TCPListener, do func(fd int) error) error {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var setErr error
-	err = raw.Control(func(fd uintptr) {
-		setErr = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}) //nolint:gosec // five instructions
-	})
-	return errors.Join(err, setErr)
+	var result error
+	err = raw.Control(func(fd uintptr) { result = do(int(fd)) })
+	return errors.Join(err, result)
 }

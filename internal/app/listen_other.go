@@ -4,5 +4,6 @@ package app
 
 import "net"
 
-// ignoreNewConnections does nothing: Accept returns new connections for a second.
 func ignoreNewConnections(*net.TCPListener) error { return nil }
+
+func waitingConnections(*net.TCPListener) uint32 { return 0 }

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"net"
 	"testing"
+
+	"telapi/internal/config"
 )
 
 // startListener returns a listener that has accepted a connection, and a function that
 // opens another one.
 func startListener(t *testing.T) (l net.Listener, dial func() net.Conn) {
-	l, err := listenTCP(t.Context(), "127.0.0.1", 0, "TELAPI")
+	l, err := listenAPI(t.Context(), config.Config{Host: "127.0.0.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +101,7 @@ func TestNewConnectionsDoNotKeepListenerOpen(t *testing.T) {
 }
 
 func TestUnusedListenerIsClosedAtOnce(t *testing.T) {
-	l, err := listenTCP(t.Context(), "127.0.0.1", 0, "TELAPI")
+	l, err := listenAPI(t.Context(), config.Config{Host: "127.0.0.1"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,7 @@ type Server struct {
 
 	listener    atomic.Pointer[net.Listener]
 	served      chan struct{} // closed when Serve has ended
-	connections atomic.Int64  // open, without WebSockets
+	connections busyConnections
 }
 
 // writeTimeout closes connections of clients that read too slowly. Routes that
@@ -124,13 +124,14 @@ const (
 // New returns a server that is ready to serve.
 func New(deps Deps) *Server {
 	s := &Server{
-		deps:       deps,
-		tracer:     deps.Tracing.Tracer("telapi/httpapi"),
-		metrics:    newHTTPMetrics(deps.Registry),
-		sockets:    newSocketSet(deps.Registry),
-		refusals:   &refusalLog{log: deps.Log},
-		served:     make(chan struct{}),
-		prometheus: promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
+		deps:        deps,
+		tracer:      deps.Tracing.Tracer("telapi/httpapi"),
+		metrics:     newHTTPMetrics(deps.Registry),
+		sockets:     newSocketSet(deps.Registry),
+		refusals:    &refusalLog{log: deps.Log},
+		served:      make(chan struct{}),
+		connections: busyConnections{open: map[net.Conn]struct{}{}},
+		prometheus:  promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 	}
 	if deps.Playground != nil {
 		s.playgroundFiles = readFiles(deps.Playground.Files)
@@ -158,7 +159,7 @@ func New(deps Deps) *Server {
 			WriteByteTimeout:              streamWriteTimeout, // up to 10,000 replies to pings and settings wait for a client that does not read
 		},
 		MaxHeaderBytes: 32 << 10,
-		ConnState:      s.countConnections,
+		ConnState:      s.connections.update,
 		ErrorLog:       slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
 	}
 	return s

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"telapi/internal/sleep"
@@ -22,13 +23,29 @@ func (s *Server) Serve(l net.Listener) error {
 	return err
 }
 
-func (s *Server) countConnections(_ net.Conn, state http.ConnState) {
+// busyConnections are the connections that have sent no request yet or wait for a
+// response. WebSockets are not among them.
+type busyConnections struct {
+	mu   sync.Mutex
+	open map[net.Conn]struct{}
+}
+
+// update is the hook http.Server.ConnState.
+func (b *busyConnections) update(conn net.Conn, state http.ConnState) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	switch state {
-	case http.StateNew:
-		s.connections.Add(1)
-	case http.StateClosed, http.StateHijacked:
-		s.connections.Add(-1)
+	case http.StateNew, http.StateActive:
+		b.open[conn] = struct{}{}
+	default:
+		delete(b.open, conn)
 	}
+}
+
+func (b *busyConnections) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.open)
 }
 
 // Shutdown ends streams, closes sockets with CloseRestart at random times within
@@ -48,15 +65,14 @@ func (s *Server) Shutdown(ctx context.Context, window time.Duration) error {
 	return err
 }
 
-// firstRequestTimeout is how long an open connection may take to send its first request
-// during a shutdown.
-const firstRequestTimeout = 5 * time.Second
+// lastRequestsTimeout bounds answerLastRequests. http.Server waits for running requests
+// afterwards.
+const lastRequestsTimeout = 5 * time.Second
 
-// answerLastRequests closes the port and waits until the open connections are closed,
-// each after its response. http.Server.Shutdown would close those whose request it has
-// not read completely.
+// answerLastRequests closes the port and waits until no connection is busy.
+// http.Server.Shutdown would close connections whose request it has not read completely.
 func (s *Server) answerLastRequests(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, firstRequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lastRequestsTimeout)
 	defer cancel()
 	if l := s.listener.Load(); l != nil {
 		_ = (*l).Close()
@@ -65,8 +81,8 @@ func (s *Server) answerLastRequests(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	for s.connections.Load() > 0 && ctx.Err() == nil {
-		s.http.SetKeepAlivesEnabled(false) // closes idle connections, the others after their response
+	for s.connections.count() > 0 && ctx.Err() == nil {
+		s.http.SetKeepAlivesEnabled(false) // closes connections after their response, or after 5 s without a request
 		_ = sleep.For(ctx, 10*time.Millisecond)
 	}
 }
