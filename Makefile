@@ -55,7 +55,7 @@ PACKAGES  = $(SLOWEST) $(filter-out $(PROGRAMS) $(SLOWEST),$(shell go list ./...
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
 
 # A stale generated file fails its golden test; `make generate` rewrites it. Four
-# packages run at a time (-p), because most of them wait for servers.
+# packages and tests run at a time (-p, -parallel), because most of them wait for servers.
 test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'servers for tests' scripts/install-servers.sh
 	@$(STEP) 'go mod tidy' go mod tidy $(TIDY)
@@ -65,7 +65,7 @@ test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'simulation: overlay' $(MAKE) -s $(OVERLAY)
 	@$(STEP) 'simulation: 300 seeds' $(SIMULATION) -seeds=300
 	@STRICT_TESTS=true $(STEP) 'tests with race detector' scripts/gotest.sh $(RACE) -p 4 -timeout 60m -- $(PACKAGES)
-	@STRICT_TESTS=true CGO_ENABLED=0 $(STEP) 'tests of programs' scripts/gotest.sh -trimpath -p 4 -timeout 60m -- $(PROGRAMS)
+	@STRICT_TESTS=true CGO_ENABLED=0 $(STEP) 'tests of programs' scripts/gotest.sh -trimpath -p 4 -parallel 4 -timeout 60m -- $(PROGRAMS)
 	@$(STEP) 'Helm chart' go -C test/helm test -count=1 ./...
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
 	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck
