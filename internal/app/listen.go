@@ -79,14 +79,16 @@ func (l *listener) Accept() (net.Conn, error) {
 		closed := l.closed.Load()
 		if closed != nil {
 			_ = l.SetDeadline(time.Now().Add(handshakeTime))
+			if time.Since(*closed) > acceptTimeout {
+				_ = l.TCPListener.Close()
+			}
 		}
 		conn, err := l.TCPListener.Accept()
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return conn, err
 		}
-		if closed != nil && (waitingConnections(l.TCPListener) == 0 || time.Since(*closed) > acceptTimeout) {
+		if closed != nil && waitingConnections(l.TCPListener) == 0 {
 			_ = l.TCPListener.Close()
-			return nil, net.ErrClosed
 		}
 	}
 }

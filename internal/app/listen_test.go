@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"testing"
+	"time"
 
 	"telapi/internal/config"
 )
@@ -98,6 +99,17 @@ func TestNewConnectionsDoNotKeepListenerOpen(t *testing.T) {
 		_ = conn.Close()
 	}
 	<-refused
+}
+
+// New connections cannot be ignored on every system.
+func TestListenerIsClosedAfterTimeout(t *testing.T) {
+	l, dial := startListener(t)
+	before := time.Now().Add(-2 * acceptTimeout)
+	l.(*listener).closed.Store(&before)
+	dial()
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: %v, want %v", err, net.ErrClosed)
+	}
 }
 
 func TestUnusedListenerIsClosedAtOnce(t *testing.T) {
