@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"telapi/internal/fault"
@@ -23,6 +24,7 @@ type rule struct {
 
 // bucket holds this instance's permits for one client or team.
 type bucket struct {
+	users     atomic.Int64 // calls of Limiter.decide in progress; increases only while Limiter.mu is held
 	mu        sync.Mutex
 	rule      rule
 	ends      time.Time // end of the current window
@@ -83,12 +85,12 @@ func (b *bucket) add(g Grant, requested time.Time) {
 	b.ends = requested.Add(g.Reset)
 }
 
-// isUnused reports whether the bucket has no permits, no callers that wait for them, and
-// no refusal to remember.
+// isUnused reports whether the bucket has no users, no permits and no refusal to
+// remember. The caller holds Limiter.mu.
 func (b *bucket) isUnused() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.permits == 0 && b.waiting == 0 && b.remaining > 0
+	return b.users.Load() == 0 && b.permits == 0 && b.remaining > 0
 }
 
 // teamPolicy is the policy name of a team's daily quota.

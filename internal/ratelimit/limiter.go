@@ -177,6 +177,7 @@ func (l *Limiter) HandshakeRefusal(sessionID string, perMinute int64) (d Decisio
 // invalidate each other's leases forever.
 func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule) error {
 	b := l.bucket(key)
+	defer b.users.Add(-1)
 	for pending := l.takeOrLease(ctx, b, d, key, &r); pending != nil; pending = l.takeOrLease(ctx, b, d, key, nil) {
 		var err error
 		select {
@@ -222,6 +223,7 @@ func (l *Limiter) takeOrLease(ctx context.Context, b *bucket, d *Decision, key b
 	return b.lease
 }
 
+// bucket returns the bucket of a key. The caller decrements its users.
 func (l *Limiter) bucket(key bucketKey) *bucket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,6 +232,7 @@ func (l *Limiter) bucket(key bucketKey) *bucket {
 		b = &bucket{}
 		l.buckets.Add(key, b)
 	}
+	b.users.Add(1)
 	return b
 }
 
