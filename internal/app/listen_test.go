@@ -75,6 +75,9 @@ func TestCloseWakesAccept(t *testing.T) {
 	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Accept: %v, want %v", err, net.ErrClosed)
 	}
+	if err := l.Close(); err != nil {
+		t.Errorf("second Close: %v", err)
+	}
 }
 
 func TestNewConnectionsDoNotKeepListenerOpen(t *testing.T) {

@@ -1,0 +1,28 @@
+package app
+
+import (
+	"net"
+	"testing"
+	"time"
+)
+
+func TestConnectionsThatWaitAreCounted(t *testing.T) {
+	l, dial := startListener(t)
+	for n := range uint32(3) {
+		if got := waitingConnections(l.(*listener).TCPListener); got != n {
+			t.Errorf("%d connections wait, want %d", got, n)
+		}
+		dial()
+	}
+}
+
+func TestNewConnectionsAreIgnoredAfterClose(t *testing.T) {
+	l, _ := startListener(t)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := net.DialTimeout("tcp", l.Addr().String(), 100*time.Millisecond); err == nil {
+		_ = conn.Close()
+		t.Error("a new connection was accepted")
+	}
+}
