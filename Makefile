@@ -14,6 +14,7 @@ TOOLS   := bin/tools
 
 # File names contain the version, so that a new pin builds a new file.
 GOLANGCI := $(TOOLS)/golangci-lint-v2.13.0
+GOVULNCHECK := $(TOOLS)/govulncheck-v1.8.0
 
 # VCS stamping fails in clones with another owner, for example in containers. The
 # version comes from the VERSION file.
@@ -22,13 +23,15 @@ export GOFLAGS := $(strip $(shell go env GOFLAGS) -buildvcs=false)
 # Packages with golden files: their tests register a flag -update.
 GOLDEN = $(shell grep -rl --include='*_test.go' 'flag\.Bool.*"update"' --exclude-dir=node_modules . | xargs -r -n1 dirname | sort -u)
 
+LDFLAGS := -s -w -X telapi/internal/cli.version=$(VERSION)
+
 STEP := scripts/step.sh
 SDK  := sdk/js
 WEB  := web
 REDOCLY := env REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes @redocly/cli@2.73.0
 NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
-.PHONY: help run build test simulate bench fuzz campaign release lint fmt generate clean
+.PHONY: help run build test check simulate bench fuzz campaign audit release lint fmt generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,42 +40,56 @@ run: build ## Build, then run everything on embedded stores, with a demo bot
 	bin/telapi dev $(ARGS)
 
 build: ## Build bin/telapi, a static binary
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X telapi/internal/cli.version=$(VERSION)' -o bin/telapi ./cmd/telapi
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/telapi ./cmd/telapi
+
+# Tests of built programs and of texts, which only `make check` runs, without the race
+# detector.
+CHECKED  := $(addprefix telapi/test/,campaign docs hostile operations servers simulation style)
+# The packages that take longest start first.
+SLOWEST  := $(addprefix telapi/,test/e2e internal/redisstore test/faults test/demo)
+PACKAGES  = $(SLOWEST) $(filter-out $(CHECKED) $(SLOWEST),$(shell go list ./...)) telapi/test/docs
+# The commands on the pages need a load balancer and more.
+NOT_CHECKED := -skip='^TestCommandsInDocsWork$$'
+
+# All builds have the flags of `make build`, so that everything is compiled once. Tests
+# that miss a server fail. Four packages and tests run at a time, because most of them
+# wait for servers.
+PROGRAMS := $(CURDIR)/bin/test
+TESTS    := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath' STRICT_TESTS=true TEST_PROGRAMS=$(PROGRAMS)
+GOTEST   := go run ./test/suite -servers -vet=off -p=4 -parallel=4 -timeout=20m
+
+# A stale generated file fails its golden test; `make generate` rewrites it.
+test: ## Test the code, the SDK and the playground; installs missing servers
+	@$(STEP) 'servers' scripts/install-servers.sh test
+	@$(TESTS) $(STEP) 'programs' go build -ldflags '$(LDFLAGS)' -o $(PROGRAMS)/ ./cmd/telapi ./test/echo
+	@$(TESTS) $(STEP) 'Go tests' $(GOTEST) $(NOT_CHECKED) -ldflags=-w $(PACKAGES)
+	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
+	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck
+	@$(TESTS) $(STEP) 'sdk: tests' $(NPM) $(SDK) run --silent test
+	@$(STEP) 'playground: npm ci' $(MAKE) -s $(WEB)/node_modules/.package-lock.json
+	@$(STEP) 'playground: types' $(NPM) $(WEB) run --silent typecheck
+	@$(TESTS) $(STEP) 'playground: tests in Chromium' $(NPM) $(WEB) run --silent test
 
 # Fail with a diff instead of changing go.mod and go.sum. -e ignores modules that
 # only the tests of dependencies import: a proxy may not have them.
 TIDY := -diff -e
 
-# These packages test built programs, or texts. The race detector would only see the
-# runtime's client, which other packages test, and would double the CPU time.
-PROGRAMS := $(addprefix telapi/test/,campaign contract docs operations servers simulation style)
-# The packages that take longest start first.
-SLOWEST  := $(addprefix telapi/,test/e2e test/faults internal/redisstore test/hostile)
-PACKAGES  = $(SLOWEST) $(filter-out $(PROGRAMS) $(SLOWEST),$(shell go list ./...))
-
 # SQLite, which is translated from C, is not checked for races: it would need four
 # times as much CPU time, most of the time of all tests. The packages around it are.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
 
-# A stale generated file fails its golden test; `make generate` rewrites it. Four
-# packages and tests run at a time (-p, -parallel), because most of them wait for servers.
-test: ## Run all checks and tests; installs missing servers
-	@$(STEP) 'servers for tests' scripts/install-servers.sh
+check: ## Run what `make test` leaves out: linters, race detector, faults under load, deployment
+	@$(STEP) 'servers' scripts/install-servers.sh check
 	@$(STEP) 'go mod tidy' go mod tidy $(TIDY)
 	@$(STEP) 'examples: go mod tidy' go -C examples/runtime-go mod tidy $(TIDY)
 	@$(MAKE) lint
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
 	@$(STEP) 'simulation: overlay' $(MAKE) -s $(OVERLAY)
 	@$(STEP) 'simulation: 300 seeds' $(SIMULATION) -seeds=300
-	@STRICT_TESTS=true $(STEP) 'tests with race detector' scripts/gotest.sh $(RACE) -p 4 -timeout 60m -- $(PACKAGES)
-	@STRICT_TESTS=true CGO_ENABLED=0 $(STEP) 'tests of programs' scripts/gotest.sh -trimpath -p 4 -parallel 4 -timeout 60m -- $(PROGRAMS)
+	@$(TESTS) $(STEP) 'programs' go build -ldflags '$(LDFLAGS)' -o $(PROGRAMS)/ ./cmd/telapi ./test/echo
+	@$(TESTS) $(STEP) 'tests of programs' $(GOTEST) $(CHECKED)
+	@$(TESTS) CGO_ENABLED=1 GOFLAGS='$(GOFLAGS)' $(STEP) 'race detector' $(GOTEST) $(NOT_CHECKED) $(RACE) $(PACKAGES)
 	@$(STEP) 'Helm chart' go -C test/helm test -count=1 ./...
-	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
-	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck
-	@$(STEP) 'sdk: tests' $(NPM) $(SDK) run --silent test
-	@$(STEP) 'playground: npm ci' $(MAKE) -s $(WEB)/node_modules/.package-lock.json
-	@$(STEP) 'playground: types' $(NPM) $(WEB) run --silent typecheck
-	@$(STEP) 'playground: tests in Chromium' $(NPM) $(WEB) run --silent test
 
 # The overlay makes the Go runtime of the test deterministic, so that a seed replays
 # exactly.
@@ -105,7 +122,17 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 		done; \
 	done
 
-release: ## Build reproducible archives and packages in dist/
+# Needs the network, so it is not part of make test. GOVULNDB can name a copy of the Go
+# database, such as file:///srv/vulndb.
+audit: $(GOVULNCHECK) ## Look for known vulnerabilities in Go modules and npm packages
+	@for module in . examples/runtime-go; do \
+		$(STEP) "govulncheck $$module" $(GOVULNCHECK) -C $$module $(if $(GOVULNDB),-db '$(GOVULNDB)') ./...; \
+	done
+	@for package in $(SDK) $(WEB); do \
+		$(STEP) "npm audit $$package" npm --prefix $$package audit --audit-level=low; \
+	done
+
+release: audit ## Audit, then build reproducible archives and packages in dist/
 	scripts/release.sh
 
 # With the flags of `make build`, so that dependencies are compiled once for both.
@@ -125,11 +152,14 @@ generate: ## Rewrite golden and generated files
 	@if [ -n '$(GOLDEN)' ]; then go test $(GOLDEN) -count=1 -update; else echo 'no package has golden files'; fi
 
 clean: ## Remove build results; keeps bin/tools and data
-	rm -rf bin/telapi dist $(SDK)/dist test-artifacts coverage.out
+	rm -rf bin/telapi bin/test dist $(SDK)/dist test-artifacts coverage.out
 
 # npm writes this file at the end of an installation.
 %/node_modules/.package-lock.json: %/package-lock.json
 	@$(NPM) $* ci
+
+$(GOVULNCHECK):
+	$(call install,golang.org/x/vuln/cmd/govulncheck)
 
 $(GOLANGCI):
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)

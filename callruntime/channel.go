@@ -262,7 +262,7 @@ const attemptTimeout = 5 * time.Second
 const retryDelay = 100 * time.Millisecond
 
 // run runs a script on the channel and repeats it until ctx ends, while the store
-// is unavailable. Every script can be repeated after a lost reply. No attempt takes
+// is unavailable. A full store is reported at once. Every script can be repeated after a lost reply. No attempt takes
 // effect after run has returned, unless ctx was canceled: then the last attempt can
 // take effect within attemptTimeout. A channel with an invalid ID does not exist: in
 // a cluster its keys would be in different slots.
@@ -283,6 +283,9 @@ func (c *Channel) run(ctx context.Context, script string, args ...string) rueidi
 		cancel()
 		err := result.Error()
 		code := redisconn.ErrorCode(err)
+		if redisconn.Full(err) {
+			return rueidis.NewErrorResult(fmt.Errorf("%w: %w", ErrFull, err))
+		}
 		if err == nil || ctx.Err() != nil || code != "" && !redisconn.Temporary(err) {
 			return result
 		}

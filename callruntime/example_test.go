@@ -87,7 +87,7 @@ func startChannels(texts ...string) (dataDir string, channels *redisstore.Channe
 	ctx, quiet := context.Background(), slog.New(slog.DiscardHandler)
 	dataDir, err := os.MkdirTemp("", "callruntime")
 	must(err)
-	engine, err := redisstore.StartEmbedded(dataDir, quiet)
+	engine, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{DataDir: dataDir}, quiet)
 	must(err)
 	store := redisstore.Open(engine.Options(quiet))
 	must(store.Connect(ctx))

@@ -36,7 +36,9 @@ import (
 // The errors that operations on a channel wrap. ErrLost means that the store has
 // lost a channel that this runtime had claimed, or data that it had acknowledged,
 // for example in a failover; then Attach again. ErrNotFound means that a channel
-// that this runtime does not have does not exist.
+// that this runtime does not have does not exist. ErrFull means that the store has no memory
+// left: nothing was stored, and the operation can be repeated after data was removed, for
+// example by Commit, which works.
 var (
 	ErrNotFound        = errors.New("channel not found")
 	ErrLost            = errors.New("the store has lost data of the channel")
@@ -46,6 +48,7 @@ var (
 	ErrClaimLost       = errors.New("claim on the channel is lost")
 	ErrUnknownPosition = errors.New("position is not on the stream")
 	ErrClosed          = errors.New("channel or runtime is closed")
+	ErrFull            = errors.New("the store is full")
 
 	ErrWorkItemNotFound = errors.New("work item not found")
 	ErrWorkItemExists   = errors.New("another work item with this ID or credential exists")

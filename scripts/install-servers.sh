@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs the servers that tests start, if they are missing.
+# Installs the servers and programs that tests start, if they are missing.
 #
-#   scripts/install-servers.sh            install what is missing (root or sudo)
-#   scripts/install-servers.sh --check    only list what is missing
+#   scripts/install-servers.sh test            install what `make test` needs (root or sudo)
+#   scripts/install-servers.sh check           install what `make check` needs, too
+#   scripts/install-servers.sh check --list    only list what is missing
 #
 # It doesn't start or enable services, doesn't create a default PostgreSQL cluster,
 # and restores the files that it changes temporarily. Package lists are updated only
@@ -11,30 +12,43 @@
 # Exit code: 0 all installed, 1 something is missing, 2 wrong usage.
 set -euo pipefail
 
-# One line per program, or package of Python: its name, the Debian package, the package's systemd unit (-: none),
-# and a directory outside PATH in which the program may be. gcc is for the race
-# detector, Node for the SDK, the playground and an example, Python for another one.
-servers='
-gcc           gcc           -
-strace        strace        -
+case "${1:-} ${2:-}" in
+'test ' | 'test --list' | 'check ' | 'check --list') ;;
+*)
+	echo "usage: $0 test|check [--list]" >&2
+	exit 2
+	;;
+esac
+
+# One line per program, or package of Python: its name, the Debian package, the package's
+# systemd unit (-: none), and a directory outside PATH in which the program may be.
+test='
 redis-server  redis-server  redis-server.service
 initdb        postgresql    postgresql.service    /usr/lib/postgresql/*/bin
-nginx         nginx-light   nginx.service         /usr/sbin
 node          nodejs        -
 npm           npm           -
 chromium      chromium      -
+strace        strace        -
 sox           sox           -
 espeak-ng     espeak-ng     -
+curl          curl          -
 python3       python3       -
 redis         python3-redis -                     /usr/lib/python3/dist-packages
+'
+# gcc is for the race detector.
+check='
+gcc           gcc           -
+nginx         nginx-light   nginx.service         /usr/sbin
+haproxy       haproxy       haproxy.service       /usr/sbin
 faketime      faketime      -
-haproxy       haproxy       haproxy.service
 podman        podman        podman.socket
 buildah       buildah       -
 runc          runc          -                     /usr/sbin
 promtool      prometheus    prometheus.service
 turnserver    coturn        coturn.service
 '
+servers=$test
+[ "$1" = test ] || servers+=$check
 
 policy=/usr/sbin/policy-rc.d
 clusters=/etc/postgresql-common/createcluster.conf
@@ -66,20 +80,13 @@ fail() {
 	exit 1
 }
 
-case "${1:-}" in
-'') ;;
---check) fail 'Tests need servers that are not installed.' ;;
-*)
-	echo "usage: $0 [--check]" >&2
-	exit 2
-	;;
-esac
+[ -z "${2:-}" ] || fail 'Tests need servers that are not installed.'
 
 command -v apt-get >/dev/null || fail 'Tests need servers that are not installed, and apt-get is not available. The names below are Debian packages.'
 if [ "$(id -u)" -ne 0 ]; then
 	# sudo can ask for a password only on a terminal.
 	if command -v sudo >/dev/null && { [ -t 0 ] || sudo --non-interactive true 2>/dev/null; }; then
-		exec sudo -- "$BASH" "$0"
+		exec sudo -- "$BASH" "$0" "$1"
 	fi
 	fail 'Tests need servers that are not installed, and this user is neither root nor allowed to use sudo.'
 fi

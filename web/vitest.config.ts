@@ -8,6 +8,5 @@ export default defineConfig({
     maxConcurrency: 3,
     testTimeout: 300_000,
     hookTimeout: 120_000,
-    retry: 1, // on a machine that is busy with other work, Chromium can take too long
   },
 });

@@ -38,11 +38,11 @@ type CallControl struct {
 	TransferNotifications         *bool       `json:"transferNotifications,omitzero"`
 	TransferNotificationsHangupMS *float64    `json:"transferNotificationsHangupMS,omitzero"`
 	TransferRoutingPool           string      `json:"transferRoutingPool,omitzero"`
-	TransferSIPHeaders            []NameValue `json:"transferSipHeaders,omitempty"`
+	TransferSIPHeaders            []NameValue `json:"transferSipHeaders,omitempty" max:"100"`
 	TransferSIPQueryParams        NameValues  `json:"transferSipQueryParams,omitzero"`
 	SIPQueryParams                NameValues  `json:"sipQueryParams,omitzero"`
 	HandoverReason                string      `json:"handoverReason,omitzero"`
-	HangupSIPHeaders              []NameValue `json:"hangupSipHeaders,omitempty"`
+	HangupSIPHeaders              []NameValue `json:"hangupSipHeaders,omitempty" max:"100"`
 	// BotOperationResult and BotOperationData are used for call records and call
 	// status even if the command is denied.
 	BotOperationResult string         `json:"botOperationResult,omitzero"`

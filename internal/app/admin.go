@@ -217,7 +217,9 @@ func (s *stores) openForServer(cfg config.Config, log *slog.Logger) error {
 		return err
 	}
 	if cfg.RedisURL == "" {
-		embedded, err := redisstore.StartEmbedded(cfg.DataDir, log)
+		embedded, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{
+			DataDir: cfg.DataDir, MaxBytes: cfg.EmbeddedKVMaxBytes, KeepText: cfg.EnablePIILogging,
+		}, log)
 		if err != nil {
 			return fmt.Errorf("start embedded key-value store: %w", err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"telapi/api"
 	"telapi/callruntime/wire"
+	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
@@ -148,6 +149,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Limits:    features.Channel,
 		Now:       time.Now,
 	}
+	refusals := audit.NewRefusals(db, a.log, time.Now)
 	sweeper := session.NewSweeper(sessions, cfg.SessionIdleTimeout, cfg.SessionRetention, a.log)
 	actions := session.NewActionQueue(db, cfg.EnablePIILogging, a.log, a.telemetry.Registry)
 	reportStream := redisstore.NewReportStream(kv)
@@ -159,7 +161,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}
 	speechDeps := speech.Deps{
 		Store: db, Leases: redisstore.NewLeases(kv), Reporter: reporter, Endpoints: endpoints,
-		Providers: providers, Retries: cfg.SpeechRetries, Log: a.log, Registry: a.telemetry.Registry, Now: time.Now,
+		Providers: providers, Retries: cfg.SpeechRetries, TeamShare: cfg.TeamShare, Log: a.log, Registry: a.telemetry.Registry, Now: time.Now,
 	}
 	var mediaReader httpapi.MediaReader
 	if a.media != nil {
@@ -189,8 +191,11 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Tracing:        a.telemetry.TracerProvider,
 		Now:            time.Now,
 		APIAccess:      cfg.FeatureAPIAccess,
+		MaxSockets:     cfg.MaxConnections,
+		TeamShare:      cfg.TeamShare,
 		PublicURL:      cfg.PublicURL,
 		TrustedProxies: cfg.TrustedProxies,
+		ConsoleOrigins: cfg.ConsoleOrigins,
 		MetricsToken:   cfg.MetricsToken,
 		OpenAPI:        api.OpenAPI,
 		AsyncAPI:       api.AsyncAPI,
@@ -200,11 +205,12 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Limits:         limiter,
 		Teams:          teams,
 		Admin: httpapi.Admin{
-			Teams:  &team.Registry{Store: db, Announce: kv, Now: time.Now},
-			Keys:   &auth.KeyRegistry{Store: db, Announce: kv, Now: time.Now},
-			Limits: limits,
-			Quotas: kv,
-			Audit:  db,
+			Teams:    &team.Registry{Store: db, Announce: kv, Now: time.Now},
+			Keys:     &auth.KeyRegistry{Store: db, Announce: kv, Now: time.Now},
+			Limits:   limits,
+			Quotas:   kv,
+			Audit:    db,
+			Refusals: refusals,
 		},
 		Endpoints:    endpoints,
 		Capabilities: capabilities,
@@ -213,7 +219,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Channels:     connections,
 		Speech:       a.speech,
 		Media:        mediaReader,
-		Callbacks:    callback.NewService(redisstore.NewCallbacks(kv), connections, platform, a.log, a.telemetry.Registry, time.Now),
+		Callbacks:    callback.NewService(redisstore.NewCallbacks(kv), connections, platform, a.log, a.telemetry.Registry, time.Now, cfg.TeamShare),
 		AnyOrigin:    opts.Development,
 		Playground:   a.playground(),
 		Instances:    forwarded,
@@ -227,6 +233,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		probes = append(probes, &probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
 	}
 	a.addProbes(probes...)
+	a.addFullGauge(kv.Full)
 	a.jobs = append(a.jobs,
 		func(ctx context.Context) { _ = db.Connect(ctx) }, // retries and logs until ctx ends
 		authenticator.Run,
@@ -242,7 +249,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		a.jobs = append(a.jobs, a.runDemo)
 	}
 	if cfg.FeatureAPIAccess {
-		a.jobs = append(a.jobs, sweeper.Run, actions.Run, reporter.Run, consumer.Run)
+		a.jobs = append(a.jobs, sweeper.Run, actions.Run, reporter.Run, consumer.Run, refusals.Run,
+			audit.NewCleaner(db, redisstore.NewLeases(kv), cfg.AuditRetention, a.log, time.Now).Run)
 	}
 	return a, nil
 }
@@ -314,7 +322,6 @@ func connectionLimits(cfg config.Config) channel.Limits {
 		PingIntervalMs:      cfg.PingInterval.Milliseconds(),
 		ReconnectJitter:     cfg.ReconnectJitter,
 		HandshakesPerMinute: cfg.HandshakesPerMinute,
-		Connections:         cfg.MaxConnections,
 	}
 }
 

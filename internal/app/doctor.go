@@ -232,6 +232,9 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 	if err := kv.Connect(ctx); err != nil {
 		return "", keyValueError(err)
 	}
+	if kv.Full() { // as the probe of the connection found
+		return "", errors.New("full: frames, callbacks and new sessions are refused. Remedy: " + kv.FullRemedy())
+	}
 	name := "embedded in the server that runs in " + d.cfg.DataDir
 	if d.cfg.RedisURL != "" {
 		name = d.nodes(ctx, kv)

@@ -1,9 +1,14 @@
 package app
 
 import (
+	"errors"
 	"net"
 	"testing"
 	"time"
+
+	"telapi/test/servers"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestConnectionsThatWaitAreCounted(t *testing.T) {
@@ -18,6 +23,9 @@ func TestConnectionsThatWaitAreCounted(t *testing.T) {
 
 func TestNewConnectionsAreIgnoredAfterClose(t *testing.T) {
 	l, _ := startListener(t)
+	if err := ignoreNewConnections(l.(*listener).TCPListener); errors.Is(err, unix.EPERM) && !servers.Strict() {
+		t.Skip("this machine allows socket filters only to root")
+	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}

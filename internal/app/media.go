@@ -42,6 +42,9 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 		return nil, err
 	}
 	m.onClose(func() { _ = m.listener.Close() }) // Shutdown has closed it already
+	if cfg.MediaToken == "" && !m.address().IP.IsLoopback() {
+		return nil, errors.New("MEDIA_UPLOAD_TOKEN is not set: set it, or set MEDIA_HOST=127.0.0.1 to serve this machine only")
+	}
 	if err := m.startTelemetry(ctx, opts); err != nil {
 		return nil, err
 	}
@@ -67,9 +70,6 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	}
 	if err != nil {
 		return nil, err
-	}
-	if len(tokens) == 0 && !m.address().IP.IsLoopback() {
-		m.log.WarnContext(ctx, "MEDIA_UPLOAD_TOKEN is not set: uploads and deletes need no authentication")
 	}
 	m.onClose(m.service.Close)
 	m.jobs = append(m.jobs, m.service.Run)

@@ -55,7 +55,7 @@ func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) 
 		Writer:       opts.Log,
 		Color:        p.cfg.Color,
 		Export:       p.cfg.OTelEnabled,
-		Endpoint:     p.cfg.OTLPEndpoint,
+		Endpoints:    telemetry.Endpoints(p.cfg.OTLP()),
 		MSISDNDigits: p.cfg.MSISDNUnmaskedDigits,
 		Version:      opts.Version,
 	})
@@ -237,6 +237,18 @@ func (p *probe) run(ctx context.Context, log *slog.Logger) {
 		p.up.Set(up)
 		_ = sleep.For(ctx, interval)
 	}
+}
+
+// addFullGauge adds a metric that is 1 while the key-value store is full.
+func (a *App) addFullGauge(isFull func() bool) {
+	promauto.With(a.telemetry.Registry).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "telapi_kv_full", Help: "1 if the key-value store has just refused a write because it has no memory left, 0 otherwise."},
+		func() float64 {
+			if isFull() {
+				return 1
+			}
+			return 0
+		})
 }
 
 // addProbes adds dependencies to /health and to the metrics.

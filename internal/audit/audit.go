@@ -1,11 +1,11 @@
-// Package audit records the changes that administrators make. Stores write an
-// entry in the transaction of the change it describes.
+// Package audit records the changes that administrators make, and requests for
+// changes that were refused. Stores write an entry in the transaction of the change
+// it describes. Entries are small and are deleted after a time.
 package audit
 
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -14,6 +14,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/page"
+	"telapi/internal/tenant"
 )
 
 // ActorType is the way in which a change was requested.
@@ -50,20 +51,21 @@ const (
 	DeleteEndpoint Action = "endpoint.delete"
 	UpdateLimits   Action = "limits.update"
 	RevokeSession  Action = "session.revoke"
+	RefuseRequest  Action = "request.refused" // see Refusals
 )
 
 // Actions lists all actions.
-var Actions = []Action{CreateTeam, UpdateTeam, CreateKey, RevokeKey, CreateEndpoint, UpdateEndpoint, DeleteEndpoint, UpdateLimits, RevokeSession}
+var Actions = []Action{CreateTeam, UpdateTeam, CreateKey, RevokeKey, CreateEndpoint, UpdateEndpoint, DeleteEndpoint, UpdateLimits, RevokeSession, RefuseRequest}
 
-// Entry is one change. IDs sort by age.
+// Entry is one change, or the refused requests of one actor. IDs sort by age.
 type Entry struct {
 	ID      string         `json:"id"`
 	At      time.Time      `json:"at"`
 	Actor   Actor          `json:"actor"`
 	Action  Action         `json:"action"`
 	Target  string         `json:"target"`          // as announced, such as key:ID
-	TeamID  string         `json:"teamId,omitzero"` // of the target; empty for the rate limits
-	Details jsontext.Value `json:"details"`         // a JSON object
+	TeamID  string         `json:"teamId,omitzero"` // of the target, or of the actor that was refused; empty for the rate limits
+	Details jsontext.Value `json:"details"`         // a JSON object: changes, or refused
 }
 
 // milliseconds marshals times with three decimals, so that they all have the same
@@ -80,59 +82,32 @@ func (e Entry) MarshalJSONTo(enc *jsontext.Encoder) error {
 
 const idPrefix = "au_"
 
-// New returns an entry for a change by the context's actor. details must marshal
-// to a JSON object.
-func New(ctx context.Context, at time.Time, action Action, target, teamID string, details any) (Entry, error) {
+// New returns an entry for a change by the context's actor. It has the differences
+// between two versions, which marshal to JSON objects. nil stands for no version.
+func New(ctx context.Context, at time.Time, action Action, target, teamID string, before, after any) (Entry, error) {
+	changes, err := compare(before, after)
+	if err != nil {
+		return Entry{}, fmt.Errorf("compare versions for %s: %w", action, err)
+	}
+	return newEntry(ActorFrom(ctx), at, action, target, teamID, changes)
+}
+
+func newEntry(actor Actor, at time.Time, action Action, target, teamID string, details any) (Entry, error) {
 	raw, err := json.Marshal(details, json.Deterministic(true))
 	if err != nil {
 		return Entry{}, fmt.Errorf("encode details of %s: %w", action, err)
 	}
 	return Entry{
-		ID: idPrefix + uuid.Must(uuid.NewV7()).String(), At: at, Actor: ActorFrom(ctx),
+		ID: idPrefix + uuid.Must(uuid.NewV7()).String(), At: at, Actor: actor,
 		Action: action, Target: target, TeamID: teamID, Details: raw,
 	}, nil
 }
 
-// Change is the old and the new value of one member.
-type Change struct {
-	From jsontext.Value `json:"from,omitzero"` // absent if the member is new
-	To   jsontext.Value `json:"to,omitzero"`   // absent if the member was removed
-}
-
-// Changes compares two values that marshal to JSON objects and returns the members
-// that differ.
-func Changes(before, after any) (map[string]Change, error) {
-	from, err := members(before)
-	if err != nil {
-		return nil, err
-	}
-	to, err := members(after)
-	if err != nil {
-		return nil, err
-	}
-	changes := map[string]Change{}
-	for name := range maps.Keys(from) {
-		changes[name] = Change{From: from[name]}
-	}
-	for name, value := range to {
-		if string(from[name]) == string(value) {
-			delete(changes, name)
-		} else {
-			changes[name] = Change{from[name], value}
-		}
-	}
-	return changes, nil
-}
-
-func members(v any) (members map[string]jsontext.Value, err error) {
-	raw, err := json.Marshal(v, json.Deterministic(true))
-	if err == nil {
-		err = json.Unmarshal(raw, &members)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("compare versions: %w", err)
-	}
-	return members, nil
+// FirstID returns an ID that is not after those of entries since a time, and after
+// those of older entries.
+func FirstID(since time.Time) string {
+	ms := max(0, since.UnixMilli())
+	return fmt.Sprintf(idPrefix+"%08x-%04x-0000-0000-000000000000", ms>>16, ms&0xffff)
 }
 
 type actorKey struct{}
@@ -142,37 +117,38 @@ func WithActor(ctx context.Context, a Actor) context.Context {
 	return context.WithValue(ctx, actorKey{}, a)
 }
 
+// systemActor is the author of changes by the service itself.
+var systemActor = Actor{System, "telapi"}
+
 // ActorFrom returns the context's actor, or System.
 func ActorFrom(ctx context.Context) Actor {
 	if a, ok := ctx.Value(actorKey{}).(Actor); ok {
 		return a
 	}
-	return Actor{System, "telapi"}
+	return systemActor
 }
 
 // Query selects entries, newest first.
 type Query struct {
-	TeamID   string    // of the target; empty: all teams
-	From, To time.Time // From is inclusive, To is not; zero: no bound
+	Teams    tenant.Filter // of the targets
+	From, To time.Time     // From is inclusive, To is not; zero: no bound
 	page.Query
 }
 
-// ParseQuery reads the query parameters teamId, from, to, cursor and limit.
-func ParseQuery(params map[string][]string) (q Query, err error) {
-	var issues fault.Issues
-	q.TeamID, _ = issues.QueryValue(params, "teamId")
-	q.From = parseTime(params, "from", &issues)
-	q.To = parseTime(params, "to", &issues)
+// ParseQuery reads the query parameters from, to, cursor and limit.
+func ParseQuery(params map[string][]string, issues *fault.Issues) (q Query) {
+	q.From = parseTime(params, "from", issues)
+	q.To = parseTime(params, "to", issues)
 	if !q.From.IsZero() && !q.To.IsZero() {
 		issues.Check(q.From.Before(q.To), "/query/from", fault.IssueValue, "from must be before to.")
 	}
-	q.Query = page.Parse(params, page.UUID(idPrefix), &issues)
-	return q, issues.Err()
+	q.Query = page.Parse(params, page.UUID(idPrefix), issues)
+	return q
 }
 
 func parseTime(params map[string][]string, name string, issues *fault.Issues) time.Time {
-	value, _ := issues.QueryValue(params, name)
-	if value == "" {
+	value, given := issues.QueryValue(params, name)
+	if !given {
 		return time.Time{}
 	}
 	t, err := time.Parse(time.RFC3339, value)
@@ -186,6 +162,11 @@ type Store interface {
 	// AuditEntries returns up to q.Limit entries, newest first, starting after the
 	// ID in q.After.
 	AuditEntries(ctx context.Context, q Query) ([]Entry, error)
+	// AddAuditEntries adds entries that belong to no change.
+	AddAuditEntries(ctx context.Context, entries ...Entry) error
+	// DeleteAuditEntries deletes up to limit entries that are older than a time, the
+	// oldest first, and returns their number.
+	DeleteAuditEntries(ctx context.Context, before time.Time, limit int) (int64, error)
 }
 
 // List returns one page of entries.

@@ -1,9 +1,15 @@
 package audit_test
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -12,36 +18,163 @@ import (
 	"telapi/internal/fault"
 )
 
-func TestChangesListsMembersThatDiffer(t *testing.T) {
-	type object = map[string]any
+type object = map[string]any
+
+func TestEntryHasTheMembersThatDiffer(t *testing.T) {
 	for _, tt := range []struct {
-		before, after object
+		before, after any
 		want          string
 	}{
 		{object{"a": 1, "b": "x"}, object{"a": 1, "b": "x"}, `{}`},
-		{object{"a": 1, "b": "x"}, object{"a": 2, "b": "x"}, `{"a":{"from":1,"to":2}}`},
-		{object{}, object{"a": nil}, `{"a":{"to":null}}`},
-		{object{"a": []int{1}}, object{}, `{"a":{"from":[1]}}`},
+		{nil, nil, `{}`},
+		{object{"a": 1, "b": "x"}, object{"a": 2, "b": "x"}, `{"changes":[{"path":"/a","from":1,"to":2}]}`},
+		{object{}, object{"a": nil}, `{"changes":[{"path":"/a","to":null}]}`},
+		{object{"a": []int{1}}, nil, `{"changes":[{"path":"/a/0","from":1}]}`},
+		{nil, object{"a": []int{}}, `{"changes":[{"path":"/a","to":[]}]}`},
+		{object{"a": object{}}, object{"a": object{"b": 1}}, `{"changes":[{"path":"/a/b","to":1}]}`},
 		{object{"a": object{"x": 1, "y": 2}}, object{"a": object{"y": 2, "x": 1}}, `{}`},
+		{object{"a": []any{object{"on": true, "n": 1}, 5}}, object{"a": []any{object{"on": false, "n": 1}}}, `{"changes":[{"path":"/a/0/on","from":true,"to":false},{"path":"/a/1","from":5}]}`},
+		{object{"a": object{"b": 1}}, object{"a": []int{1}}, `{"changes":[{"path":"/a","from":{"b":1},"to":[1]}]}`},
+		{object{"a/b~": 1}, object{"a/b~": 2}, `{"changes":[{"path":"/a~1b~0","from":1,"to":2}]}`},
 	} {
-		changes, err := audit.Changes(tt.before, tt.after)
-		if err != nil {
-			t.Fatal(err)
-		}
-		entry, err := audit.New(t.Context(), time.Now(), audit.UpdateTeam, "team:t", "t", changes)
-		if err != nil || string(entry.Details) != tt.want {
+		entry, err := audit.New(t.Context(), time.Now(), audit.UpdateTeam, "team:t", "t", tt.before, tt.after)
+		if err != nil || string(entry.Details) != tt.want || entry.Unchanged() != (tt.want == `{}`) {
 			t.Errorf("%v to %v: %s (error %v), want %s", tt.before, tt.after, entry.Details, err, tt.want)
 		}
 	}
 }
 
+func TestEntryIsSmallHoweverLargeTheChange(t *testing.T) {
+	long, deep := strings.Repeat("ü\x00", 30_000), any(1)
+	for range 1000 {
+		deep = []any{deep}
+	}
+	many := object{}
+	for n := range 5000 {
+		many[strconv.Itoa(n)] = n
+	}
+	for name, after := range map[string]object{
+		"long value":  {"a": long},
+		"long name":   {strings.Repeat("~", 60_000): many},
+		"many values": many,
+		"deep":        {"a": deep},
+	} {
+		entry, err := audit.New(t.Context(), time.Now(), audit.CreateEndpoint, "endpoint:e", "t", nil, after)
+		if err != nil || len(entry.Details) > 2100 || !entry.Details.IsValid() || entry.Unchanged() {
+			t.Errorf("%s: %d bytes (error %v), want some JSON of at most 2100", name, len(entry.Details), err)
+		}
+		if got := strings.Contains(string(entry.Details), `"more":`); got != strings.HasSuffix(name, "values") && name != "long name" {
+			t.Errorf("%s: counts more changes: %v in %.100s", name, got, entry.Details)
+		}
+	}
+}
+
+// store is a Store in memory.
+type store struct {
+	audit.Store
+	mu      sync.Mutex
+	entries []audit.Entry
+	old     int64 // number of entries to delete
+	before  time.Time
+}
+
+func (s *store) AddAuditEntries(_ context.Context, entries ...audit.Entry) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.entries = append(s.entries, entries...)
+	return nil
+}
+
+func (s *store) DeleteAuditEntries(_ context.Context, before time.Time, limit int) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	deleted := min(s.old, int64(limit))
+	s.old, s.before = s.old-deleted, before
+	return deleted, nil
+}
+
+func TestRefusedRequestsShareAnEntryPerActorAndMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		r := audit.NewRefusals(s, slog.New(slog.DiscardHandler), time.Now)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx) }()
+		eve, mallory := audit.Actor{Type: audit.APIKey, ID: "eve"}, audit.Actor{Type: audit.Console, ID: "mallory"}
+		for n := range 10_000 {
+			r.Record(eve, "t1", audit.Attempt{Request: fmt.Sprintf("GET /%d", n/5000), Code: fault.NotFound})
+		}
+		r.Record(mallory, "t2", audit.Attempt{Request: "DELETE /" + strings.Repeat("x", 10_000), Code: fault.Forbidden})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		r.Record(eve, "t1", audit.Attempt{Request: "GET /2", Code: fault.NotFound})
+		for n := range 2000 { // keys that were created for the attack
+			r.Record(audit.Actor{Type: audit.APIKey, ID: strconv.Itoa(n)}, "t1", audit.Attempt{Request: "GET /3", Code: fault.NotFound})
+		}
+		stop()
+		<-done
+		var got []string
+		for _, e := range s.entries {
+			if e.Action != audit.RefuseRequest || len(e.Details) > 2100 {
+				t.Errorf("%s entry with %d bytes", e.Action, len(e.Details))
+			}
+			if e.Actor == eve {
+				got = append(got, e.TeamID+" "+e.Target+" "+string(e.Details))
+			}
+		}
+		want := []string{
+			`t1 team:t1 {"requests":10000,"attempts":[{"request":"GET /0","code":"NOT_FOUND"},{"request":"GET /1","code":"NOT_FOUND"}]}`,
+			`t1 team:t1 {"requests":1,"attempts":[{"request":"GET /2","code":"NOT_FOUND"}]}`,
+		}
+		if !slices.Equal(got, want) || len(s.entries) != 2+1000+1 {
+			t.Errorf("%d entries, those of one actor are\n%q, want\n%q", len(s.entries), got, want)
+		}
+	})
+}
+
+// leases are leases of which another instance may hold one.
+type leases struct{ taken bool }
+
+func (l leases) Try(ctx context.Context, _ string) (context.Context, func(), bool, error) {
+	return ctx, func() {}, !l.taken, nil
+}
+
+func TestOneInstanceDeletesOldEntries(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		taken     bool
+		retention time.Duration
+		left      int64
+	}{
+		{"free lease", false, time.Hour, 0},
+		{"lease of another instance", true, time.Hour, 1234},
+		{"kept forever", false, 0, 1234},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &store{old: 1234}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				audit.NewCleaner(s, leases{tt.taken}, tt.retention, slog.New(slog.DiscardHandler), time.Now).Run(ctx)
+			}()
+			synctest.Wait()
+			stop()
+			<-done
+			if s.old != tt.left || tt.left == 0 && !s.before.Equal(time.Now().Add(-tt.retention)) {
+				t.Errorf("%s: %d entries left, deleted before %s; want %d", tt.name, s.old, s.before, tt.left)
+			}
+		})
+	}
+}
+
 func TestEntryHasTheActorOfItsContext(t *testing.T) {
-	entry, err := audit.New(t.Context(), time.Now(), audit.CreateTeam, "team:t", "t", struct{}{})
+	entry, err := audit.New(t.Context(), time.Now(), audit.CreateTeam, "team:t", "t", nil, nil)
 	if err != nil || entry.Actor.Type != audit.System {
 		t.Errorf("actor %v (error %v), want the system", entry.Actor, err)
 	}
 	ada := audit.Actor{Type: audit.Console, ID: "ada"}
-	entry, err = audit.New(audit.WithActor(t.Context(), ada), time.Now(), audit.CreateTeam, "team:t", "t", struct{}{})
+	entry, err = audit.New(audit.WithActor(t.Context(), ada), time.Now(), audit.CreateTeam, "team:t", "t", nil, nil)
 	if err != nil || entry.Actor != ada {
 		t.Errorf("actor %v (error %v), want %v", entry.Actor, err, ada)
 	}
@@ -63,20 +196,19 @@ func TestQueryReportsEveryIssue(t *testing.T) {
 		want   []string
 	}{
 		"empty":         {nil, nil},
-		"valid":         {map[string][]string{"from": {"2026-11-01T00:00:00Z"}, "to": {"2026-11-02T00:00:00+01:00"}, "teamId": {"t"}, "limit": {"200"}}, nil},
+		"valid":         {map[string][]string{"from": {"2026-11-01T00:00:00Z"}, "to": {"2026-11-02T00:00:00+01:00"}, "limit": {"200"}}, nil},
 		"no times":      {map[string][]string{"from": {"2026-11-01"}, "to": {"now"}, "limit": {"0"}, "cursor": {"x"}}, []string{"/query/from", "/query/to", "/query/limit", "/query/cursor"}},
 		"reversed":      {map[string][]string{"from": {"2026-11-02T00:00:00Z"}, "to": {"2026-11-01T00:00:00Z"}}, []string{"/query/from"}},
-		"sent twice":    {map[string][]string{"teamId": {"a", "b"}}, []string{"/query/teamId"}},
+		"sent twice":    {map[string][]string{"to": {"2026-11-02T00:00:00Z", "2026-11-02T00:00:00Z"}}, []string{"/query/to"}},
+		"no values":     {map[string][]string{"from": {""}, "to": {""}, "limit": {""}, "cursor": {""}}, []string{"/query/from", "/query/to", "/query/limit", "/query/cursor"}},
 		"before epoch":  {map[string][]string{"from": {"0001-01-01T00:00:00Z"}}, []string{"/query/from"}},
 		"same instants": {map[string][]string{"from": {"2026-11-02T00:00:00Z"}, "to": {"2026-11-02T00:00:00Z"}}, []string{"/query/from"}},
 	} {
-		_, err := audit.ParseQuery(tt.params)
+		var issues fault.Issues
+		audit.ParseQuery(tt.params, &issues)
 		var paths []string
-		if err != nil {
-			issues, _ := fault.From(err).Details.([]fault.Issue)
-			for _, i := range issues {
-				paths = append(paths, i.Path)
-			}
+		for _, i := range issues.List() {
+			paths = append(paths, i.Path)
 		}
 		if !slices.Equal(paths, tt.want) {
 			t.Errorf("%s: issues at %q, want %q", name, paths, tt.want)

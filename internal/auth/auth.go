@@ -26,12 +26,21 @@ const (
 	ReadTeamApps    Scope = "READ_TEAM_APPS"
 	ReadTeamUsage   Scope = "READ_TEAM_USAGE"
 	CreateSpeech    Scope = "CREATE_SPEECH"
+	RunCalls        Scope = "RUN_CALLS"       // call runtimes of the own team
 	ManageTeam      Scope = "MANAGE_TEAM"     // administration of the own team
+	RunAllCalls     Scope = "RUN_ALL_CALLS"   // call runtimes of all teams
 	ManagePlatform  Scope = "MANAGE_PLATFORM" // administration of all teams; includes ManageTeam
 )
 
+// platformScopes concern all teams. The other scopes concern the credential's team.
+var platformScopes = []Scope{RunAllCalls, ManagePlatform}
+
 // Scopes lists all scopes.
-var Scopes = []Scope{CreateCallToken, ReadTeamApps, ReadTeamUsage, CreateSpeech, ManageTeam, ManagePlatform}
+var Scopes = append([]Scope{CreateCallToken, ReadTeamApps, ReadTeamUsage, CreateSpeech, RunCalls, ManageTeam}, platformScopes...)
+
+// ValidTeamID reports whether the ID of a team has the right form. The JWTs of those who
+// manage the platform can have any name, which package team would not accept.
+var ValidTeamID = teamPattern.MatchString
 
 // Principal is the authenticated caller of a request.
 type Principal struct {
@@ -46,33 +55,42 @@ func (p Principal) Actor() audit.Actor { return audit.Actor{Type: p.Type, ID: p.
 
 // Require returns FORBIDDEN if the principal lacks a scope.
 func (p Principal) Require(s Scope) error {
-	if slices.Contains(p.Scopes, s) || s == ManageTeam && slices.Contains(p.Scopes, ManagePlatform) {
+	if slices.Contains(p.Scopes, s) || s == ManageTeam && p.ManagesPlatform() {
 		return nil
 	}
-	return forbidden(s, "This operation requires")
+	return forbidden(s, "This operation")
 }
 
-// CheckGrant returns FORBIDDEN if the principal would grant a scope that it does not
-// have.
+// ManagesPlatform reports whether the principal administers all teams.
+func (p Principal) ManagesPlatform() bool { return slices.Contains(p.Scopes, ManagePlatform) }
+
+// CheckGrant returns FORBIDDEN if the principal may not grant the scopes to keys of
+// a team that it manages. Managing a team includes granting all scopes of a team.
 func (p Principal) CheckGrant(scopes []Scope) error {
 	for _, s := range scopes {
-		if slices.Contains(Scopes, s) && !slices.Contains(p.Scopes, s) {
-			return forbidden(s, "A credential can only grant its own scopes. This request grants")
+		if slices.Contains(platformScopes, s) && !p.ManagesPlatform() {
+			return forbidden(ManagePlatform, "Granting "+string(s))
 		}
 	}
 	return nil
 }
 
-func forbidden(s Scope, reason string) error {
-	return fault.New(fault.Forbidden, "%s the scope %s, which your credential does not have.", reason, s).
+func forbidden(s Scope, operation string) error {
+	return fault.New(fault.Forbidden, "%s requires the scope %s, which your credential does not have.", operation, s).
 		WithDetails(map[string]Scope{"requiredScope": s})
 }
 
-// unauthorized returns the same public error for every bad credential, so that
-// an attacker learns nothing from it. The cause is only logged.
+// unauthorized returns the same public error for every credential that is not proven to
+// be genuine, so that an attacker learns nothing from it. The cause is only logged.
 func unauthorized(cause error) error {
 	return fault.New(fault.Unauthorized, "The credential is missing or invalid. Send an API key in X-API-Key, or a console JWT as a bearer token.").
 		WithCause(cause)
+}
+
+// rejected returns the error for a console JWT with a valid signature. Its sender has the
+// secret, so the error names the problem.
+func rejected(cause error, format string, args ...any) error {
+	return fault.New(fault.Unauthorized, "The signature of the console JWT is valid, but "+format, args...).WithCause(cause)
 }
 
 const (
@@ -95,7 +113,8 @@ type Authenticator struct {
 // NewAuthenticator returns an authenticator with an empty cache. The caller must
 // start Run, which writes the last use of keys.
 func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, failures *TokenFailures, log *slog.Logger, now func() time.Time) *Authenticator {
-	return &Authenticator{Cache: cache.New[Key](topicPrefix, cache.Size, cache.TTL), keys: keys, tokens: tokens, failures: failures, log: log, now: now}
+	one := func(k Key) (teamID string, size int64) { return k.TeamID, 1 }
+	return &Authenticator{Cache: cache.New(topicPrefix, cache.Size, cache.TTL, one), keys: keys, tokens: tokens, failures: failures, log: log, now: now}
 }
 
 // APIKey verifies the value of X-API-Key.
@@ -140,6 +159,17 @@ func (a *Authenticator) Bearer(header string) (Principal, error) {
 
 // DisabledTeam returns the error for a credential of a disabled team.
 func (a *Authenticator) DisabledTeam() error { return unauthorized(errors.New("disabled team")) }
+
+// UnknownTeam returns the error for a console JWT whose team does not exist. It returns
+// nil for administrators of the platform, who need no team.
+func (a *Authenticator) UnknownTeam(p Principal) error {
+	if p.ManagesPlatform() {
+		return nil
+	}
+	err := rejected(errors.New("unknown team"), "its teamId %q is not a team of this service. Create the team, or use the ID of an existing one.", p.TeamID)
+	a.failures.Count(ConsoleToken, err)
+	return err
+}
 
 // Missing returns the error for a request without a credential.
 func (a *Authenticator) Missing() error { return unauthorized(errors.New("missing credential")) }

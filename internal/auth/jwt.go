@@ -1,6 +1,9 @@
 package auth
 
 import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"regexp"
@@ -17,8 +20,8 @@ import (
 	"telapi/internal/redact"
 )
 
-// SessionAudience is the audience of call tokens. They share the signing secret
-// with console JWTs. This claim prevents the use of one as the other.
+// SessionAudience is the audience of call tokens. Besides the signing key, it
+// distinguishes them from console JWTs.
 const SessionAudience = "telapi:session"
 
 // MinSecretBytes is the minimum length of a signing secret. A shorter one can be
@@ -85,6 +88,21 @@ func unmarshalTime(d *jsontext.Decoder, into **jwt.NumericDate) error {
 // Secrets are the signing secrets of JWTs. Current signs and verifies. Previous
 // only verifies, so that the secret can be rotated without an outage.
 type Secrets struct{ Current, Previous redact.Secret }
+
+// ForCallTokens returns the secrets of call tokens: HMAC-SHA-256 of a label, with each
+// secret as the key. A call token is therefore never signed like a console JWT, and its key
+// doesn't reveal the console's.
+func (s Secrets) ForCallTokens() Secrets {
+	derive := func(secret redact.Secret) redact.Secret {
+		if secret == "" {
+			return ""
+		}
+		h := hmac.New(sha256.New, []byte(secret.Reveal()))
+		h.Write([]byte("telapi-call-token"))
+		return redact.Secret(h.Sum(nil))
+	}
+	return Secrets{derive(s.Current), derive(s.Previous)}
+}
 
 // Verifier verifies JWTs with the shared secrets.
 type Verifier struct {
@@ -157,26 +175,35 @@ func NewConsoleTokens(secrets Secrets, maxAge time.Duration, now func() time.Tim
 	}
 }
 
-// Verify returns the principal of a console JWT.
+// Verify returns the principal of a console JWT. The error describes what is wrong only if
+// the signature is valid.
 func (c *ConsoleTokens) Verify(token string) (Principal, error) {
 	var claims consoleClaims
 	err := c.verifier.Verify(token, &claims)
-	switch {
+	problem := ""
+	switch { // the JWT library checks times after the signature
+	case errors.Is(err, jwt.ErrTokenExpired):
+		problem = "the JWT has expired (exp). Sign a new one."
+	case errors.Is(err, jwt.ErrTokenNotValidYet), errors.Is(err, jwt.ErrTokenUsedBeforeIssued):
+		problem = "nbf or iat is in the future. Compare the clocks of the console and this service."
+	case errors.Is(err, jwt.ErrTokenRequiredClaimMissing):
+		problem = "the claim exp is missing."
 	case err != nil:
+		return Principal{}, unauthorized(fmt.Errorf("verify console JWT: %w", err))
 	case claims.ExpiresAt.After(c.now().Add(c.maxAge + MaxSkew)),
 		claims.IssuedAt != nil && claims.ExpiresAt.Sub(claims.IssuedAt.Time) > c.maxAge:
-		err = fmt.Errorf("lifetime exceeds %s", c.maxAge)
+		problem = fmt.Sprintf("it lives longer than JWT_MAX_AGE (%s). Sign one with an earlier exp.", c.maxAge)
 	case slices.Contains(claims.Audience, SessionAudience):
-		err = errors.New("call token used as console JWT")
+		problem = "aud is the audience of call tokens."
 	case !subjectPattern.MatchString(claims.Subject):
-		err = errors.New("missing or invalid claim sub")
+		problem = "the claim sub is missing or invalid."
 	case !teamPattern.MatchString(claims.TeamID):
-		err = errors.New("missing or invalid claim teamId")
+		problem = "the claim teamId is missing or invalid."
 	case claims.Scopes == nil:
-		err = errors.New("missing claim scopes")
+		problem = "the claim scopes is missing."
 	}
-	if err != nil {
-		return Principal{}, unauthorized(fmt.Errorf("verify console JWT: %w", err))
+	if problem != "" {
+		return Principal{}, rejected(cmp.Or(err, errors.New(problem)), "%s", problem)
 	}
 	return Principal{claims.TeamID, claims.Subject, *claims.Scopes, audit.Console}, nil
 }

@@ -8,11 +8,14 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
+	"errors"
 	"hash"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/golang-jwt/jwt/v5"
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
@@ -220,7 +223,12 @@ func TestForgedTokenIsRejected(t *testing.T) {
 			if err == nil {
 				t.Fatalf("accepted as %+v", who)
 			}
-			wantUnauthorized(t, err)
+			if !fault.Is(err, fault.Unauthorized) {
+				t.Errorf("error %v, want %s", err, fault.Unauthorized)
+			}
+			if !wellSigned(token) {
+				wantUnauthorized(t, err)
+			}
 			if who.TeamID != "" || who.Subject != "" || who.Scopes != nil {
 				t.Errorf("Verify returned principal %+v with the error", who)
 			}
@@ -228,6 +236,51 @@ func TestForgedTokenIsRejected(t *testing.T) {
 				t.Error("the error contains the signing secret")
 			}
 		})
+	}
+}
+
+// wellSigned reports whether the last part of the token is its signature.
+func wellSigned(token string) bool {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return false
+	}
+	h := hmac.New(sha256.New, []byte(testSecret.Reveal()))
+	h.Write([]byte(parts[0] + "." + parts[1]))
+	return parts[2] == segment(h.Sum(nil))
+}
+
+func TestErrorExplainsWellSignedToken(t *testing.T) {
+	for claims, want := range map[string]string{
+		`{"sub":"u","teamId":"t","scopes":[],"exp":1799999998}`:                        "the JWT has expired (exp). Sign a new one.",
+		`{"sub":"u","teamId":"t","scopes":[],"exp":1800086403}`:                        "it lives longer than JWT_MAX_AGE (24h0m0s). Sign one with an earlier exp.",
+		`{"sub":"u","teamId":"t","scopes":[],"iat":1799900000,"exp":1800000060}`:       "it lives longer than JWT_MAX_AGE",
+		`{"sub":"u","teamId":"t","scopes":[],"nbf":1800000003,"exp":1800000060}`:       "nbf or iat is in the future",
+		`{"sub":"u","teamId":"t","scopes":[],"iat":1800000003,"exp":1800000060}`:       "nbf or iat is in the future",
+		`{"sub":"u","teamId":"t","scopes":[]}`:                                         "the claim exp is missing",
+		`{"teamId":"t","scopes":[],"exp":1800000060}`:                                  "the claim sub is missing",
+		`{"sub":"u","teamId":"a b","scopes":[],"exp":1800000060}`:                      "the claim teamId is missing or invalid",
+		`{"sub":"u","teamId":"t","exp":1800000060}`:                                    "the claim scopes is missing",
+		`{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"aud":"telapi:session"}`: "aud is the audience of call tokens",
+	} {
+		_, err := newTestTokens().Verify(hs256(validHeader, claims))
+		if f := fault.From(err); f.Code != fault.Unauthorized || f.Cause == nil || !strings.HasPrefix(f.Message, "The signature of the console JWT is valid, but "+want) {
+			t.Errorf("%s: %s %q, want %s with %q", claims, f.Code, f.Message, fault.Unauthorized, want)
+		}
+		// Who doesn't know the secret learns nothing.
+		_, err = newTestTokens().Verify(signHMAC(sha256.New, strings.Repeat("x", 32), validHeader, claims))
+		wantUnauthorized(t, err)
+	}
+}
+
+func TestUnknownTeamIsRejected(t *testing.T) {
+	a := newTestAuthenticator(nil, time.Now)
+	if err := a.UnknownTeam(auth.Principal{TeamID: "console", Scopes: []auth.Scope{auth.ManagePlatform}}); err != nil {
+		t.Errorf("administrator of the platform: %v", err)
+	}
+	err := a.UnknownTeam(auth.Principal{TeamID: "tm_2", Scopes: []auth.Scope{auth.ManageTeam}})
+	if f := fault.From(err); f.Code != fault.Unauthorized || !strings.Contains(f.Message, `its teamId "tm_2" is not a team of this service`) {
+		t.Errorf("error %v, want %s with the team", err, fault.Unauthorized)
 	}
 }
 
@@ -304,7 +357,9 @@ func TestTokenExpiresByInjectedClock(t *testing.T) {
 	}
 	now = now.Add(time.Minute + auth.MaxSkew)
 	_, err := tokens.Verify(token)
-	wantUnauthorized(t, err)
+	if !errors.Is(err, jwt.ErrTokenExpired) {
+		t.Errorf("error %v, want %v", err, jwt.ErrTokenExpired)
+	}
 }
 
 func TestTokenSignedWithPreviousSecretIsAccepted(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/redact"
+	"telapi/internal/tenant"
 )
 
 // Key is an API key. Digest is the SHA-256 of its secret, which is not stored.
@@ -81,11 +82,13 @@ func (k *Key) Check(now time.Time, issues *fault.Issues) {
 // KeyStore stores API keys. It returns fault.NotFound for an unknown ID. It writes
 // audit entries in the transaction of the change.
 type KeyStore interface {
+	// CreateKey adds a key. It returns fault.Validation if the team has MaxKeys keys
+	// already, even if others are created at the same time. It deletes the oldest
+	// revoked keys if there are more than MaxKeys of them.
 	CreateKey(ctx context.Context, k Key, entries ...audit.Entry) error
 	Key(ctx context.Context, id string) (Key, error)
-	// Keys returns a page of a team's keys, or of all keys if teamID is empty, oldest
-	// first.
-	Keys(ctx context.Context, teamID string, q page.Query) ([]Key, error)
+	// Keys returns a page of the teams' keys, oldest first.
+	Keys(ctx context.Context, teams tenant.Filter, q page.Query) ([]Key, error)
 	// RevokeKey is idempotent: it keeps the time of the first revocation.
 	RevokeKey(ctx context.Context, id string, at time.Time, entries ...audit.Entry) error
 	// TouchKeys stores times of last use. An older time never replaces a newer one.
@@ -96,6 +99,10 @@ type KeyStore interface {
 const topicPrefix = "key:"
 
 const maxNameLength = 100
+
+// MaxKeys is the maximum number of keys of a team that are not revoked. As many
+// revoked ones are kept.
+const MaxKeys = 1000
 
 // KeyRegistry creates and revokes API keys.
 type KeyRegistry struct {
@@ -139,7 +146,7 @@ func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
 	k, err := r.Store.Key(ctx, id)
 	if err == nil && k.RevokedAt.IsZero() {
 		var entry audit.Entry
-		if entry, err = r.entry(ctx, audit.RevokeKey, k, struct{}{}); err == nil {
+		if entry, err = r.entry(ctx, audit.RevokeKey, k, nil); err == nil {
 			err = r.Store.RevokeKey(ctx, id, r.Now(), entry)
 		}
 	}
@@ -152,8 +159,8 @@ func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
 	return nil
 }
 
-func (r *KeyRegistry) entry(ctx context.Context, action audit.Action, k Key, details any) (audit.Entry, error) {
-	return audit.New(ctx, r.Now(), action, topicPrefix+k.ID, k.TeamID, details)
+func (r *KeyRegistry) entry(ctx context.Context, action audit.Action, k Key, settings any) (audit.Entry, error) {
+	return audit.New(ctx, r.Now(), action, topicPrefix+k.ID, k.TeamID, nil, settings)
 }
 
 // keyPattern matches tk_<id>_<secret>. The secret is 256 random bits in base64url.

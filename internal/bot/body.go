@@ -29,7 +29,7 @@ type document struct {
 	From     *wire.Party `json:"from"`
 	Messages struct {
 		Timestamp *string   `json:"timestamp"`
-		Message   []message `json:"message"`
+		Message   []message `json:"message" max:"500"` // MaxMessages
 	} `json:"messages"`
 	Metadata    jsontext.Value      `json:"metadata"`
 	ChannelData []wire.ChannelDatum `json:"channelData"`
@@ -45,6 +45,7 @@ type message struct {
 	Sequence  jsontext.Value `json:"sequence"`
 	Content   *content       `json:"content"`
 
+	index     int // in the body
 	sequence  float64
 	commands  []command.Request
 	operation *command.Operation
@@ -77,13 +78,14 @@ type typing struct {
 func parseBot(data []byte, channelID string) (Result, error) {
 	var issues fault.Issues
 	d := new(document)
-	if err := strictjson.Decode(data, d, "", &issues); err != nil {
+	known, err := strictjson.DecodeKnown(data, d, "", &issues)
+	if err != nil {
 		return Result{}, err
 	}
 	d.check(channelID, &issues)
 	hasIdentity := d.Messages.Timestamp != nil ||
 		slices.ContainsFunc(d.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
-	return Result{HasIdentity: hasIdentity, bot: d, commands: command.ParseActions(d.Actions, "/actions", &issues)}, issues.Err()
+	return Result{HasIdentity: hasIdentity, bot: d, allKnown: known, commands: command.ParseActions(d.Actions, "/actions", &issues)}, issues.Err()
 }
 
 func (d *document) check(channelID string, issues *fault.Issues) {
@@ -100,16 +102,17 @@ func (d *document) check(channelID string, issues *fault.Issues) {
 	}
 	n := len(d.Messages.Message)
 	if n > MaxMessages {
-		issues.Add("/messages/message", fault.IssueTooMany, "At most %d messages are allowed.", MaxMessages)
+		issues.Add("/messages/message", fault.IssueTooMany, "At most %d messages are allowed. Send fewer.", MaxMessages)
 	}
 	copied := len(d.Conversation.Identifier.Name)
 	if d.From != nil {
 		copied += len(d.From.Avatar) + len(d.From.Identifier.ID) + len(d.From.Identifier.Name)
 	}
 	if n*copied > maxCopiedBytes {
-		issues.Add("/from", fault.IssueTooLong, "The sender is too long to be repeated in each of %d messages. Shorten it or send fewer messages.", n)
+		issues.Add("/from", fault.IssueTooLong, "Sender and conversation name are copied to each message: with %d messages, they can have at most %d bytes. Shorten them or send fewer messages.", n, maxCopiedBytes/n)
 	}
 	for i := range d.Messages.Message {
+		d.Messages.Message[i].index = i
 		d.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)
 	}
 	if !slices.ContainsFunc(d.Messages.Message, func(m message) bool { return !strictjson.Present(m.Sequence) }) {

@@ -81,7 +81,7 @@ func TestLengthsAreInCodePoints(t *testing.T) {
 	for _, tt := range []struct {
 		field string
 		max   int
-	}{{"dtmfCollectSubmitDigit", 1}, {"botNoInputSpeech", 500}, {"resumeRecognitionSpeech", 500}} {
+	}{{"botNoInputSpeech", 500}, {"resumeRecognitionSpeech", 500}} {
 		t.Run(tt.field, func(t *testing.T) {
 			issueOf := func(n int) string {
 				return issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%q}}`, tt.field, strings.Repeat("😀", n))))
@@ -103,7 +103,7 @@ func TestUnboundedParametersAreTypeChecked(t *testing.T) {
 			}
 		}
 	}
-	for _, field := range []string{"dtmfDigits", "sttProvider", "ttsProvider", "botNoInputUrl"} {
+	for _, field := range []string{"sttProvider", "ttsProvider", "botNoInputUrl"} {
 		for value, want := range map[string]string{`""`: "", `"` + strings.Repeat("x", 5000) + `"`: "", "1": fault.IssueType, "true": fault.IssueType} {
 			if got := issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%s}}`, field, value))); got != want {
 				t.Errorf("%s = %.10s: issue %q, want %q", field, value, got, want)
@@ -141,9 +141,9 @@ func TestSIPHeaderLimits(t *testing.T) {
 		`{"transferSipHeaders":` + list(1, 6000) + `,"transferSipQueryParams":` + list(1, 6000) + `}`:                                          fault.IssueTooLong,
 		`{"transferSipQueryParams":` + list(1, 6000) + `,"sipQueryParams":{"X-A":"` + strings.Repeat("a", 5996) + `"}}`:                        "",
 		`{"transferSipQueryParams":` + list(1, 6000) + `,"sipQueryParams":{"X-A":"` + strings.Repeat("a", 5997) + `"}}`:                        fault.IssueTooLong,
-		`{"target":"sip:a@b?X-A=` + strings.Repeat("a", 5996) + `","sipQueryParams":` + list(1, 6000) + `}`:                                    "",
-		`{"target":"sip:a@b?X-A=` + strings.Repeat("a", 5997) + `","sipQueryParams":` + list(1, 6000) + `}`:                                    fault.IssueTooLong,
-		`{"target":"sip:a@b?X-A=` + strings.Repeat("a", 5997) + `","transferTarget":"tel:1","sipQueryParams":` + list(1, 6000) + `}`:           "",
+		`{"target":"sip:a@b?X-A=` + strings.Repeat("a", 197) + `","sipQueryParams":` + list(1, 11799) + `}`:                                    "",
+		`{"target":"sip:a@b?X-A=` + strings.Repeat("a", 197) + `","sipQueryParams":` + list(1, 11800) + `}`:                                    fault.IssueTooLong,
+		`{"target":"sip:a@b?X-A=` + strings.Repeat("a", 197) + `","transferTarget":"tel:1","sipQueryParams":` + list(1, 11800) + `}`:           "",
 	} {
 		for _, name := range []string{"transfer", "hangup"} {
 			if got := issue(t, event(name, value)); got != want {
@@ -322,8 +322,37 @@ func TestAmplificationIsLimited(t *testing.T) {
 			t.Errorf("%s: issue %q, want %q", name, got, tt.want)
 		}
 	}
-	if _, err := Parse(wire.LLMItem, []byte(`{"content":"a","commands":[`+zeros(101)+`]}`), "c"); !fault.Is(err, fault.Validation) {
-		t.Errorf("101 commands of a language model: %v, want %s", err, fault.Validation)
+}
+
+// Lists that are too long to be decoded get the bound of their field.
+func TestBoundOfLongListIsReported(t *testing.T) {
+	list := func(item string) string { return "[" + strings.Repeat(item+",", 40_000) + item + "]" }
+	const id = `{"conversation":{"identifier":{"id":"c"}},`
+	for body, tt := range map[string]struct {
+		kind wire.WorkItemKind
+		want string
+	}{
+		id + `"messages":{"message":` + list("0") + `}}`:                            {wire.BotItem, "/messages/message: At most 500 items are allowed. Send fewer."},
+		id + `"actions":` + list("0") + `}`:                                         {wire.BotItem, "/actions: At most 100 commands are allowed. Send fewer."},
+		id + `"actions":{"type":"hangup","hangupSipHeaders":` + list("{}") + `}}`:   {wire.BotItem, "/actions/hangupSipHeaders: At most 100 items are allowed. Send fewer."},
+		id + `"actions":{"type":"hangup","transferSipHeaders":` + list("{}") + `}}`: {wire.BotItem, "/actions/transferSipHeaders: At most 100 items are allowed. Send fewer."},
+		id + `"actions":{"type":"hangup","sipQueryParams":` + list("{}") + `}}`:     {wire.BotItem, "/actions/sipQueryParams: At most 32768 items are allowed. Send fewer."},
+		string(event("hangup", `{"hangupSipHeaders":`+list("{}")+`}`)):              {wire.BotItem, "/messages/message/0/content/event/custom/value/hangupSipHeaders: At most 100 items are allowed. Send fewer."},
+		id + `"channelData":` + list("{}") + `}`:                                    {wire.BotItem, "/channelData: At most 32768 items are allowed. Send fewer."},
+		id + `"nluData":` + list("{}") + `,"metadata":{"a":` + list("0") + `}}`:     {wire.BotItem, ""},
+		`{"content":` + list("{}") + `}`:                                            {wire.LLMItem, "/content: At most 32768 items are allowed. Send fewer."},
+		`{"choices":` + list("{}") + `}`:                                            {wire.LLMItem, "/choices: At most 32768 items are allowed. Send fewer."},
+		`{"commands":` + list("0") + `}`:                                            {wire.LLMItem, "/commands: At most 100 items are allowed. Send fewer."},
+		`{"commands":[` + strings.Repeat("0,", 100) + `0]}`:                         {wire.LLMItem, "/commands: At most 100 commands are allowed. Send fewer."},
+		list("{}"): {wire.ToolItem, ""},
+	} {
+		want := ""
+		if tt.want != "" {
+			want = "VALIDATION_ERROR: " + tt.want
+		}
+		if _, err := Parse(tt.kind, []byte(body), "c"); strings.TrimPrefix(fmt.Sprint(err), "<nil>") != want {
+			t.Errorf("%.80s…: error %v, want %s", body, err, want)
+		}
 	}
 }
 

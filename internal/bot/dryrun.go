@@ -27,7 +27,7 @@ func Try(kind wire.WorkItemKind, body []byte, channelID string, policy *command.
 		return DryRun{}, err
 	}
 	entries, decisions := result.Entries(wire.Entry{ChannelID: channelID, At: now.UnixMilli(), Source: kind.Source()}, policy)
-	return DryRun{entries, decisions, Lint(kind, body)}, nil
+	return DryRun{entries, decisions, result.lint(body)}, nil
 }
 
 // bodyChannelID returns the channel ID in a bot's callback body, or a placeholder:

@@ -4,7 +4,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime/wire"
 	"telapi/internal/command"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
@@ -16,28 +15,51 @@ var (
 	llmHints = map[string]string{"actions": "commands", "action": "commands"}
 )
 
-// Lint returns a warning for each member of a valid callback body that has no
-// effect. All members of a tool's result are forwarded, so it gets no warnings.
-func Lint(kind wire.WorkItemKind, body []byte) []strictjson.Warning {
+// Ignored returns a warning for each member of the body that has no effect, up to 100. The
+// members of commands are not included: a command has a list of its own. All members
+// of a tool's result are forwarded. The alternatives of a text in one message, such as HTML
+// beside plain text, are not reported.
+func (r Result) Ignored(body []byte) []strictjson.Warning {
+	warnings := r.ignored
 	switch {
-	case kind == wire.ToolItem:
-		return nil
-	case isErrorEnvelope(body):
-		return strictjson.UnknownMembers(body, errorEnvelope{}, "", true, nil)
-	case kind == wire.LLMItem:
+	case r.bot != nil:
+		if !r.allKnown {
+			warnings = strictjson.UnknownMembers(body, r.bot, "", true, botHints)
+		}
+		warnings = append(warnings, r.lintEvents(func(name string) bool { return name == "config" })...)
+	case r.allKnown || r.toolResult != nil:
+	case r.failure != nil:
+		warnings = strictjson.UnknownMembers(body, r.failure, "", true, nil)
+	default:
+		warnings = append(strictjson.UnknownMembers(body, llmBody{}, "", true, llmHints), warnings...)
+	}
+	return warnings[:min(len(warnings), strictjson.MaxWarnings)]
+}
+
+// lint returns a warning for each member of the body that has no effect, also of
+// commands, up to 100.
+func (r Result) lint(body []byte) []strictjson.Warning {
+	warnings := r.Ignored(body)
+	if r.bot != nil {
+		warnings = append(warnings, r.lintEvents(func(name string) bool { return name != "config" })...)
+		warnings = append(warnings, command.LintActions(r.bot.Actions, "/actions")...)
+	} else if len(r.commands) > 0 {
 		var doc struct {
 			Commands jsontext.Value `json:"commands"`
 		}
 		_ = json.Unmarshal(body, &doc) // cannot fail: the body is valid
-		return append(strictjson.UnknownMembers(body, llmBody{}, "", true, llmHints), command.LintActions(doc.Commands, "/commands")...)
+		warnings = append(warnings, command.LintActions(doc.Commands, "/commands")...)
 	}
-	var d document
-	_ = json.Unmarshal(body, &d)
-	warnings := strictjson.UnknownMembers(body, d, "", true, botHints)
-	for i, m := range d.Messages.Message {
-		if e := m.Content.Event.Custom; e != nil { // a valid message has content
-			warnings = append(warnings, e.Lint(fault.Pointer("/messages/message", i)+"/content/event/custom")...)
+	return warnings[:min(len(warnings), strictjson.MaxWarnings)]
+}
+
+// lintEvents returns the warnings about control events with the given names.
+func (r Result) lintEvents(named func(string) bool) (warnings []strictjson.Warning) {
+	for _, m := range r.bot.Messages.Message {
+		e := m.Content.Event.Custom // a valid message has content
+		if e != nil && named(e.Name) && len(warnings) < strictjson.MaxWarnings {
+			warnings = append(warnings, e.Lint(fault.Pointer("/messages/message", m.index)+"/content/event/custom")...)
 		}
 	}
-	return append(warnings, command.LintActions(d.Actions, "/actions")...)
+	return warnings
 }

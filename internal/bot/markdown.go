@@ -84,8 +84,9 @@ type inlineStripper struct {
 	src      string
 	pos      int // in src
 	out      []byte
-	emphasis []marker // without a closing marker yet, oldest first
-	brackets []marker // the same for brackets
+	emphasis []marker           // without a closing marker yet, oldest first
+	brackets []marker           // the same for brackets
+	unpaired [maxTicks + 1]bool // lengths of runs of backticks that have no partner in the rest of src
 	// lookahead counts the bytes and markers that were examined in addition to
 	// the one pass over src. A test compares it with the bounds below.
 	lookahead int
@@ -157,16 +158,16 @@ func (in *inlineStripper) copy(n int) {
 func (in *inlineStripper) writeLiteral(s string) { in.out = append(in.out, html.EscapeString(s)...) }
 
 // codeSpan copies the text between two runs of backticks of the same length. A run
-// without a partner is text. The search for a partner fails at most once for each
-// length, because a later run of that length would be the partner. So maxTicks
-// limits the number of failed searches.
+// without a partner is text. After a search for a partner has failed, later runs of
+// that length have none either. So maxTicks limits the number of failed searches.
 func (in *inlineStripper) codeSpan(rest string) {
 	n := runLength(rest)
 	in.pos += n
-	for i := n; n <= maxTicks; {
+	for i := n; n <= maxTicks && !in.unpaired[n]; {
 		next := strings.IndexByte(rest[i:], '`')
 		if next < 0 {
 			in.lookahead += len(rest)
+			in.unpaired[n] = true
 			break
 		}
 		i += next

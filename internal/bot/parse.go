@@ -29,6 +29,9 @@ type Result struct {
 	toolResult jsontext.Value
 
 	commands []command.Request
+
+	allKnown bool                 // no unknown member outside of commands
+	ignored  []strictjson.Warning // known members that have no effect
 }
 
 // Parse decodes a callback body of the given kind. A bot's body must contain the
@@ -36,12 +39,12 @@ type Result struct {
 // issues.
 func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error) {
 	if isErrorEnvelope(data) {
-		envelope, err := parseError(data)
+		r, err := parseError(data)
 		if kind != wire.ToolItem || !fault.Is(err, fault.Validation) { // a tool's result may look like an error
 			if err == nil {
-				err = envelope.checkChannel(channelID)
+				err = r.failure.checkChannel(channelID)
 			}
-			return Result{failure: envelope}, err
+			return r, err
 		}
 	}
 	switch kind {
@@ -137,7 +140,7 @@ type llmBody struct {
 	Choices []struct {
 		Message assistantMessage `json:"message"`
 	} `json:"choices"`
-	Commands []jsontext.Value `json:"commands"`
+	Commands []jsontext.Value `json:"commands" max:"100"` // command.MaxCommands
 }
 
 // parseLLM decodes the body of a language model: an assistant message as
@@ -146,41 +149,62 @@ type llmBody struct {
 func parseLLM(data []byte) (Result, error) {
 	var issues fault.Issues
 	var doc llmBody
-	if err := strictjson.Decode(data, &doc, "", &issues); err != nil {
+	known, err := strictjson.DecodeKnown(data, &doc, "", &issues)
+	if err != nil {
 		return Result{}, err
 	}
-	var r Result
-	switch {
-	case strictjson.Present(doc.Content):
-		r.llmContent = doc.text("/content", &issues)
-	case strictjson.Present(doc.Message.Content):
-		r.llmContent = doc.Message.text("/message/content", &issues)
-	case len(doc.Choices) > 0 && strictjson.Present(doc.Choices[0].Message.Content):
-		r.llmContent = doc.Choices[0].Message.text("/choices/0/message/content", &issues)
-	case len(doc.Commands) == 0:
+	r := Result{allKnown: known}
+	r.addText(doc.Content, "/content", &issues)
+	r.addText(doc.Message.Content, "/message/content", &issues)
+	for i, c := range doc.Choices {
+		if path := fault.Pointer("/choices", i); i == 0 {
+			r.addText(c.Message.Content, path+"/message/content", &issues)
+		} else {
+			r.ignore(path, "Has no effect: only the first choice is used.")
+		}
+	}
+	if r.llmContent == nil && len(doc.Commands) == 0 {
 		issues.Missing("/content", "Send content, message.content, choices or commands.")
 	}
 	r.commands = command.ParseList(doc.Commands, "/commands", &issues)
 	return r, issues.Err()
 }
 
-// text joins the text of all parts.
-func (m assistantMessage) text(path string, issues *fault.Issues) *string {
+// addText sets the text of a language model if there is none yet. The text of a content
+// with parts is that of all parts.
+func (r *Result) addText(content jsontext.Value, path string, issues *fault.Issues) {
 	var text string
-	if m.Content.Kind() != '[' {
-		_ = strictjson.Decode(m.Content, &text, path, issues) // cannot fail: the value is already decoded
-		return &text
+	switch {
+	case !strictjson.Present(content):
+		return
+	case r.llmContent != nil:
+		r.ignore(path, "Has no effect: the body has another content.")
+		return
+	case content.Kind() == '[':
+		var parts []struct {
+			Text *string `json:"text"`
+		}
+		_ = strictjson.Decode(content, &parts, path, issues) // an error is also in issues
+		var all strings.Builder
+		for i, p := range parts {
+			if p.Text == nil {
+				r.ignore(fault.Pointer(path, i), "Has no effect: it has no text.")
+			} else {
+				all.WriteString(*p.Text)
+			}
+		}
+		text = all.String()
+	default:
+		_ = strictjson.Decode(content, &text, path, issues) // cannot fail: the value is already decoded
 	}
-	var parts []struct {
-		Text string `json:"text"`
+	r.llmContent = &text
+}
+
+// ignore records a member that has no effect.
+func (r *Result) ignore(path, why string) {
+	if len(r.ignored) < strictjson.MaxWarnings {
+		r.ignored = append(r.ignored, strictjson.Warning{Path: path, Message: why})
 	}
-	_ = strictjson.Decode(m.Content, &parts, path, issues)
-	var all strings.Builder
-	for _, p := range parts {
-		all.WriteString(p.Text)
-	}
-	text = all.String()
-	return &text
 }
 
 // errorEnvelope is the body with which a provider reports an error.
@@ -217,18 +241,19 @@ func isErrorEnvelope(data []byte) bool {
 }
 
 // parseError decodes an error envelope. A code and a message are required.
-func parseError(data []byte) (*errorEnvelope, error) {
+func parseError(data []byte) (Result, error) {
 	var issues fault.Issues
 	envelope := new(errorEnvelope)
-	if err := strictjson.Decode(data, envelope, "", &issues); err != nil {
-		return nil, err
+	allKnown, err := strictjson.DecodeKnown(data, envelope, "", &issues)
+	if err != nil {
+		return Result{}, err
 	}
 	var known struct {
 		Code    *string `json:"code"`
 		Message *string `json:"message"`
 	}
 	if err := strictjson.Decode(envelope.Error, &known, "/error", &issues); err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	if known.Code == nil {
 		issues.Missing("/error/code", "code is required.")
@@ -237,7 +262,7 @@ func parseError(data []byte) (*errorEnvelope, error) {
 		issues.Missing("/error/message", "message is required.")
 	}
 	strictjson.CheckObject(&envelope.Metadata, "", "/metadata", &issues)
-	return envelope, issues.Err()
+	return Result{failure: envelope, allKnown: allKnown}, issues.Err()
 }
 
 // checkChannel rejects the ID of another channel. The ID is optional in an error

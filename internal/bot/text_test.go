@@ -1,13 +1,17 @@
 package bot
 
 import (
+	"bytes"
 	"fmt"
 	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"telapi/callruntime/wire"
+	"telapi/internal/fault"
 )
 
 // entryOf returns the base of entries.
@@ -89,7 +93,7 @@ func TestMarkdownToText(t *testing.T) {
 }
 
 var hostileUnits = []string{
-	"[", "![", "]", "](", "[](", "[a](b", "[a](b \"", "[a][", "[a]: x\n", "*", "*a ", "**a", "a**a*", "*a b_ ", "_a", "_ _", "~~a", "`", "`a``", "```\n",
+	"[", "![", "]", "](", "[](", "[a](b", "[a](b \"", "[a][", "[a]: x\n", "*", "*a ", "**a", "a**a*", "*a b_ ", "_a", "_ _", "~~a", "`", "`a``", "```\n", "\\```", "<\\``` a",
 	">", "> ", "- ", "- a ", "* a\n", "1. ", "#", "# a\n", "|", "|-", "<", "<a", "<a ", "<!--", "<!", "<?", "</", "<script>", "<svg>", "<p>", "<a b='", "&", "&amp", "&#", "\\", "\n", "a\n", "  * a\n", "a ", "\x00", "((", "<table>", "<select>",
 }
 
@@ -172,8 +176,12 @@ func FuzzParse(f *testing.F) {
 	rules := policy(f, "open")
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, kind := range wire.WorkItemKinds {
-			if result, err := Parse(kind, body, "c"); err == nil {
-				Lint(kind, body)
+			result, err := Parse(kind, body, "c")
+			if fault.Is(err, fault.MalformedJSON) && jsontext.Value(body).IsValid() && bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) <= 128 {
+				t.Errorf("valid %s body %q: %v", kind, body, err)
+			}
+			if err == nil {
+				result.lint(body)
 				entries, _ := result.Entries(entryOf(kind.Source()), rules)
 				if len(entries) == 0 {
 					t.Errorf("no entries for %s body %q", kind, body)

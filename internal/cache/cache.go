@@ -11,15 +11,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
-
 	"telapi/internal/background"
+	"telapi/internal/budget"
 )
 
-// Size and TTL of the caches of this service.
+// Size and TTL of the caches of this service. A team may have a quarter of the size.
 const (
 	Size = 10_000
 	TTL  = 30 * time.Second
+
+	teamShare = 25 // percent
 )
 
 // Announcer notifies every running instance that a topic has changed.
@@ -41,11 +42,12 @@ type Announcer interface {
 type Cache[V any] struct {
 	topicPrefix string
 	ttl         time.Duration
+	cost        func(V) (teamID string, size int64)
 	loaders     *background.Group // runs the loads
 
 	mu     sync.Mutex
 	open   bool // after Up and before Down: values may be stored
-	values *simplelru.LRU[string, entry[V]]
+	values *budget.Cache[entry[V]]
 	loads  map[string]*load[V] // loads in progress that are not invalidated
 }
 
@@ -61,15 +63,14 @@ type load[V any] struct {
 	err   error
 }
 
-// New returns a cache of at most size values, each for at most ttl. Both must be
-// positive. The cache stores nothing before Up is called. The topic of a key is
-// topicPrefix followed by the key.
-func New[V any](topicPrefix string, size int, ttl time.Duration) *Cache[V] {
-	values, err := simplelru.NewLRU[string, entry[V]](size, nil)
-	if err != nil {
-		panic(fmt.Sprintf("cache: size %d: %v", size, err))
+// New returns a cache of values of at most size, each for at most ttl. The function
+// cost returns the team of a value and its part of the size. The cache stores nothing
+// before Up is called. The topic of a key is topicPrefix followed by the key.
+func New[V any](topicPrefix string, size int64, ttl time.Duration, cost func(V) (teamID string, size int64)) *Cache[V] {
+	return &Cache[V]{
+		topicPrefix: topicPrefix, ttl: ttl, cost: cost, loaders: background.NewGroup(),
+		values: budget.NewCache[entry[V]](size, teamShare), loads: map[string]*load[V]{},
 	}
-	return &Cache[V]{topicPrefix: topicPrefix, ttl: ttl, loaders: background.NewGroup(), values: values, loads: map[string]*load[V]{}}
 }
 
 // Get returns the cached value of key, or loads it with read. The context of read
@@ -107,6 +108,11 @@ func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, rea
 			if r := recover(); r != nil { // an HTTP handler's recovery does not apply to this goroutine
 				l.err = fmt.Errorf("load panicked: %v\n%s", r, debug.Stack())
 			}
+			var teamID string
+			var size int64
+			if l.err == nil {
+				teamID, size = c.cost(l.value)
+			}
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			if c.loads[key] != l {
@@ -114,7 +120,7 @@ func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, rea
 			}
 			delete(c.loads, key)
 			if l.err == nil && c.open {
-				c.values.Add(key, entry[V]{l.value, expires})
+				c.values.Add(teamID, key, size, entry[V]{l.value, expires})
 			}
 		}()
 		l.value, l.err = read(ctx)

@@ -17,10 +17,15 @@ import (
 const ttl = 30 * time.Second
 
 func newOpenCache() *Cache[int] {
-	c := New[int]("t:", 2, ttl)
+	c := newCache()
 	c.Up()
 	return c
 }
+
+// newCache returns a cache of two values.
+func newCache() *Cache[int] { return New("t:", 8, ttl, one) }
+
+func one(int) (teamID string, size int64) { return "team", 1 }
 
 // counted returns a load function that returns 1, 2, 3 and so on, which shows
 // where a value came from.
@@ -67,7 +72,7 @@ func TestGetAfterInvalidation(t *testing.T) {
 }
 
 func TestNothingIsStoredBeforeUp(t *testing.T) {
-	c, load := New[int]("t:", 2, ttl), counted()
+	c, load := newCache(), counted()
 	get(t, c, "k", load)
 	if got := get(t, c, "k", load); got != 2 {
 		t.Errorf("before Up: got the value of load %d, want of load 2", got)
@@ -275,7 +280,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 func BenchmarkHit(b *testing.B) {
 	for _, keys := range []int{1, 1000} {
 		b.Run(fmt.Sprintf("%d keys", keys), func(b *testing.B) {
-			c := New[int]("t:", keys, time.Hour)
+			c := New("t:", 4*int64(keys), time.Hour, one)
 			c.Up()
 			names := make([]string, keys)
 			for i := range names {

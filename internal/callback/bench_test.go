@@ -1,3 +1,7 @@
+//go:build !race
+
+// The race detector makes pools drop buffers, which adds allocations.
+
 package callback_test
 
 import (
@@ -32,7 +36,7 @@ func acceptTypical(tb testing.TB) func() {
 	body := `{"conversation":{"identifier":{"id":"call-1"}},"from":{"identifier":{"id":"bot-7"}},"messages":{"timestamp":"2026-11-15T09:30:00Z",
 		"message":[{"messageId":1,"sequence":1,"content":{"textMessage":{"textPlain":"` + strings.Repeat("word ", 120) + `"},
 		"event":{"typing":{"enable":true,"duration":800},"custom":{"name":"config","value":{"sessionParams":{"bargeIn":true,"bargeInMinWordCount":2}}}}}}]}}`
-	s := callback.NewService(acceptingStore{}, nil, command.PlatformPolicy{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
+	s := callback.NewService(acceptingStore{}, nil, command.PlatformPolicy{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now, 25)
 	r := callback.Request{
 		Credential: callback.Credential{ChannelID: channelID, Kind: wire.BotItem, Digest: "d1"}, Body: []byte(body), Received: time.Now(),
 	}
@@ -55,10 +59,9 @@ func BenchmarkAccept(b *testing.B) {
 	}
 }
 
-// There are 55 allocations. The race detector makes pools drop some of their buffers, which
-// adds about 30.
+// There are 66 allocations.
 func TestCallbackNeedsFewAllocations(t *testing.T) {
-	if n := testing.AllocsPerRun(100, acceptTypical(t)); n > 95 {
-		t.Errorf("%.0f allocations per callback, want at most 95", n)
+	if n := testing.AllocsPerRun(100, acceptTypical(t)); n > 75 {
+		t.Errorf("%.0f allocations per callback, want at most 75", n)
 	}
 }

@@ -125,7 +125,7 @@ func TestCheckReturnsTheErrorOfTheCredential(t *testing.T) {
 		code    fault.Code // empty: no error
 		calls   string
 	}{
-		"usable":     {func(*fixture, *callback.Request) {}, "", "check"},
+		"usable":     {func(*fixture, *callback.Request) {}, "", "check channel"},
 		"no token":   {func(_ *fixture, r *callback.Request) { r.Digest = "" }, fault.CallbackToken, ""},
 		"unknown":    {func(_ *fixture, r *callback.Request) { r.Digest = "unknown" }, fault.CallbackToken, "check"},
 		"ended":      {func(f *fixture, _ *callback.Request) { f.end() }, fault.ConversationEnded, "check"},
@@ -137,9 +137,9 @@ func TestCheckReturnsTheErrorOfTheCredential(t *testing.T) {
 			f := newFixture(t, options{})
 			r := f.request(wire.LLMItem, `{"content":"Hello"}`)
 			tt.prepare(f, &r)
-			err := f.service.Check(t.Context(), r.Credential)
-			if err != nil && fault.From(err).Code != tt.code || err == nil && tt.code != "" {
-				t.Errorf("error %v, want %q", err, tt.code)
+			teamID, err := f.service.Check(t.Context(), r.Credential)
+			if err != nil && fault.From(err).Code != tt.code || (err == nil) != (tt.code == "") || (err == nil) != (teamID == "team") {
+				t.Errorf("team %q, error %v, want %q", teamID, err, tt.code)
 			}
 			f.checkCalls(tt.calls)
 			if m := f.metric("telapi_callbacks_total", "llm", string(tt.code)); tt.code != "" && m.GetCounter().GetValue() != 1 {
@@ -175,30 +175,45 @@ func TestLargeInvalidBodyGetsTheErrorOfTheCredential(t *testing.T) {
 
 func TestReusedTokenReportsFirstCallback(t *testing.T) {
 	for name, tt := range map[string]struct {
-		prepare       func(*fixture, *callback.Request) (receipt string)
+		prepare       func(*fixture, *callback.Request) callback.Receipt
 		details, hint string
 	}{
-		"same body": {func(f *fixture, r *callback.Request) string {
-			f.accept(*r)
-			return string(f.store.delivered[0].Receipt)
+		"same body": {func(f *fixture, r *callback.Request) callback.Receipt {
+			return f.accept(*r)
 		}, `{"duplicate":true,"receipt":RECEIPT}`, "No action needed."},
-		"another body": {func(f *fixture, r *callback.Request) string {
+		"members in another order": {func(f *fixture, r *callback.Request) callback.Receipt {
+			r.Body = []byte(`{"content":"Hello","commands":[{"type":"hangup","reason":"x"}],"other":1}`)
+			receipt := f.accept(*r)
+			r.Body = []byte(` {"other":1, "commands":[{"reason":"\u0078","type":"hangup"}],"content":"Hello"}`)
+			return receipt
+		}, `{"duplicate":true,"receipt":RECEIPT}`, "No action needed."},
+		"parked": {func(f *fixture, r *callback.Request) callback.Receipt {
+			*r = f.request(wire.LLMItem, string(r.Body))
+			return f.accept(*r)
+		}, `{"duplicate":true,"receipt":RECEIPT}`, "No action needed."},
+		"number in another form": {func(f *fixture, r *callback.Request) callback.Receipt {
+			r.Body = []byte(`{"content":"Hello","other":1}`)
+			f.accept(*r)
+			r.Body = []byte(`{"content":"Hello","other":1.0}`)
+			return callback.Receipt{}
+		}, `{"duplicate":false}`, "Discard this result."},
+		"another body": {func(f *fixture, r *callback.Request) callback.Receipt {
 			f.accept(*r)
 			r.Body = []byte(`{"content":"other"}`)
-			return ""
+			return callback.Receipt{}
 		}, `{"duplicate":false}`, "Discard this result."},
-		"cancelled": {func(f *fixture, r *callback.Request) string {
+		"cancelled": {func(f *fixture, r *callback.Request) callback.Receipt {
 			f.cancel(r.WorkItemID)
-			return ""
+			return callback.Receipt{}
 		}, `{"duplicate":false,"state":"cancelled"}`, "Discard the result."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, options{})
 			r := f.request(wire.LLMItem, `{"content":"Hello"}`)
-			receipt := tt.prepare(f, &r)
+			receipt, _ := json.Marshal(tt.prepare(f, &r))
 			_, err := f.service.Accept(t.Context(), r)
 			details, _ := json.Marshal(fault.From(err).Details)
-			want := strings.Replace(tt.details, "RECEIPT", receipt, 1)
+			want := strings.Replace(tt.details, "RECEIPT", string(receipt), 1)
 			if string(details) != want || !strings.HasSuffix(fault.From(err).Message, tt.hint) {
 				t.Errorf("error %v with details %s, want %q with details %s", err, details, tt.hint, want)
 			}

@@ -120,13 +120,18 @@ func (f *fixture) useService(disabled ...string) {
 		f.Fatal(err)
 	}
 	f.registry = prometheus.NewRegistry()
-	f.service = callback.NewService(f.store, f, platform, slog.New(slog.DiscardHandler), f.registry, func() time.Time { return f.now })
+	f.service = callback.NewService(f.store, f, platform, slog.New(slog.DiscardHandler), f.registry, func() time.Time { return f.now }, 25)
 }
 
 func (f *fixture) open(id, profile string) *callruntime.Channel {
 	f.Helper()
+	return f.openOf("team", id, profile)
+}
+
+func (f *fixture) openOf(teamID, id, profile string) *callruntime.Channel {
+	f.Helper()
 	c, err := f.runtime.Open(f.Context(), callruntime.OpenOptions{
-		ChannelID: id, TeamID: "team", EndpointID: "endpoint", CallID: "sip-call", TransactionID: "tx-channel", Profile: []byte(profile),
+		ChannelID: id, TeamID: teamID, EndpointID: "endpoint", CallID: "sip-call", TransactionID: "tx-channel", Profile: []byte(profile),
 	})
 	if err != nil {
 		f.Fatal(err)

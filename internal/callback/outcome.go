@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
+	"github.com/go-json-experiment/json"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
@@ -33,9 +33,9 @@ var statusErrors = map[Status]error{
 }
 
 type consumedDetails struct {
-	Duplicate bool           `json:"duplicate"`
-	State     string         `json:"state,omitzero"`
-	Receipt   jsontext.Value `json:"receipt,omitzero"`
+	Duplicate bool     `json:"duplicate"`
+	State     string   `json:"state,omitzero"`
+	Receipt   *Receipt `json:"receipt,omitzero"`
 }
 
 // err returns the error for a rejected delivery, or nil if it was accepted.
@@ -44,8 +44,13 @@ func (r DeliverResult) err() error {
 	case Routed, Parked:
 		return nil
 	case Duplicate:
+		var receipt Receipt
+		if err := json.Unmarshal(r.Receipt, &receipt); err != nil {
+			return fmt.Errorf("decode receipt: %w", err)
+		}
+		receipt.setWaitsFor(r.WaitsFor)
 		return fault.New(fault.CallbackConsumed, "Duplicate callback: already accepted. See details.receipt. No action needed.").
-			WithDetails(consumedDetails{Duplicate: true, Receipt: r.Receipt})
+			WithDetails(consumedDetails{Duplicate: true, Receipt: &receipt})
 	}
 	if err, known := statusErrors[r.Status]; known {
 		return err

@@ -6,19 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/bot"
+	"telapi/internal/budget"
 	"telapi/internal/command"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
@@ -30,8 +28,11 @@ const (
 	// before its credential is checked, which saves a round trip. A client without
 	// a credential must not use the memory and CPU time for a longer body.
 	MaxUncheckedBody = 16 << 10
-	// maxPolicies bounds the cache of compiled policies, one per channel.
-	maxPolicies = 16_384
+	// policyBytes bounds the cache of compiled policies, one per channel. A policy needs
+	// about policyOverhead and a multiple of its gateway profile.
+	policyBytes    = 64 << 20
+	policyOverhead = 512
+	policyFactor   = 4
 	// entryOverhead is the typical size of an entry without the text of the body.
 	entryOverhead = 256
 	// resultWindow is how long a repeated body of an LLM or a tool is a duplicate.
@@ -46,7 +47,7 @@ type Service struct {
 	store    Store
 	offers   Offers
 	platform command.PlatformPolicy
-	policies *lru.Cache[string, *channelPolicy]
+	policies *budget.Cache[*channelPolicy]
 	log      *slog.Logger
 	now      func() time.Time
 	parked   *parkedItems
@@ -59,14 +60,11 @@ type channelPolicy struct {
 }
 
 // NewService returns a service that uses the given store. The platform policy
-// applies to all channels.
-func NewService(store Store, offers Offers, platform command.PlatformPolicy, log *slog.Logger, registry prometheus.Registerer, now func() time.Time) *Service {
-	policies, err := lru.New[string, *channelPolicy](maxPolicies)
-	if err != nil {
-		panic(err) // only if the size is not positive
-	}
-	parked := &parkedItems{store: store}
-	return &Service{store, offers, platform, policies, log, now, parked, newMetrics(registry, func() float64 {
+// applies to all channels. A team may use teamShare percent of the memory for policies
+// and of the bytes that this instance parks.
+func NewService(store Store, offers Offers, platform command.PlatformPolicy, log *slog.Logger, registry prometheus.Registerer, now func() time.Time, teamShare int) *Service {
+	parked := newParkedItems(store, registry, now, teamShare)
+	return &Service{store, offers, platform, budget.NewCache[*channelPolicy](policyBytes, teamShare), log, now, parked, newMetrics(registry, func() float64 {
 		since := parked.oldest(context.Background())
 		if since.IsZero() {
 			return 0
@@ -110,19 +108,25 @@ func (s *Service) Try(kind wire.WorkItemKind, body []byte, profile wire.GatewayP
 	return report, nil
 }
 
-// Check returns an error if a callback with this credential is rejected whatever its
-// body is. It accepts a consumed credential, because the callback may be a
-// duplicate. Check must be called before a body longer than MaxUncheckedBody is
-// read. It needs one round trip to the store, or none without a token.
-func (s *Service) Check(ctx context.Context, c Credential) error {
+// Check returns the channel's team, or an error if a callback with this credential is
+// rejected whatever its body is. It accepts a consumed credential, because the callback
+// may be a duplicate. Check must be called before a body longer than MaxUncheckedBody
+// is read. It needs one round trip to the store, or two if the channel's policy is not
+// cached, or none without a token.
+func (s *Service) Check(ctx context.Context, c Credential) (teamID string, err error) {
 	status, err := s.checkCredential(ctx, c)
 	if err == nil && status != Usable && status != Consumed {
 		err = cmp.Or(c.check(), DeliverResult{Status: status}.err())
 	}
+	var ch *channelPolicy
+	if err == nil {
+		ch, err = s.channelPolicy(ctx, c.ChannelID)
+	}
 	if err != nil {
 		s.metrics.countError(c.Kind, err)
+		return "", err
 	}
-	return err
+	return ch.TeamID, nil
 }
 
 // Reject returns the error for a callback whose body could not be read. It returns
@@ -180,7 +184,7 @@ func (s *Service) accept(ctx context.Context, r Request) (Receipt, error) {
 	if err != nil {
 		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body), err)
 	}
-	digest := strictjson.DigestCompact(r.Body)
+	digest := strictjson.Digest(r.Body)
 	for range 2 { // retry if the cached policy belongs to an earlier epoch
 		ch, err := s.channelPolicy(ctx, r.ChannelID)
 		if err != nil {
@@ -213,9 +217,10 @@ func (s *Service) channelPolicy(ctx context.Context, channelID string) (*channel
 			profile = wire.GatewayProfile{}
 		}
 	}
+	size := policyOverhead + policyFactor*int64(len(ch.Profile))
 	ch.Profile = nil // not needed any more: the policy is compiled
 	p := &channelPolicy{ch, command.NewPolicy(profile, s.platform)}
-	s.policies.Add(channelID, p)
+	s.policies.Add(ch.TeamID, channelID, size, p)
 	return p, nil
 }
 
@@ -246,31 +251,38 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 		}
 		p.Entries[i] = buf
 	}
-	receipt := newReceipt(base.CallbackID, entries, decisions)
+	receipt := newReceipt(base.CallbackID, entries, decisions, result.Ignored(r.Body))
 	recordDecisions(ctx, ch.TeamID, receipt.Commands)
 	if p.Receipt, err = json.Marshal(&receipt); err != nil {
 		return Receipt{}, fmt.Errorf("encode receipt: %w", err)
 	}
+	size := int64(len(p.Receipt) + parkedOverhead)
+	for _, entry := range p.Entries {
+		size += int64(len(entry))
+	}
+	noRoom := s.parked.reserve(ctx, ch.TeamID, size)
+	p.Park = noRoom == nil
 	storing, span := tracing.Start(ctx, "store")
 	delivered, err := s.store.Deliver(storing, p)
 	if fault.Is(err, fault.ServiceUnavailable) && ctx.Err() == nil {
 		delivered, err = s.store.Deliver(storing, p) // with the same ID: if only the reply was lost, the result is the same
 	}
 	span.End()
-	if err == nil {
-		err = delivered.err()
+	if noRoom == nil {
+		s.parked.settle(ParkedItem{r.ChannelID, delivered.Number, s.now()}, ch.TeamID, size, err == nil && delivered.Status == Parked)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return Receipt{}, err
+	case delivered.Status == NotParked:
+		return Receipt{}, noRoom
+	case delivered.err() != nil:
+		return Receipt{}, delivered.err()
 	}
 	if len(delivered.Offer) > 0 {
 		s.offers.Reoffer(delivered.Offer)
 	}
-	receipt.Status = "accepted"
-	if delivered.Status == Parked {
-		receipt.Status = "parked"
-		s.parked.add(ParkedItem{r.ChannelID, delivered.Number, s.now()})
-	}
+	receipt.setWaitsFor(delivered.WaitsFor)
 	return receipt, nil
 }
 
@@ -300,55 +312,4 @@ func duplicateFor(kind wire.WorkItemKind, result bot.Result) time.Duration {
 	default:
 		return 0
 	}
-}
-
-const (
-	maxParked      = 1 << 16 // more items are not tracked
-	parkedBatch    = 512     // items per store query
-	parkedDeadline = time.Second
-)
-
-// parkedItems tracks the items that this instance parked, oldest first. Other
-// instances and runtimes can route them, so oldest queries the store.
-type parkedItems struct {
-	store    Store
-	querying sync.Mutex // only one query at a time, because it calls skip
-	mu       sync.Mutex // protects items
-	items    []ParkedItem
-}
-
-func (p *parkedItems) add(item ParkedItem) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.items) < maxParked {
-		p.items = append(p.items, item)
-	}
-}
-
-// oldest returns the time since which the oldest item has been parked, or zero if
-// none is parked. If the store is unavailable, it returns the last known value.
-func (p *parkedItems) oldest(ctx context.Context) time.Time {
-	ctx, cancel := context.WithTimeout(ctx, parkedDeadline)
-	defer cancel()
-	p.querying.Lock()
-	defer p.querying.Unlock()
-	for batch := p.skip(0); len(batch) > 0; batch = p.skip(len(batch)) {
-		parked, err := p.store.StillParked(ctx, batch)
-		if err != nil {
-			return batch[0].Since
-		}
-		if i := slices.Index(parked, true); i >= 0 {
-			p.skip(i)
-			return batch[i].Since
-		}
-	}
-	return time.Time{}
-}
-
-// skip removes the first n items and returns the next batch.
-func (p *parkedItems) skip(n int) []ParkedItem {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.items = p.items[n:]
-	return p.items[:min(len(p.items), parkedBatch)]
 }

@@ -2,11 +2,13 @@ package callback_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
@@ -83,10 +85,17 @@ func TestDeliveryIsRetriedOnceIfTheStoreIsDown(t *testing.T) {
 
 func TestReceiptListsEveryCommand(t *testing.T) {
 	f := newFixture(t, options{profile: profileJSON})
-	f.request(wire.BotItem, helloBody) // not answered, so that the next one is parked
+	first, err := f.channel.Await(t.Context(), callruntime.AwaitOptions{}) // not answered, so that the next one is parked
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.request(wire.BotItem, helloBody)
 	receipt := f.accept(f.request(wire.BotItem, hangupBody))
 	if receipt.Status != "parked" || receipt.Messages != 0 || len(receipt.Commands) != 3 {
 		t.Fatalf("receipt %+v, want status parked, no messages and 3 commands", receipt)
+	}
+	if w := receipt.WaitsFor; w == nil || w.WorkItemID != first.ID || !w.Deadline.Equal(first.ExpiresAt) {
+		t.Errorf("waits for %+v, want the first work item, %+v", w, first)
 	}
 	want := []string{"hangup allowed ", "transfer denied type_not_allowed", "made_up denied unknown_action"}
 	for i, c := range receipt.Commands {
@@ -221,6 +230,65 @@ func TestOldestParkedCallbackIsReported(t *testing.T) {
 	age(0)
 }
 
+// A team with its share of parked bytes cannot park more: nothing changes. Callbacks
+// that need not wait, and those of other teams, are accepted. Routed callbacks make
+// room.
+func TestTeamsShareParkedBytes(t *testing.T) {
+	f := newFixture(t, options{})
+	first := f.request(wire.BotItem, helloBody)
+	parked, refused := f.request(wire.BotItem, helloBody), f.request(wire.BotItem, helloBody)
+	if err := f.service.TakeParked("team", f.service.ParkedShare()-2<<10); err != nil {
+		t.Fatal(err)
+	}
+	if receipt := f.accept(parked); receipt.Status != "parked" {
+		t.Fatalf("receipt %+v, want parked", receipt)
+	}
+	for range 2 { // the first attempt asks the store what is still parked
+		if _, err := f.service.Accept(t.Context(), refused); !fault.Is(err, fault.RateLimitExceeded) || fault.From(err).RetryAfter == 0 {
+			t.Errorf("over the share: %v, want RATE_LIMIT_EXCEEDED with Retry-After", err)
+		}
+	}
+	f.checkCalls("channel deliver parked deliver deliver")
+	other := f.openOf("other", "call-2", "")
+	f.requestOn(other, callruntime.AwaitOptions{}, helloBody)
+	if receipt := f.accept(f.requestOn(other, callruntime.AwaitOptions{}, helloBody)); receipt.Status != "parked" {
+		t.Errorf("another team's receipt %+v, want parked", receipt)
+	}
+	waiting := f.open("call-3", "")
+	f.requestOn(waiting, callruntime.AwaitOptions{}, helloBody)
+	if receipt := f.accept(first); receipt.Status != "accepted" {
+		t.Errorf("receipt %+v of the callback that others wait for, want accepted", receipt)
+	}
+	f.now = f.now.Add(time.Minute)
+	if receipt := f.accept(f.requestOn(waiting, callruntime.AwaitOptions{}, helloBody)); receipt.Status != "parked" {
+		t.Errorf("receipt %+v after others were routed, want parked", receipt)
+	}
+	if receipt := f.accept(refused); receipt.Status != "accepted" {
+		t.Errorf("receipt %+v of the refused callback, want accepted", receipt)
+	}
+}
+
+// A team whose profiles are large loses its own policies, not those of others.
+func TestTeamsShareTheMemoryForPolicies(t *testing.T) {
+	f := newFixture(t, options{})
+	answer := func(c *callruntime.Channel) {
+		t.Helper()
+		f.accept(f.requestOn(c, callruntime.AwaitOptions{}, helloBody))
+	}
+	other := f.openOf("other", "other", "")
+	answer(other)
+	profile := `{"unknown":"` + strings.Repeat("a", 1<<20) + `"}`
+	first := f.open("first", profile)
+	answer(first)
+	for n := range callback.PolicyShare / (4 << 20) {
+		answer(f.open(fmt.Sprint("call-", n), profile))
+	}
+	f.store.calls = nil
+	answer(other)
+	answer(first)
+	f.checkCalls("deliver channel deliver")
+}
+
 // The runtime waits for an entry of each work item.
 func TestEmptyBodyAppendsAnEntry(t *testing.T) {
 	f := newFixture(t, options{})
@@ -268,8 +336,21 @@ func TestRejectedBodyDoesNotConsumeTheCredential(t *testing.T) {
 
 func TestReceiptListsIgnoredMembers(t *testing.T) {
 	f := newFixture(t, options{profile: profileJSON})
-	receipt := f.accept(f.request(wire.BotItem, `{"conversation":{"identifier":{"id":"call-1"}},"actions":[{"type":"hangup","why":1,"hangupReason":"done"},{"type":"hangup"}]}`))
+	receipt := f.accept(f.request(wire.BotItem, `{"conversation":{"identifier":{"id":"call-1"}},"error":{},"actions":[{"type":"hangup","why":1,"hangupReason":"done"},{"type":"hangup"}]}`))
 	if len(receipt.Commands) != 2 || !slices.Equal(receipt.Commands[0].Ignored, []string{"why"}) || receipt.Commands[1].Ignored != nil {
 		t.Errorf("commands %+v, want why as the only ignored member", receipt.Commands)
+	}
+	if !slices.Equal(receipt.Ignored, []string{"/error"}) {
+		t.Errorf("ignored %v, want /error, and why only with its command", receipt.Ignored)
+	}
+
+	var members strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&members, `,"%d%s":1`, i, strings.Repeat("x", 300))
+	}
+	command := `{"type":"hangup"` + members.String() + `}`
+	receipt = f.accept(f.request(wire.BotItem, `{"conversation":{"identifier":{"id":"call-1"}}`+members.String()+`,"actions":[`+command+","+command+`]}`))
+	if stored, err := json.Marshal(&receipt); err != nil || len(receipt.Ignored) != 100 || len(receipt.Commands[0].Ignored) != 100 || len(stored) > 64<<10 {
+		t.Errorf("%d bytes with %d and %d ignored members (%v), want 100 each, in at most 64 KiB", len(stored), len(receipt.Ignored), len(receipt.Commands[0].Ignored), err)
 	}
 }

@@ -36,6 +36,9 @@ type DeliverParams struct {
 	// store adds "workItemId" to each entry.
 	Entries [][]byte
 	Receipt []byte // JSON, returned for duplicates
+	// Park allows to park the entries. Without it, a callback that has to wait for
+	// earlier work items changes nothing.
+	Park bool
 }
 
 // Status is the outcome of a delivery.
@@ -52,6 +55,7 @@ const (
 	Cancelled    Status = "cancelled"    // the runtime cancelled the work item
 	Stale        Status = "stale"        // the channel has another epoch; nothing changed
 	Backpressure Status = "backpressure" // the runtime's backlog is full; nothing changed
+	NotParked    Status = "not_parked"   // it would be parked, but Park is not set; nothing changed
 	Usable       Status = "usable"       // from CheckCredential only: a callback would be routed or parked
 )
 
@@ -59,8 +63,17 @@ const (
 type DeliverResult struct {
 	Status  Status
 	Receipt []byte // of the first callback, if Status is Duplicate or Consumed
-	Number  int64  // of the work item in its channel, if Status is Parked
-	Offer   []byte // wire.Offer as JSON, if no runtime has claimed the session; otherwise empty
+	// WaitsFor is the work item for which the callback waited when it was accepted, if
+	// it was parked; otherwise nil.
+	WaitsFor *AwaitedItem
+	Number   int64  // of the work item in its channel, if Status is Parked
+	Offer    []byte // wire.Offer as JSON, if no runtime has claimed the session; otherwise empty
+}
+
+// AwaitedItem is a work item that was not answered yet.
+type AwaitedItem struct {
+	WorkItemID string    `json:"workItemId"`
+	Deadline   time.Time `json:"deadline"` // it times out then
 }
 
 // Offers announces sessions to runtimes.
@@ -106,13 +119,24 @@ type Store interface {
 }
 
 // Receipt is the answer to an accepted callback. The store keeps a copy for
-// duplicates, without Status and RequestID.
+// duplicates, without Status, WaitsFor and RequestID.
 type Receipt struct {
-	Status     string            `json:"status,omitzero"` // accepted or parked
+	Status string `json:"status,omitzero"` // accepted or parked
+	// WaitsFor is the first of the work items for which a parked callback waits.
+	WaitsFor   *AwaitedItem      `json:"waitsFor,omitzero"`
 	CallbackID string            `json:"callbackId"`
 	Messages   int               `json:"messages"`
 	Commands   []CommandDecision `json:"commands"`
+	Ignored    []string          `json:"ignored,omitempty"` // JSON Pointers of members without effect, except those of commands
 	RequestID  string            `json:"requestId,omitzero"`
+}
+
+// setWaitsFor sets the status and the work item for which the callback waits.
+func (r *Receipt) setWaitsFor(first *AwaitedItem) {
+	r.Status, r.WaitsFor = "accepted", first
+	if first != nil {
+		r.Status = "parked"
+	}
 }
 
 // CommandDecision reports whether a command was allowed.
@@ -124,8 +148,14 @@ type CommandDecision struct {
 	Ignored   []string `json:"ignored,omitempty"` // unknown members
 }
 
-func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Decision) Receipt {
+// maxIgnored bounds the members of commands that a receipt lists.
+const maxIgnored = 100
+
+func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Decision, ignored []strictjson.Warning) Receipt {
 	r := Receipt{CallbackID: callbackID, Commands: reportDecisions(decisions)}
+	for _, w := range ignored {
+		r.Ignored = append(r.Ignored, w.Path)
+	}
 	for i := range entries {
 		switch entries[i].Kind {
 		case wire.KindBotMessage, wire.KindLLMResult, wire.KindToolResult:
@@ -137,12 +167,17 @@ func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Dec
 
 func reportDecisions(decisions []command.Decision) []CommandDecision {
 	report := make([]CommandDecision, len(decisions))
+	left := maxIgnored
 	for i, d := range decisions {
 		common, decision := d.Command.Common(), "allowed"
 		if d.Reason != "" {
 			decision = "denied"
 		}
-		report[i] = CommandDecision{common.CommandID, common.Type, decision, d.Reason, d.Ignored}
+		report[i] = CommandDecision{CommandID: common.CommandID, Type: common.Type, Decision: decision, Reason: d.Reason}
+		for _, name := range d.Ignored[:min(len(d.Ignored), left)] {
+			report[i].Ignored = append(report[i].Ignored, strictjson.Shorten(name))
+			left--
+		}
 	}
 	return report
 }

@@ -151,7 +151,7 @@ func (c *Connection) acknowledge(b batch, outcomes []Outcome) {
 		case ChatDisabled:
 			c.sendError(fault.New(codeChatDisabled, "Text chat is disabled in this session."), id, false)
 		case Backpressure:
-			c.sendError(fault.New(codeBackpressure, "The call runtime is too far behind. Resend this frame later."), id, false)
+			c.sendError(fault.New(codeBackpressure, "The call runtime is too far behind, or the key-value store is full. Resend this frame later."), id, false)
 		default: // the connection does not own the session
 			c.closeUnlessOwned(outcome)
 			return

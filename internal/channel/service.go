@@ -32,7 +32,6 @@ type Limits struct {
 	PingIntervalMs      int64         `json:"pingIntervalMs"`
 	ReconnectJitter     time.Duration `json:"-"`
 	HandshakesPerMinute int           `json:"-"` // of a session
-	Connections         int           `json:"-"` // of an instance
 }
 
 // DefaultLimits returns the limits of a deployment that configures none.
@@ -47,7 +46,6 @@ func DefaultLimits() Limits {
 		HistorySeconds:      int(history.HistoryMs / 1000),
 		PingIntervalMs:      25_000,
 		HandshakesPerMinute: 30,
-		Connections:         20_000,
 	}
 }
 

@@ -79,7 +79,7 @@ const (
 	Appended     Outcome = "appended"
 	Duplicate    Outcome = "repeated"      // a frame with this message ID was appended before
 	ChatDisabled Outcome = "chat_disabled" // text chat is off
-	Backpressure Outcome = "backpressure"  // the runtime's backlog is full
+	Backpressure Outcome = "backpressure"  // the runtime's backlog or the store is full
 	Owned        Outcome = "owned"         // Renew extended the lease
 	NotOwner     Outcome = "not_owner"     // another connection owns the session
 	Expired      Outcome = "expired"       // the lease has expired and no connection owns the session

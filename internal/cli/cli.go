@@ -18,8 +18,10 @@ import (
 	"telapi/callruntime"
 	"telapi/internal/app"
 	"telapi/internal/audit"
+	"telapi/internal/auth"
 	"telapi/internal/config"
 	"telapi/internal/fault"
+	"telapi/internal/tenant"
 )
 
 // version is set by the build.
@@ -183,8 +185,29 @@ func (c *cli) openAdmin(mode app.OpenMode, body adminBody) runE {
 			return nil, err
 		}
 		defer a.Close()
-		return body(audit.WithActor(ctx, audit.Actor{Type: audit.CLI, ID: userName()}), a, args)
+		return body(audit.WithActor(ctx, operator().Actor()), a, args)
 	})
+}
+
+// operator returns the user of a command. The credentials of the stores give access
+// to everything.
+func operator() auth.Principal {
+	return auth.Principal{Subject: userName(), Scopes: auth.Scopes, Type: audit.CLI}
+}
+
+// teamFlag adds the flag --team to a list. The returned function returns the flag's
+// team, or all teams without the flag.
+func (c *cli) teamFlag(cmd *cobra.Command, usage string) func() (tenant.Filter, error) {
+	teamID := cmd.Flags().String("team", "", usage)
+	return func() (tenant.Filter, error) {
+		switch {
+		case !cmd.Flags().Changed("team"):
+			return tenant.All(operator()), nil
+		case *teamID == "": // perhaps an unset variable of a script
+			return tenant.Filter{}, c.usageError("invalid --team %q: pass a team ID, or omit the flag for all teams", "")
+		}
+		return tenant.Only(*teamID), nil
+	}
 }
 
 // userName returns the name of the operating system's user.

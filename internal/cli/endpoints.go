@@ -10,6 +10,7 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/page"
+	"telapi/internal/tenant"
 )
 
 // endpointMembers maps the JSON Pointers of an endpoint's members to their flags.
@@ -17,9 +18,13 @@ var endpointMembers = map[string]string{"/name": "--name", "/modes": "--mode", "
 
 func (c *cli) endpointCommand() *cobra.Command {
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List endpoints"}
-	teamID := list.Flags().String("team", "", "list only this team's endpoints")
+	teams := c.teamFlag(list, "list only this team's endpoints")
 	list.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
-		endpoints, err := a.Endpoints.Store.Endpoints(ctx, *teamID, page.All)
+		filter, err := teams()
+		if err != nil {
+			return nil, err
+		}
+		endpoints, err := a.Endpoints.Store.Endpoints(ctx, filter, page.All)
 		return newTable(endpoints, "id", "teamId", "enabled", "modes", "name"), err
 	})
 	return group("endpoint", "Manage endpoints, the configurations for conversations",
@@ -125,12 +130,12 @@ func deleted(id string) any {
 
 // endpointIDs returns the endpoints of the team in the flag --team, or all.
 func endpointIDs(ctx context.Context, cfg config.Config, cmd *cobra.Command) ([]string, error) {
-	teamID := ""
-	if f := cmd.Flags().Lookup("team"); f != nil {
-		teamID = f.Value.String()
+	filter := tenant.All(operator())
+	if f := cmd.Flags().Lookup("team"); f != nil && f.Changed {
+		filter = tenant.Only(f.Value.String())
 	}
 	return fromStore(ctx, cfg, func(a *app.Admin) ([]endpoint.Endpoint, error) {
-		return a.Endpoints.Store.Endpoints(ctx, teamID, page.All)
+		return a.Endpoints.Store.Endpoints(ctx, filter, page.All)
 	},
 		func(e endpoint.Endpoint) (id, description string) { return e.ID, e.Name })
 }

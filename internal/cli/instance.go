@@ -20,6 +20,7 @@ func (c *cli) instance(ctx context.Context, cfg config.Config) *exec.Cmd {
 	cmd.Env = slices.Concat(c.Env, []string{
 		"TELAPI_HOST=127.0.0.1", "TELAPI_PORT=0", "API_TLS_ENABLED=false", "TRUSTED_PROXIES=127.0.0.1",
 		"TTS_MEDIA_CACHE_BASE_URL=" + cfg.MediaCacheURL, "TTS_MEDIA_CACHE_UPLOAD_TOKEN=" + cfg.MediaCacheToken.Reveal(),
+		"TTS_MEDIA_CACHE_UPLOAD_TOKEN_FILE=",
 	})
 	cmd.Stderr = c.Err
 	return cmd

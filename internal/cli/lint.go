@@ -49,6 +49,7 @@ COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply a
 		if err != nil {
 			return nil, err
 		}
+		body = strictjson.TrimBOM(body)
 		if limit := endpoint.DefaultLimits().CallbackBodyBytes; int64(len(body)) > limit {
 			return nil, fmt.Errorf("%s has %d bytes: use at most %d", args[0], len(body), limit)
 		}
@@ -92,6 +93,7 @@ func (c *cli) readProfile(ctx context.Context, file string, strict bool) (profil
 	if err != nil {
 		return profile, err
 	}
+	raw = strictjson.TrimBOM(raw)
 	if profile, err = endpoint.ParseProfile(raw); err != nil {
 		return profile, inFile(file, raw, err)
 	}

@@ -188,7 +188,7 @@ func (c *cli) devConfig() (config.Config, []config.Warning, error) {
 	if err != nil {
 		return cfg, nil, err
 	}
-	if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLPEndpoint == "" {
+	if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLP() == (config.OTLPEndpoints{}) {
 		cfg.OTelEnabled = false // avoids the message that nothing is exported
 	}
 	app.AddDevelopmentSpeech(&cfg)

@@ -37,7 +37,8 @@ func (c *cli) speechWarmCommand() *cobra.Command {
 or a JSON object as for POST /api/v1/runtime/speech, whose members override the flags.
 Cached texts are not synthesized again, so you can repeat the command. It needs a running
 server and an API key with the scope CREATE_SPEECH. A --voice that the provider does not
-have is an error; if the provider does not list its voices, the voice is not checked.`,
+have is an error. It is not checked if the provider does not list its voices, or the key
+does not have the scope READ_TEAM_APPS.`,
 		Example: `  telapi speech warm prompts.txt --key @key.txt --voice alloy
   echo '{"text":"Guten Tag","voice":"de","provider":"espeak"}' | telapi speech warm - --key tk_…`}
 	f := cmd.Flags()
@@ -207,6 +208,8 @@ func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResul
 			return warmResult{Line: r.line, Response: response, status: status}, nil
 		case !rejected:
 			return warmResult{}, err
+		case failure.Code == fault.Forbidden:
+			return warmResult{}, fmt.Errorf("%s rejects the API key %s: it does not have the scope CREATE_SPEECH. Create one with telapi key create --team TEAM --scope CREATE_SPEECH", s.url, auth.KeyID(s.key))
 		case failure.RetryAfter == 0, failure.RetryAfter > warmMaxWait, attempt == warmAttempts:
 			return r.failed(failure.Message), nil
 		}
@@ -243,9 +246,6 @@ func (s *speechClient) do(ctx context.Context, method, path string, body []byte,
 	}
 	if envelope.Error.Code == fault.Unauthorized {
 		return fmt.Errorf("%s rejects the API key %s: it is unknown, revoked or expired. telapi key list shows the keys of the server in DATA_DIR or DATABASE_URL", s.url, auth.KeyID(s.key))
-	}
-	if envelope.Error.Code == fault.Forbidden {
-		return fmt.Errorf("%s rejects the API key %s: it does not have the scope CREATE_SPEECH. Create one with telapi key create --team TEAM --scope CREATE_SPEECH", s.url, auth.KeyID(s.key))
 	}
 	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
 	return fault.New(envelope.Error.Code, "%s", envelope.Error.Message).WithRetryAfter(time.Duration(seconds) * time.Second)

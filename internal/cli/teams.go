@@ -13,6 +13,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
+	"telapi/internal/tenant"
 )
 
 func (c *cli) teamCommand() *cobra.Command {
@@ -106,9 +107,13 @@ func (c *cli) keyCommand() *cobra.Command {
 		return k.View(time.Now()), withID(err, "API key", args[0])
 	}
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List API keys"}
-	teamID := list.Flags().String("team", "", "list only this team's keys")
+	teams := c.teamFlag(list, "list only this team's keys")
 	list.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
-		keys, err := a.Keys.Store.Keys(ctx, *teamID, page.All)
+		filter, err := teams()
+		if err != nil {
+			return nil, err
+		}
+		keys, err := a.Keys.Store.Keys(ctx, filter, page.All)
 		var rows []auth.KeyView
 		for _, k := range keys {
 			rows = append(rows, k.View(time.Now()))
@@ -169,6 +174,8 @@ func teamIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string
 }
 
 func keyIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string, error) {
-	return fromStore(ctx, cfg, func(a *app.Admin) ([]auth.Key, error) { return a.Keys.Store.Keys(ctx, "", page.All) },
+	return fromStore(ctx, cfg, func(a *app.Admin) ([]auth.Key, error) {
+		return a.Keys.Store.Keys(ctx, tenant.All(operator()), page.All)
+	},
 		func(k auth.Key) (id, description string) { return k.ID, k.Name })
 }

@@ -28,6 +28,7 @@ type Field struct {
 	Name     string `json:"name"`
 	Type     string `json:"type"`
 	Required bool   `json:"required,omitzero"`
+	Bounds
 
 	index []int // of the struct field, for reflect
 }
@@ -105,9 +106,10 @@ func fieldsOf(t reflect.Type, prefix string, index []int) []Field {
 			if name == "" { // the field that collects all other members
 				continue
 			}
-			fields = append(fields, Field{prefix + name, jsonType(f), f.Tag.Get("required") != "", at})
+			name = prefix + name
+			fields = append(fields, Field{name, jsonType(f), f.Tag.Get("required") != "", fieldBounds[name], at})
 			if f.Type == reflect.TypeFor[*wire.SpeechConfig]() {
-				fields = append(fields, fieldsOf(f.Type.Elem(), prefix+name+".", at)...)
+				fields = append(fields, fieldsOf(f.Type.Elem(), name+".", at)...)
 			}
 		}
 	}

@@ -99,24 +99,6 @@ func TestFieldsSurviveEncoding(t *testing.T) {
 	}
 }
 
-func TestSessionParamsSchema(t *testing.T) {
-	schema := SessionParamsSchema()
-	properties := schema["properties"].(map[string]any)
-	if len(properties) != 24 || schema["additionalProperties"] != false {
-		t.Errorf("%d properties, additionalProperties %v; want 24, false", len(properties), schema["additionalProperties"])
-	}
-	retries := properties["sttRetries"].(map[string]any)
-	if retries["minimum"] != int64(0) || retries["maximum"] != int64(10) || retries["type"] != "integer" {
-		t.Errorf("sttRetries: %v, want an integer from 0 to 10", retries)
-	}
-	if _, bounded := properties["bargeInMinWordCount"].(map[string]any)["maximum"]; bounded {
-		t.Error("bargeInMinWordCount has a maximum")
-	}
-	if got := properties["dtmfCollectSubmitDigit"].(map[string]any)["maxLength"]; got != int64(1) {
-		t.Errorf("maxLength of dtmfCollectSubmitDigit: %v, want 1", got)
-	}
-}
-
 func TestCheckProfileReportsEveryIssue(t *testing.T) {
 	var p wire.GatewayProfile
 	const profile = `{"commandSources":["bot","mars"],"commandPolicies":[{"type":"fly"},{},{"type":"transfer","allowedTargets":["tel:+49*","http:*"],"allowedHeaders":["X-A","a b"]},{"type":"transfer"}],"actions":{"transfer":{"target":"nowhere"}},"speech":{"stt":["a",""],"tts":[" "]}}`
@@ -135,12 +117,50 @@ func TestCheckProfileReportsEveryIssue(t *testing.T) {
 	}
 }
 
+func TestBoundsOfProfile(t *testing.T) {
+	list := func(n int, item string) string { return "[" + strings.Repeat(item+",", n-1) + item + "]" }
+	policy := func(members string) string { return `{"commandPolicies":[{"type":"transfer",` + members + `}]}` }
+	longest := func(n int) string { return `"tel:` + strings.Repeat("1", n-4) + `"` }
+	for profile, want := range map[string]string{
+		`{"x":"` + strings.Repeat("a", MaxProfileBytes-8) + `"}`:        "",
+		`{"x":"` + strings.Repeat("a", MaxProfileBytes-7) + `"}`:        "/p too_long: A gateway profile must have at most 65536 bytes of JSON.",
+		policy(`"allowedTargets":` + list(200, `"*"`)):                  "",
+		policy(`"allowedTargets":` + list(201, `"*"`)):                  "/p/commandPolicies/0/allowedTargets too_many: At most 200 items are allowed.",
+		policy(`"allowedTargets":[` + longest(128) + `]`):               "",
+		policy(`"allowedTargets":[` + longest(129) + `]`):               "/p/commandPolicies/0/allowedTargets/0 too_long: Must have at most 128 characters.",
+		policy(`"allowedHeaders":` + list(101, `"X-A"`)):                "/p/commandPolicies/0/allowedHeaders too_many: At most 100 items are allowed.",
+		policy(`"allowedHeaders":["` + strings.Repeat("x", 129) + `"]`): "/p/commandPolicies/0/allowedHeaders/0 too_long: Must have at most 128 characters.",
+		`{"commandSources":` + list(4, `"bot"`) + `}`:                   "/p/commandSources too_many: At most 3 items are allowed.",
+		`{"commandPolicies":` + list(15, `{"type":"x"}`) + `}`:          "/p/commandPolicies too_many: At most 14 items are allowed.",
+		`{"actions":{"transfer":{"target":` + longest(256) + `}}}`:      "",
+		`{"actions":{"transfer":{"target":` + longest(257) + `}}}`:      "/p/actions/transfer/target too_long: target must have at most 256 characters.",
+		`{"actions":{"hangup":{"delayBotDisconnectMs":-1}}}`:            "/p/actions/hangup/delayBotDisconnectMs too_small: delayBotDisconnectMs must be at least 0.",
+		`{"speech":{"stt":` + list(51, `"a"`) + `}}`:                    "/p/speech/stt too_many: At most 50 items are allowed.",
+		`{"speech":{"tts":["` + strings.Repeat("ä", 129) + `"]}}`:       "/p/speech/tts/0 too_long: Must have at most 128 characters.",
+	} {
+		var p wire.GatewayProfile
+		if err := json.Unmarshal([]byte(profile), &p); err != nil {
+			t.Fatal(err)
+		}
+		var issues fault.Issues
+		CheckProfile(p, "/p", &issues)
+		var got []string
+		for _, i := range issues.List() {
+			got = append(got, i.Path+" "+i.Code+": "+i.Message)
+		}
+		if strings.Join(got, "\n") != want {
+			t.Errorf("%.60s…: issues %q, want %q", profile, got, want)
+		}
+	}
+}
+
 func TestEscapedLineBreaksAreFound(t *testing.T) {
 	for s, want := range map[string]bool{
 		"%0d": true, "%0A": true, "%00": true, "%250d": true, "%25252525250A": true, "a%zz%0d": true,
-		"": false, "%": false, "%0": false, "%0b": false, "100%": false, "%25": false, "%2525": false, "%41": false,
+		"%%30a": true, "%25%30%61": true, "%2%35%30%64": true, "%2530%2561%0%30": true,
+		"": false, "%": false, "%0": false, "%0b": false, "100%": false, "%25": false, "%2525": false, "%41": false, "%%30b": false,
 	} {
-		if got := escapedBreak.MatchString(s); got != want {
+		if got := hasEscapedBreak(s); got != want {
 			t.Errorf("%q: found %v, want %v", s, got, want)
 		}
 	}

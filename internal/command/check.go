@@ -1,9 +1,10 @@
 package command
 
 import (
-	"maps"
-	"regexp"
+	"errors"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -15,8 +16,6 @@ import (
 // SIPBye is the transfer method that needs no target: the receiver of the BYE
 // routes the call by its headers.
 const SIPBye = "sip_bye"
-
-const maxNotificationsHangupMS = 10000
 
 var (
 	transferMethods = []string{"sip_refer", "sip_refer_replace", "sip_invite", "sip_invite_bridge", "sip_invite_reinvite_p2p", SIPBye}
@@ -39,11 +38,9 @@ func (v validator) add(field, code, format string, args ...any) {
 // types.
 func (v validator) command(c wire.Command) {
 	strictjson.CheckObject(&c.Common().Metadata, v.path, "/metadata", v.issues)
-	for i := range SessionParams {
-		if p := &SessionParams[i]; p.Command == c.Common().Type {
-			if value := p.field.valueIn(c); !value.IsNil() {
-				p.check(value.Elem().Interface(), strings.ReplaceAll(p.Field, ".", "/"), v)
-			}
+	for _, f := range specs[c.Common().Type].Fields {
+		if value := reflect.Indirect(f.valueIn(c)); value.IsValid() && f.Bounds != (Bounds{}) {
+			f.check(value.Interface(), f.Name, v.path+"/"+strings.ReplaceAll(f.Name, ".", "/"), v.issues)
 		}
 	}
 	switch c := c.(type) {
@@ -54,8 +51,6 @@ func (v validator) command(c wire.Command) {
 		v.target(c.Target, "/target")
 		v.singleLine(c.HangupReason, "/hangupReason")
 		v.callControl(&c.CallControl)
-	case *wire.SendDTMF:
-		v.singleLine(c.Digits, "/digits")
 	case *wire.SetContext:
 		strictjson.CheckObject(&c.Values, v.path, "/values", v.issues)
 	}
@@ -67,9 +62,6 @@ func (v validator) callControl(c *wire.CallControl) paramValues {
 	v.oneOf(c.TransferMethod, transferMethods, "/transferMethod")
 	v.oneOf(c.TransferReferOutcomeMode, outcomeModes, "/transferReferOutcomeMode")
 	v.oneOf(c.BotOperationResult, results, "/botOperationResult")
-	if ms := c.TransferNotificationsHangupMS; ms != nil {
-		fault.CheckRange(v.issues, v.path+"/transferNotificationsHangupMS", *ms, 0, maxNotificationsHangupMS)
-	}
 	v.singleLine(c.TransferRoutingPool, "/transferRoutingPool")
 	v.singleLine(c.HandoverReason, "/handoverReason")
 	v.singleLine(c.TransferReferredByURL, "/transferReferredByURL")
@@ -91,7 +83,11 @@ func (v validator) oneOf(s string, allowed []string, field string) {
 
 // target checks a target, unless it is absent.
 func (v validator) target(s, field string) {
-	if _, err := ParseTarget(s); s != "" && err != nil {
+	switch _, err := ParseTarget(s); {
+	case s == "" || err == nil:
+	case errors.Is(err, errLength):
+		fieldBounds["target"].check(s, "target", v.path+field, v.issues)
+	default:
 		v.add(field, fault.IssueValue, "Invalid target: %v.", err)
 	}
 }
@@ -110,7 +106,10 @@ const (
 // Referred-By is set by a field of its own.
 var (
 	harmlessHeaders = nameSet("user-to-user subject reason")
-	harmlessParams  = nameSet("transport user") // of a URI
+	// harmlessParams are those of URIs, see harmlessParam. Patterns match the phone-context.
+	harmlessParams = map[string]map[string]bool{
+		"tel": nameSet("ext isub phone-context"), "sip": nameSet("transport user"), "sips": nameSet("transport user"),
+	}
 )
 
 func nameSet(names string) map[string]bool {
@@ -124,9 +123,15 @@ func nameSet(names string) map[string]bool {
 // harmlessHeader reports whether a header or query parameter is always allowed.
 // Query parameters are checked too, because they can set headers. A name with a
 // percent sign may be the escaped form of another one.
-func harmlessHeader(name string) bool {
-	name = strings.ToLower(name)
+func harmlessHeader(h wire.NameValue) bool {
+	name := strings.ToLower(h.Name)
 	return harmlessHeaders[name] || strings.HasPrefix(name, "x-") && !strings.Contains(name, "%") && token.MatchString(name)
+}
+
+// harmlessParam reports whether a parameter of a URI is always allowed. Its value must
+// not imitate other parameters if a SIP stack unescapes it.
+func harmlessParam(scheme string, p wire.NameValue) bool {
+	return harmlessParams[scheme][p.Name] && !strings.ContainsAny(p.Value, separators)
 }
 
 func (v validator) headers(list []wire.NameValue, field string) {
@@ -203,60 +208,30 @@ func (v validator) singleLine(s, field string) {
 }
 
 func (v validator) noEscapedBreak(s string, at func() string) {
-	if escapedBreak.MatchString(s) {
+	if hasEscapedBreak(s) {
 		v.issues.Add(at(), fault.IssueForbidden, "CR, LF and NUL are not allowed, also in escaped form.")
 	}
 }
 
 func hasBreak(s string) bool { return strings.ContainsAny(s, "\r\n\x00") }
 
-// escapedBreak matches CR, LF and NUL that were percent-escaped once or several
-// times: a SIP stack may unescape them.
-var escapedBreak = regexp.MustCompile(`%(?:25)*0[0aAdD]`)
-
-// checkHeaderNames adds an issue for each invalid name of a header or parameter.
-func checkHeaderNames(names []string, path string, issues *fault.Issues) {
-	for i, name := range names {
-		if !token.MatchString(name) {
-			issues.Add(fault.Pointer(path, i), fault.IssueValue, "Invalid header name %q.", name)
-		}
-	}
-}
-
-// CheckProfile adds the invalid values of a gateway profile to issues. It ignores
-// unknown members, because later versions may define them.
-func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
-	for i, source := range p.CommandSources {
-		if at := fault.Pointer(base+"/commandSources", i); !slices.Contains(wire.Sources, source) && !issues.Has(at) {
-			issues.Add(at, fault.IssueValue, "Unknown source %q: use %s.", source, strings.Join(wire.Sources, ", "))
-		}
-	}
-	seen := map[string]bool{}
-	for i, policy := range p.CommandPolicies {
-		path := fault.Pointer(base+"/commandPolicies", i)
-		switch {
-		case policy.Type == "":
-			issues.Missing(path+"/type", "type is required.")
-		case !Known(policy.Type):
-			issues.Add(path+"/type", fault.IssueValue, "Unknown command type %q: use %s.", policy.Type, strings.Join(slices.Sorted(maps.Keys(specs)), ", "))
-		case seen[policy.Type]:
-			issues.Add(path+"/type", fault.IssueValue, "Duplicate policy for %s.", policy.Type)
-		}
-		seen[policy.Type] = true
-		parsePatterns(policy.AllowedTargets, path+"/allowedTargets", issues)
-		checkHeaderNames(policy.AllowedHeaders, path+"/allowedHeaders", issues)
-	}
-	if t := p.Actions.Transfer; t != nil {
-		validator{base, issues}.target(t.Target, "/actions/transfer/target")
-	}
-	for _, chain := range []struct {
-		name      string
-		providers []string
-	}{{"stt", p.Speech.STT}, {"tts", p.Speech.TTS}} {
-		for i, provider := range chain.providers {
-			if strings.TrimSpace(provider) == "" {
-				issues.Add(fault.Pointer(base+"/speech/"+chain.name, i), fault.IssueValue, "The name of a provider must not be blank.")
+// hasEscapedBreak reports whether s has a CR, LF or NUL that was percent-escaped once
+// or several times, also in part: a SIP stack may unescape it. It unescapes s until no
+// escape is left, in linear time.
+func hasEscapedBreak(s string) bool {
+	var b []byte
+	for _, c := range []byte(s) {
+		b = append(b, c)
+		for n := len(b); n >= 3 && b[n-3] == '%'; n = len(b) {
+			code, err := strconv.ParseUint(string(b[n-2:]), 16, 8)
+			if err != nil {
+				break
+			}
+			b = append(b[:n-3], byte(code))
+			if hasBreak(string(b[n-3:])) {
+				return true
 			}
 		}
 	}
+	return false
 }

@@ -1,10 +1,6 @@
 package command
 
 import (
-	"maps"
-	"slices"
-
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
@@ -24,13 +20,14 @@ func LintActions(raw jsontext.Value, path string) []strictjson.Warning {
 	if raw.Kind() != '[' {
 		return lintCommand(raw, path)
 	}
-	var items []jsontext.Value
-	_ = json.Unmarshal(raw, &items) // cannot fail: raw is a decoded array
-	var warnings []strictjson.Warning
-	for i, item := range items {
-		warnings = append(warnings, lintCommand(item, fault.Pointer(path, i))...)
+	var list []strictjson.Warning
+	for i, item := range strictjson.Elements(raw) {
+		if len(list) >= strictjson.MaxWarnings {
+			break
+		}
+		list = append(list, lintCommand(item, fault.Pointer(path, i))...)
 	}
-	return warnings
+	return list
 }
 
 func lintCommand(raw jsontext.Value, path string) []strictjson.Warning {
@@ -44,19 +41,18 @@ func lintCommand(raw jsontext.Value, path string) []strictjson.Warning {
 	if spec == nil {
 		return nil // the command is denied anyway
 	}
-	return lintMembers(raw, path, spec.members)
+	ignored, _ := validator{path, new(fault.Issues)}.members(raw, spec.members)
+	return warnings(ignored, path, spec.members)
 }
 
 // Lint returns a warning for each member of the event's value that has no effect.
 func (e *ControlEvent) Lint(path string) []strictjson.Warning {
-	return lintMembers(e.Value, path+"/value", eventMembers)
+	return warnings(e.ignored(), path+"/value", usedMembers[e.Name])
 }
 
-func lintMembers(raw jsontext.Value, path string, known map[string]bool) []strictjson.Warning {
-	ignored, _ := validator{path, new(fault.Issues)}.members(raw, known)
-	var warnings []strictjson.Warning
-	for _, name := range ignored {
-		warnings = append(warnings, strictjson.UnknownMember(fault.Pointer(path, name), name, slices.Sorted(maps.Keys(known)), nil))
+func warnings(ignored []string, path string, known map[string]bool) (list []strictjson.Warning) {
+	for _, name := range ignored[:min(len(ignored), strictjson.MaxWarnings)] {
+		list = append(list, strictjson.UnknownMember(path, name, known, nil))
 	}
-	return warnings
+	return list
 }

@@ -76,12 +76,38 @@ func TestOpenAPIDescribesCommands(t *testing.T) {
 		if got, want := fmt.Sprint(slices.SortedFunc(slices.Values(variant["required"].([]any)), compareText)), fmt.Sprint(sorted(required)); got != want {
 			t.Errorf("%s: described as required %s, want %s", spec.Type, got, want)
 		}
+		for _, f := range spec.Fields {
+			at := schema{"properties": described}
+			for name := range strings.SplitSeq(f.Name, ".") {
+				at = resolve(schemas, properties(at)[name])
+			}
+			if got, want := boundsOf(t, at), boundsOf(t, f.Bounds); got != want {
+				t.Errorf("%s.%s: described bounds %s, want %s", spec.Type, f.Name, got, want)
+			}
+		}
 		delete(described, "type")
 		probe(t, spec.Type, schemas, described, func(name string, value jsontext.Value) (issues fault.Issues) {
 			ParseActions(fmt.Appendf(nil, `{"type":%q,%q:%s}`, spec.Type, name, value), "", &issues)
 			return issues
 		})
 	}
+}
+
+// boundsOf returns the bounds in a schema or in the capabilities.
+func boundsOf(t *testing.T, s any) string {
+	t.Helper()
+	raw, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := schema{}
+	if err := json.Unmarshal(raw, &found); err != nil {
+		t.Fatal(err)
+	}
+	maps.DeleteFunc(found, func(name string, _ any) bool {
+		return !slices.Contains([]string{"minimum", "exclusiveMinimum", "maximum", "maxLength", "pattern"}, name)
+	})
+	return fmt.Sprint(found)
 }
 
 func compareText(a, b any) int { return strings.Compare(a.(string), b.(string)) }
@@ -119,19 +145,23 @@ func TestOpenAPIDescribesControlEvents(t *testing.T) {
 }
 
 func TestOpenAPIDescribesSessionParams(t *testing.T) {
+	raw, err := json.Marshal(SessionParamsSchema())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var published schema
+	if err := json.Unmarshal(raw, &published); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range properties(published) {
+		delete(s.(schema), "x-command")
+		delete(s.(schema), "x-field")
+	}
 	described := openAPI(t)["SessionParams"].(schema)
-	names := map[string]bool{}
-	for _, p := range SessionParams {
-		names[p.Name] = true
-		if got := properties(described)[p.Name]; got != nil && got.(schema)["description"] != p.Description {
-			t.Errorf("%s: described as %q, want %q", p.Name, got.(schema)["description"], p.Description)
+	for _, name := range []string{"type", "additionalProperties", "properties"} {
+		if got, want := fmt.Sprint(described[name]), fmt.Sprint(published[name]); got != want {
+			t.Errorf("%s of sessionParams: described as %s\nwant %s", name, got, want)
 		}
-	}
-	if got, want := slices.Sorted(maps.Keys(properties(described))), sorted(names); !slices.Equal(got, want) {
-		t.Errorf("described parameters %q, want %q", got, want)
-	}
-	if described["additionalProperties"] != false {
-		t.Error("sessionParams allows additional properties")
 	}
 }
 
@@ -170,6 +200,10 @@ func samples(t *testing.T, s schema, described any) (valid, invalid []string) {
 		return int(value), found
 	}
 	numbers := func() {
+		if above, bounded := limit("exclusiveMinimum"); bounded {
+			s = maps.Clone(s)
+			s["minimum"] = float64(above + 1) // of the integers
+		}
 		minimum, bounded := limit("minimum")
 		if valid = append(valid, fmt.Sprint(minimum)); bounded {
 			invalid = append(invalid, fmt.Sprint(minimum-1))
@@ -211,6 +245,10 @@ func samples(t *testing.T, s schema, described any) (valid, invalid []string) {
 		numbers()
 		return append(valid, "1.5"), append(invalid, `"1"`, "true")
 	case "string":
+		if s["pattern"] != nil { // a set of characters
+			valid, invalid = append(valid, `"1"`, `"a"`, `"#"`), append(invalid, `"x"`, `"1\n"`, `"ä"`)
+			text = func(n int) string { return `"` + strings.Repeat("1", n) + `"` }
+		}
 		if maximum, bounded := limit("maxLength"); bounded {
 			valid, invalid = append(valid, text(maximum)), append(invalid, text(maximum+1))
 		} else {

@@ -2,7 +2,9 @@ package command
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -36,8 +38,10 @@ func ParseActions(raw jsontext.Value, path string, issues *fault.Issues) []Reque
 		return nil
 	case '[':
 		var items []jsontext.Value
-		if err := json.Unmarshal(raw, &items); err != nil {
-			return nil // cannot happen: raw is a decoded array
+		for i, item := range strictjson.Elements(raw) {
+			if items = append(items, item.Clone()); i == MaxCommands {
+				break // one too many
+			}
 		}
 		return ParseList(items, path, issues)
 	default:
@@ -48,7 +52,7 @@ func ParseActions(raw jsontext.Value, path string, issues *fault.Issues) []Reque
 // ParseList decodes managed commands.
 func ParseList(items []jsontext.Value, path string, issues *fault.Issues) []Request {
 	if len(items) > MaxCommands {
-		issues.Add(path, fault.IssueTooMany, "At most %d commands are allowed.", MaxCommands)
+		issues.Add(path, fault.IssueTooMany, "At most %d commands are allowed. Send fewer.", MaxCommands)
 		return nil
 	}
 	requests := make([]Request, len(items))
@@ -74,9 +78,7 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 	if c == nil {
 		return Request{Command: &wire.OtherCommand{CommonFields: wire.CommonFields{Type: cmp.Or(commandType, "unknown"), CommandID: stringOf(head.CommandID)}}}
 	}
-	if err := strictjson.Decode(raw, c, path, issues); err != nil {
-		issues.Add(path, fault.IssueValue, "Invalid command.")
-	}
+	_ = strictjson.Decode(raw, c, path, issues) // an error is also in issues: raw is a decoded value
 	c.Common().Type = commandType
 	v, r := validator{path, issues}, Request{Command: c}
 	v.command(c)
@@ -183,6 +185,27 @@ type eventValue struct {
 
 var eventMembers = memberNames(reflect.TypeFor[eventValue]())
 
+// usedMembers has the names of the members that each control event uses. All known
+// members are checked.
+var usedMembers = map[string]map[string]bool{
+	"hangup":   nameSet("hangupReason " + callControlMembers),
+	"transfer": eventMembers,
+	"handover": eventMembers,
+	"config":   nameSet("sessionParams botOperationResult botOperationData"),
+}
+
+var callControlMembers = strings.Join(slices.Collect(maps.Keys(memberNames(reflect.TypeFor[wire.CallControl]()))), " ")
+
+// ignored returns the names of the members that have no effect.
+func (e *ControlEvent) ignored() (names []string) {
+	for name := range strictjson.Members(e.Value) {
+		if !usedMembers[e.Name][name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // Operation is the result of a bot's own operation, reported in a control event.
 type Operation struct {
 	Result string
@@ -197,10 +220,14 @@ func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Ope
 	if strictjson.Present(e.Value) {
 		_ = strictjson.Decode(e.Value, &value, v.path, issues) // cannot fail: the value was decoded before
 	}
-	ignored, misspelled := v.members(e.Value, eventMembers)
+	_, misspelled := v.members(e.Value, eventMembers)
 	v.target(value.Target, "/target")
 	v.target(value.TransferTarget, "/transferTarget")
 	v.singleLine(value.HangupReason, "/hangupReason")
+	if ms := value.TransferNotificationsHangupMS; ms != nil {
+		const name = "transferNotificationsHangupMS"
+		fieldBounds[name].check(*ms, name, v.path+"/"+name, issues)
+	}
 	params := v.callControl(&value.CallControl)
 	target, field := value.Target, "/target"
 	if value.TransferTarget != "" { // takes precedence
@@ -211,7 +238,7 @@ func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Ope
 	if value.BotOperationResult != "" || value.BotOperationData != nil {
 		operation = &Operation{value.BotOperationResult, value.BotOperationData}
 	}
-	request := func(c wire.Command) []Request { return []Request{{c, ignored, misspelled}} }
+	request := func(c wire.Command) []Request { return []Request{{c, e.ignored(), misspelled}} }
 
 	switch e.Name {
 	case "hangup":

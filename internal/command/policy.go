@@ -53,19 +53,6 @@ func NewPlatformPolicy(disabled, targets, headers []string) (PlatformPolicy, err
 	return PlatformPolicy{disabled, len(targets) > 0, patterns, headers}, issues.Err()
 }
 
-// parsePatterns returns the valid patterns and adds the others to issues.
-func parsePatterns(list []string, base string, issues *fault.Issues) []Pattern {
-	var patterns []Pattern
-	for i, s := range list {
-		if p, err := ParsePattern(s); err == nil {
-			patterns = append(patterns, p)
-		} else if at := fault.Pointer(base, i); !issues.Has(at) {
-			issues.Add(at, fault.IssueValue, "Invalid target pattern: %v.", err)
-		}
-	}
-	return patterns
-}
-
 // Policy is a compiled gateway profile. It is safe for concurrent use.
 type Policy struct {
 	platform   PlatformPolicy
@@ -268,7 +255,7 @@ func (p *Policy) denyTarget(t Target, configured bool) string {
 			return TargetNotAllowed
 		}
 	}
-	if !p.allows("transfer", t.Params, func(name string) bool { return harmlessParams[name] }, configured) {
+	if !p.allows("transfer", t.Params, func(v wire.NameValue) bool { return harmlessParam(t.Scheme, v) }, configured) {
 		return ParameterNotAllowed
 	}
 	return ""
@@ -284,11 +271,11 @@ func (p *Policy) allowsHeaders(commandType string, c *wire.CallControl) bool {
 	return true
 }
 
-// allows reports whether each name is harmless, or allowed by the platform and the
-// gateway profile. A profile allows all names in its configured target.
-func (p *Policy) allows(commandType string, list []wire.NameValue, harmless func(string) bool, configured bool) bool {
+// allows reports whether each item is harmless, or its name allowed by the platform and
+// the gateway profile. A profile allows all names in its configured target.
+func (p *Policy) allows(commandType string, list []wire.NameValue, harmless func(wire.NameValue) bool, configured bool) bool {
 	for _, h := range list {
-		if harmless(h.Name) {
+		if harmless(h) {
 			continue
 		}
 		if !containsFold(p.platform.headers, h.Name) {

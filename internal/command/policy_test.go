@@ -44,7 +44,8 @@ func TestTollFraudIsDenied(t *testing.T) {
 	for target, want := range map[string]string{
 		"+4930123":                                    "",
 		"tel:+49-30-123":                              "",
-		"tel:+49301;ext=7":                            ParameterNotAllowed,
+		"tel:+49301;ext=7":                            "",
+		"tel:+49301;isub=7":                           "",
 		"sip:100@pbx.example;user=phone":              "",
 		"sip:100@PBX.example":                         "",
 		"sip:100@pbx.example:5061;transport=tls":      "",
@@ -58,6 +59,16 @@ func TestTollFraudIsDenied(t *testing.T) {
 		"sip:1900%40evil.example@pbx.example":         TargetNotAllowed,
 		"sip:100%3Bmaddr=evil.example@pbx.example":    TargetNotAllowed,
 		"sip:100;phone-context=x@pbx.example":         TargetNotAllowed,
+		"sip:100;rn=+1900@pbx.example;user=phone":     TargetNotAllowed,
+		"sip:100;ext=1@pbx.example;ext=1":             TargetNotAllowed,
+		"sip:100@pbx.example;ext=1":                   ParameterNotAllowed,
+		"tel:555;phone-context=+1900":                 TargetNotAllowed,
+		"tel:555;phone-context=evil.example":          TargetNotAllowed,
+		"tel:+49301;transport=tls":                    ParameterNotAllowed,
+		"tel:+49301;isub=1%3Btsp=evil.example":        ParameterNotAllowed,
+		"sip:100@pbx.example;user=ip%3Fmaddr=evil":    ParameterNotAllowed,
+		"sip:100@pbx.example;transport=udp%3Bmaddr=e": ParameterNotAllowed,
+		"sip:100@pbx.example;user=ip%40evil.example":  ParameterNotAllowed,
 		"sip:100?Route=x@pbx.example":                 TargetNotAllowed,
 		"sip:a:b@pbx.example":                         TargetNotAllowed,
 		"sip:pbx.example@evil.example":                TargetNotAllowed,
@@ -68,7 +79,7 @@ func TestTollFraudIsDenied(t *testing.T) {
 		"sip:100@pbx.example;MADDR=evil.example":      ParameterNotAllowed,
 		"sip:100@pbx.example;m%61ddr=evil.example":    ParameterNotAllowed,
 		"sip:100@pbx.example;method=BYE":              ParameterNotAllowed,
-		"tel:+4930123;phone-context=evil.example":     ParameterNotAllowed,
+		"tel:+4930123;phone-context=evil.example":     TargetNotAllowed,
 		"tel:+4930123;tgrp=x;trunk-context=y":         ParameterNotAllowed,
 		"tel:+4930123;rn=+1900555":                    ParameterNotAllowed,
 		"tel:+4930123;postd=pp1900555":                ParameterNotAllowed,
@@ -344,5 +355,16 @@ func TestSessionParamsOfTransferCreateNoCommands(t *testing.T) {
 	}
 	if len(issues.List()) != 1 {
 		t.Errorf("issues %v, want one for sttRetries", issues.List())
+	}
+}
+
+func TestSymbolsInSessionParamsAreNotRestricted(t *testing.T) {
+	var issues fault.Issues
+	var e ControlEvent
+	if err := json.Unmarshal([]byte(`{"name":"config","value":{"sessionParams":{"dtmfDigits":"0-9","dtmfCollectSubmitDigit":"x"}}}`), &e); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := e.Parse("", &issues); len(got) != 1 || issues.Err() != nil {
+		t.Errorf("commands %v, %v; want one and no issue", got, issues.Err())
 	}
 }

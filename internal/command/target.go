@@ -9,63 +9,124 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"telapi/callruntime/wire"
 )
 
+// MaxTarget is the maximum length of a target in characters.
+const MaxTarget = 256
+
 // Target is the parsed and normalized destination of a transfer. Policies compare
 // it instead of the original text.
 //
-// The grammar is a subset of RFC 3261 and RFC 3966: forms that SIP stacks are
-// known to interpret differently are invalid.
+// The grammar is that of RFC 3261 and RFC 3966 without passwords, and without forms
+// that SIP stacks are known to interpret differently.
 type Target struct {
 	Scheme  string // tel, sip or sips
-	User    string // unescaped; the number without separators if Scheme is tel
+	User    string // with the necessary escapes only; the number without separators if Scheme is tel
 	Host    string // lower case, without a trailing dot
 	Port    string
 	Params  []wire.NameValue // names in lower case
 	Headers []wire.NameValue
+
+	plainUser string // User without escapes, for patterns
 }
 
 var (
-	errForm   = errors.New("use a phone number or a tel:, sip: or sips: URI")
-	errEscape = errors.New("a percent escape is invalid, doubled or a control character")
-	errUser   = errors.New("the user part is empty or has a password or a second @")
-	errHost   = errors.New("the host is not a valid host name or address")
+	errForm     = errors.New("use a phone number or a tel:, sip: or sips: URI")
+	errLength   = fmt.Errorf("use at most %d characters", MaxTarget)
+	errEscape   = errors.New("a percent escape is invalid, doubled, a control character or not ASCII")
+	errUser     = errors.New("the user part is empty or has a second @")
+	errPassword = errors.New("passwords are not accepted; remove the colon and the password before the @")
+	errHost     = errors.New("the host is not a valid host name or address")
+	errRepeated = errors.New("a parameter is repeated")
+	errContext  = errors.New("phone-context is a host name or a prefix such as +49, after a number without a plus")
 )
 
 // ParseTarget parses a phone number or a tel:, sip: or sips: URI.
-func ParseTarget(s string) (Target, error) {
-	if strings.ContainsAny(s, "\"<>\\^`{|}") {
+func ParseTarget(s string) (t Target, err error) {
+	if utf8.RuneCountInString(s) > MaxTarget {
+		return Target{}, errLength
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r >= 0x7f || strings.ContainsRune("\"<>\\^`{|}", r) }) {
 		return Target{}, errForm
 	}
 	scheme, rest, _ := strings.Cut(s, ":")
-	switch scheme = strings.ToLower(scheme); scheme {
-	case "tel":
-		return parseTel(rest)
-	case "sip", "sips":
-		return parseSIP(scheme, rest)
-	default:
-		number, ok := phoneNumber(strings.ReplaceAll(s, " ", ""), "*#")
-		if !ok {
-			return Target{}, errForm
+	switch scheme = strings.ToLower(scheme); {
+	case scheme != "tel" && scheme != "sip" && scheme != "sips":
+		t, err = parseTel(strings.ReplaceAll(s, " ", ""))
+		if len(t.Params) > 0 {
+			err = errForm
 		}
-		return Target{Scheme: "tel", User: number}, nil
+	case strings.Contains(rest, " "):
+		err = errForm
+	case scheme == "tel":
+		t, err = parseTel(rest)
+	default:
+		t, err = parseSIP(scheme, rest)
 	}
+	if err != nil {
+		return Target{}, err
+	}
+	t.plainUser, err = url.PathUnescape(t.User)
+	return t, err
 }
 
+const phoneContext = "phone-context"
+
+// parseTel parses a number with parameters.
 func parseTel(rest string) (Target, error) {
 	number, params, given := strings.Cut(rest, ";")
 	t := Target{Scheme: "tel"}
-	var ok bool
-	if t.User, ok = phoneNumber(number, "*#"); !ok {
-		return Target{}, errForm
-	}
 	var err error
 	if given {
-		t.Params, err = parsePairs(params, ";", strings.ToLower)
+		if t.Params, err = uriParams(params); err != nil {
+			return Target{}, err
+		}
 	}
-	return t, err
+	symbols := "*#"
+	for i := range t.Params {
+		p, ok := &t.Params[i], true
+		switch p.Name {
+		case phoneContext:
+			symbols += "ABCDEFabcdef" // RFC 3966 has them in local numbers
+			if p.Value, ok = parseContext(p.Value); !ok || strings.HasPrefix(number, "+") {
+				return Target{}, errContext
+			}
+		case "ext":
+			p.Value, ok = phoneNumber(p.Value, "")
+		}
+		if !ok {
+			return Target{}, errForm
+		}
+	}
+	var ok bool
+	if t.User, ok = phoneNumber(number, symbols); !ok {
+		return Target{}, errForm
+	}
+	t.User = strings.ToUpper(t.User)
+	return t, nil
+}
+
+// parseContext normalizes a phone-context: a host name or the start of a global
+// number.
+func parseContext(s string) (string, bool) {
+	if strings.HasPrefix(s, "+") {
+		return phoneNumber(s, "")
+	}
+	s = strings.ToLower(strings.TrimSuffix(s, "."))
+	return s, hostName.MatchString(s)
+}
+
+// context returns the phone-context of a local number, or "".
+func (t Target) context() string {
+	for _, p := range t.Params {
+		if t.Scheme == "tel" && p.Name == phoneContext {
+			return p.Value
+		}
+	}
+	return ""
 }
 
 // phoneNumber removes separators such as "-". A global number, which starts with
@@ -91,10 +152,13 @@ func parseSIP(scheme, rest string) (Target, error) {
 	t := Target{Scheme: scheme}
 	var err error
 	if user, after, given := strings.Cut(rest, "@"); given {
-		if user == "" || strings.ContainsAny(user, ":") || strings.Contains(after, "@") {
+		switch {
+		case strings.Contains(user, ":"):
+			return Target{}, errPassword
+		case user == "", strings.Contains(after, "@"):
 			return Target{}, errUser
 		}
-		if t.User, err = unescape(user); err != nil {
+		if t.User, err = normalizeUser(user); err != nil {
 			return Target{}, err
 		}
 		rest = after
@@ -105,14 +169,35 @@ func parseSIP(scheme, rest string) (Target, error) {
 		return Target{}, err
 	}
 	if hasParams {
-		if t.Params, err = parsePairs(params, ";", strings.ToLower); err != nil {
+		if t.Params, err = uriParams(params); err != nil {
 			return Target{}, err
 		}
 	}
 	if hasHeaders {
-		t.Headers, err = parsePairs(headers, "&", func(s string) string { return s })
+		t.Headers, err = parsePairs(headers, "&")
 	}
 	return t, err
+}
+
+// normalizeUser removes the escapes of a user part that are not necessary and adds
+// those that are. An escaped reserved character stays escaped, because RFC 3261
+// distinguishes it from the character itself. A question mark is escaped, because
+// some SIP stacks take it for the start of the headers.
+func normalizeUser(s string) (string, error) {
+	if _, err := unescape(s); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b.WriteString(escape(s[i:i+1], "&=+$,;/"))
+			continue
+		}
+		c, _ := url.PathUnescape(s[i : i+3]) // cannot fail: unescape succeeded
+		b.WriteString(escape(c, ""))
+		i += 2
+	}
+	return b.String(), nil
 }
 
 // hostPort normalizes host[:port]. Numeric hosts other than dotted quads, such as
@@ -145,9 +230,20 @@ func hostPort(s string) (host, port string, err error) {
 // hostName matches one or more labels, the last of which is not a number.
 var hostName = regexp.MustCompile(`^(?:[a-z0-9_][a-z0-9_-]{0,62}\.)*[a-z_][a-z0-9_-]{0,62}$`)
 
-// parsePairs parses items of the form name[=value] and unescapes both. It applies
-// fold to the names.
-func parsePairs(s, separator string, fold func(string) string) ([]wire.NameValue, error) {
+// uriParams parses the parameters of a URI. Their names are case-insensitive.
+func uriParams(s string) ([]wire.NameValue, error) {
+	params, err := parsePairs(s, ";")
+	for i := range params {
+		params[i].Name = strings.ToLower(params[i].Name)
+		if slices.ContainsFunc(params[:i], func(p wire.NameValue) bool { return p.Name == params[i].Name }) {
+			return nil, errRepeated
+		}
+	}
+	return params, err
+}
+
+// parsePairs parses items of the form name[=value] and unescapes both.
+func parsePairs(s, separator string) ([]wire.NameValue, error) {
 	var list []wire.NameValue
 	for item := range strings.SplitSeq(s, separator) {
 		name, value, _ := strings.Cut(item, "=")
@@ -158,7 +254,7 @@ func parsePairs(s, separator string, fold func(string) string) ([]wire.NameValue
 		if value, err = unescape(value); err != nil {
 			return nil, err
 		}
-		list = append(list, wire.NameValue{Name: fold(name), Value: value})
+		list = append(list, wire.NameValue{Name: name, Value: value})
 	}
 	return list, nil
 }
@@ -167,7 +263,7 @@ func parsePairs(s, separator string, fold func(string) string) ([]wire.NameValue
 // which a provider could bypass checks.
 func unescape(s string) (string, error) {
 	decoded, err := url.PathUnescape(s)
-	if err != nil || strings.ContainsFunc(decoded, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '%' }) {
+	if err != nil || strings.ContainsFunc(decoded, func(r rune) bool { return r < ' ' || r >= 0x7f || r == '%' }) {
 		return "", errEscape
 	}
 	return decoded, nil
@@ -181,10 +277,8 @@ var token = regexp.MustCompile("^[A-Za-z0-9.!%*_+`'~-]+$")
 func (t Target) String() string {
 	var b strings.Builder
 	b.WriteString(t.Scheme + ":")
-	if t.Scheme == "tel" {
-		b.WriteString(t.User)
-	} else if t.User != "" {
-		b.WriteString(escape(t.User, "&=+$,") + "@")
+	if b.WriteString(t.User); t.Scheme != "tel" && t.User != "" {
+		b.WriteByte('@')
 	}
 	b.WriteString(t.Host)
 	if t.Port != "" {
@@ -222,77 +316,4 @@ func escape(s, extra string) string {
 func (t Target) equal(o Target) bool {
 	return t.Scheme == o.Scheme && t.User == o.User && t.Host == o.Host && t.Port == o.Port &&
 		slices.Equal(t.Params, o.Params) && slices.Equal(t.Headers, o.Headers)
-}
-
-// Pattern matches targets, such as "*", "tel:+49*" or "sip:*@pbx.example". A
-// number without a scheme is a tel: pattern. Scheme, user and host must match. The
-// port must match if the pattern has one.
-type Pattern struct {
-	any     bool
-	scheme  string
-	user    *regexp.Regexp
-	hasUser bool
-	host    *regexp.Regexp
-	port    string
-}
-
-var errPattern = errors.New(`use "*", a phone number, or a tel:, sip: or sips: URI without parameters; * matches any characters`)
-
-// ParsePattern parses a pattern.
-func ParsePattern(s string) (Pattern, error) {
-	if s == "*" {
-		return Pattern{any: true}, nil
-	}
-	scheme, rest, _ := strings.Cut(s, ":")
-	p := Pattern{scheme: strings.ToLower(scheme), hasUser: true, host: glob("")}
-	switch p.scheme {
-	case "sip", "sips":
-		return p.parseSIP(rest)
-	case "tel":
-	default:
-		p.scheme, rest = "tel", s
-	}
-	// Validate with a digit instead of each wildcard.
-	if _, ok := phoneNumber(strings.ReplaceAll(rest, "*", "0"), "#"); !ok {
-		return Pattern{}, errPattern
-	}
-	p.user = glob(strings.NewReplacer("-", "", ".", "", "(", "", ")", "").Replace(rest))
-	return p, nil
-}
-
-func (p Pattern) parseSIP(rest string) (Pattern, error) {
-	if strings.ContainsAny(rest, ";?%") {
-		return Pattern{}, errPattern
-	}
-	user, host, found := strings.Cut(rest, "@")
-	if p.hasUser = found; !found {
-		user, host = "", rest
-	} else if _, err := unescape(user); err != nil || user == "" || strings.Contains(user, ":") {
-		return Pattern{}, errPattern
-	}
-	var err error
-	if strings.HasPrefix(host, "[") {
-		host, p.port, err = hostPort(host)
-	} else {
-		// Validate with a letter instead of each wildcard.
-		_, p.port, err = hostPort(strings.ReplaceAll(host, "*", "a"))
-		host = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(host, ":"+p.port), "."))
-	}
-	if err != nil {
-		return Pattern{}, errPattern
-	}
-	p.user, p.host = glob(user), glob(host)
-	return p, nil
-}
-
-// Matches reports whether the pattern matches the target.
-func (p Pattern) Matches(t Target) bool {
-	return p.any || p.scheme == t.Scheme && p.hasUser == (t.User != "") &&
-		p.user.MatchString(t.User) && p.host.MatchString(t.Host) && (p.port == "" || p.port == t.Port)
-}
-
-// glob compiles a pattern in which * matches any characters except @, ; and ?. A
-// provider can put these into a user part, escaped, to imitate another address.
-func glob(pattern string) *regexp.Regexp {
-	return regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, "[^@;?]*") + "$")
 }

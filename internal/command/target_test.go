@@ -1,34 +1,66 @@
 package command
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"regexp"
 	"strings"
 	"testing"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/fault"
 )
 
 func TestTargetsAreNormalized(t *testing.T) {
 	for in, want := range map[string]Target{
-		"+4930123":                      {Scheme: "tel", User: "+4930123"},
-		"+49 (30) 12-34.5":              {Scheme: "tel", User: "+493012345"},
-		"0049301":                       {Scheme: "tel", User: "0049301"},
-		"*31#0301":                      {Scheme: "tel", User: "*31#0301"},
-		"TEL:+49-30-1":                  {Scheme: "tel", User: "+49301"},
-		"tel:+49301;ext=5":              {Scheme: "tel", User: "+49301", Params: []wire.NameValue{{Name: "ext", Value: "5"}}},
-		"sip:Bob@PBX.Example":           {Scheme: "sip", User: "Bob", Host: "pbx.example"},
-		"SIPS:bob@pbx.example.:5061":    {Scheme: "sips", User: "bob", Host: "pbx.example", Port: "5061"},
-		"sip:%62ob@pbx.example":         {Scheme: "sip", User: "bob", Host: "pbx.example"},
-		"sip:a%40b@pbx.example":         {Scheme: "sip", User: "a@b", Host: "pbx.example"},
-		"sip:bob@10.0.0.1":              {Scheme: "sip", User: "bob", Host: "10.0.0.1"},
-		"sip:bob@[2001:DB8:0::1]:5060":  {Scheme: "sip", User: "bob", Host: "[2001:db8::1]", Port: "5060"},
-		"sip:pbx.example":               {Scheme: "sip", Host: "pbx.example"},
-		"sip:b@h;Transport=TLS?X-A=%31": {Scheme: "sip", User: "b", Host: "h", Params: []wire.NameValue{{Name: "transport", Value: "TLS"}}, Headers: []wire.NameValue{{Name: "X-A", Value: "1"}}},
+		"+4930123":                                 {Scheme: "tel", User: "+4930123"},
+		"+49 (30) 12-34.5":                         {Scheme: "tel", User: "+493012345"},
+		"0049301":                                  {Scheme: "tel", User: "0049301"},
+		"*31#0301":                                 {Scheme: "tel", User: "*31#0301"},
+		"TEL:+49-30-1":                             {Scheme: "tel", User: "+49301"},
+		"tel:+49301;ext=5":                         {Scheme: "tel", User: "+49301", Params: []wire.NameValue{{Name: "ext", Value: "5"}}},
+		"sip:Bob@PBX.Example":                      {Scheme: "sip", User: "Bob", Host: "pbx.example"},
+		"SIPS:bob@pbx.example.:5061":               {Scheme: "sips", User: "bob", Host: "pbx.example", Port: "5061"},
+		"sip:%62ob@pbx.example":                    {Scheme: "sip", User: "bob", Host: "pbx.example"},
+		"sip:a%40b@pbx.example":                    {Scheme: "sip", User: "a%40b", Host: "pbx.example"},
+		"sip:a%20b%2fc@pbx.example":                {Scheme: "sip", User: "a%20b%2Fc", Host: "pbx.example"},
+		"sip:a?b#c@pbx.example":                    {Scheme: "sip", User: "a%3Fb%23c", Host: "pbx.example"},
+		"tel:7042;Phone-Context=PBX.Example.":      {Scheme: "tel", User: "7042", Params: []wire.NameValue{{Name: "phone-context", Value: "pbx.example"}}},
+		"tel:863-1a#;ext=1-2;phone-context=+1-914": {Scheme: "tel", User: "8631A#", Params: []wire.NameValue{{Name: "ext", Value: "12"}, {Name: "phone-context", Value: "+1914"}}},
+		"sip:bob@10.0.0.1":                         {Scheme: "sip", User: "bob", Host: "10.0.0.1"},
+		"sip:bob@[2001:DB8:0::1]:5060":             {Scheme: "sip", User: "bob", Host: "[2001:db8::1]", Port: "5060"},
+		"sip:pbx.example":                          {Scheme: "sip", Host: "pbx.example"},
+		"sip:b@h;Transport=TLS?X-A=%31":            {Scheme: "sip", User: "b", Host: "h", Params: []wire.NameValue{{Name: "transport", Value: "TLS"}}, Headers: []wire.NameValue{{Name: "X-A", Value: "1"}}},
 	} {
 		if got, err := ParseTarget(in); err != nil || !got.equal(want) {
 			t.Errorf("%s: %+v, %v; want %+v", in, got, err, want)
 		}
 		if again, err := ParseTarget(want.String()); err != nil || !again.equal(want) {
 			t.Errorf("%s, written as %s, is parsed as %+v, %v; want %+v", in, want, again, err, want)
+		}
+	}
+}
+
+// The examples are those of RFC 3261 and RFC 3966.
+func TestTargetsOfStandardsAreUnchanged(t *testing.T) {
+	for _, s := range []string{
+		"sip:alice@atlanta.com", "sips:1212@gateway.com", "sip:alice@192.0.2.4", "sip:alice;day=tuesday@atlanta.com", "sip:alice;x=a%3Bb;;@atlanta.com",
+		"sip:atlanta.com;method=REGISTER?to=alice%40atlanta.com", "sips:alice@atlanta.com?subject=project%20x&priority=urgent",
+		"sip:carol@chicago.com;newparam=5;security=on", "sip:alice%20smith@atlanta.com", "sip:+1-212-555-1212@gateway.com;user=phone", "sip:1_a.b~(c!d)&e'f+g$/h,i=j*@example.com",
+		"tel:+12015550123", "tel:7042;phone-context=example.com", "tel:8631234;phone-context=+1914555", "tel:+4930123;ext=7;isub=a/b",
+	} {
+		if got, err := ParseTarget(s); err != nil || got.String() != s {
+			t.Errorf("%s: %s, %v; want it unchanged", s, got, err)
+		}
+	}
+}
+
+func TestPasswordInTargetIsRejectedWithoutQuotingIt(t *testing.T) {
+	for _, s := range []string{"sip:alice:hunter2@atlanta.com", "sips:a:@h", "sip::hunter2@h", "sip:a:hunter2@b@h"} {
+		var issues fault.Issues
+		ParseActions(fmt.Appendf(nil, `{"type":"transfer","target":%q}`, s), "", &issues)
+		if got := fmt.Sprint(issues.List()); !strings.Contains(got, "/target") || !strings.Contains(got, "passwords are not accepted") || strings.Contains(got, "hunter2") {
+			t.Errorf("%s: issues %s, want one at /target about passwords, without the password", s, got)
 		}
 	}
 }
@@ -46,6 +78,8 @@ func TestAmbiguousTargetsAreInvalid(t *testing.T) {
 		"sip:a@h:", "sip:a@h:0", "sip:a@h:65536", "sip:a@h:5o60", "sip:a@h:+5060", "sip:a@h:05060",
 		"sip:a@h;", "sip:a@h;=1", "sip:a@h?", "sip:a@h?=1", "sip:a@h?a b=1", "sip:a b@h", "sip: a@h", " sip:a@h", "sip:a@h ",
 		"<sip:a@h>", "sip:<a>@h", `"Bob" <sip:a@h>`, "sip:a@h,sip:b@i", "sip:a\\@h", "tel:+49?x=1", "tel:+4*9", "tel:+49@h", "tel:1;", "tel:%2B49", "49x",
+		"tel:+4930;phone-context=pbx.example", "tel:1;phone-context", "tel:1;phone-context=0", "tel:1;phone-context=1.2.3.4", "tel:1;phone-context=a;PHONE-context=b", "1;phone-context=a", "tel:1a", "tel:1 2", "tel:1;ext=a", "sip:a@h;x=1;X=2",
+		"+" + strings.Repeat("4", MaxTarget),
 		"sip:" + strings.Repeat("a", 64) + "@" + strings.Repeat("h", 64), "sip:a@" + strings.Repeat("h.", 130) + "h",
 	} {
 		if got, err := ParseTarget(in); err == nil {
@@ -56,18 +90,24 @@ func TestAmbiguousTargetsAreInvalid(t *testing.T) {
 
 func TestPatternMatches(t *testing.T) {
 	for pattern, targets := range map[string]struct{ matching, others []string }{
-		"*":                      {[]string{"+1900", "tel:1", "sip:a@evil.example", "sips:evil.example"}, nil},
-		"tel:+49*":               {[]string{"+4930", "tel:+49", "TEL:+49-1", "+49 1"}, []string{"+1900", "0049", "+4", "49", "sip:+4930@pbx.example", "sip:tel:+49@x"}},
-		"+49*":                   {[]string{"tel:+4930"}, []string{"+50"}},
-		"110":                    {[]string{"110", "tel:1-1-0"}, []string{"1100", "0110"}},
-		"tel:+49*00":             {[]string{"+4900", "+49100"}, []string{"+49001"}},
-		"sip:*@pbx.example":      {[]string{"sip:a@pbx.example", "SIP:a@PBX.EXAMPLE.", "sip:a@pbx.example:5070"}, []string{"sips:a@pbx.example", "sip:a@evil.pbx.example", "sip:a@pbx.example.evil", "sip:pbx.example", "sip:a%40evil.example@pbx.example", "sip:a%3Bmaddr=x@pbx.example", "sip:a%3Fx@pbx.example", "sip:a;x=y@pbx.example", "sip:a?x@pbx.example", "tel:+49", "sip:a@pbxxexample"}},
-		"sip:100*@pbx.example":   {[]string{"sip:1001@pbx.example", "sip:100@pbx.example"}, []string{"sip:200@pbx.example", "sip:100%40evil.example@pbx.example"}},
-		"sip:*@*.pbx.example":    {[]string{"sip:a@x.pbx.example", "sip:a@x.y.pbx.example"}, []string{"sip:a@pbx.example", "sip:a@pbx.example.evil"}},
-		"sip:bob@10.0.0.1:5070":  {[]string{"sip:bob@10.0.0.1:5070"}, []string{"sip:bob@10.0.0.1", "sip:bob@10.0.0.1:5060", "sip:Bob@10.0.0.1:5070"}},
-		"sip:*@[2001:DB8::1]":    {[]string{"sip:a@[2001:db8:0:0::1]"}, []string{"sip:a@[2001:db8::2]"}},
-		"sip:*":                  {[]string{"sip:pattern.example"}, []string{"sip:a@pattern.example"}},
-		"sips:desk@pbx.example.": {[]string{"sips:desk@pbx.example"}, []string{"sip:desk@pbx.example"}},
+		"*":                               {[]string{"+1900", "tel:1", "sip:a@evil.example", "sips:evil.example"}, nil},
+		"tel:+49*":                        {[]string{"+4930", "tel:+49", "TEL:+49-1", "+49 1"}, []string{"+1900", "0049", "+4", "49", "sip:+4930@pbx.example", "sip:tel:+49@x"}},
+		"+49*":                            {[]string{"tel:+4930"}, []string{"+50"}},
+		"110":                             {[]string{"110", "tel:1-1-0"}, []string{"1100", "0110"}},
+		"tel:+49*00":                      {[]string{"+4900", "+49100"}, []string{"+49001"}},
+		"sip:*@pbx.example":               {[]string{"sip:a@pbx.example", "SIP:a@PBX.EXAMPLE.", "sip:a@pbx.example:5070"}, []string{"sips:a@pbx.example", "sip:a@evil.pbx.example", "sip:a@pbx.example.evil", "sip:pbx.example", "sip:a%40evil.example@pbx.example", "sip:a%3Bmaddr=x@pbx.example", "sip:a%3Fx@pbx.example", "sip:a;x=y@pbx.example", "sip:a?x@pbx.example", "tel:+49", "sip:a@pbxxexample"}},
+		"sip:100*@pbx.example":            {[]string{"sip:1001@pbx.example", "sip:100@pbx.example"}, []string{"sip:200@pbx.example", "sip:100%40evil.example@pbx.example"}},
+		"sip:*@*.pbx.example":             {[]string{"sip:a@x.pbx.example", "sip:a@x.y.pbx.example"}, []string{"sip:a@pbx.example", "sip:a@pbx.example.evil"}},
+		"sip:bob@10.0.0.1:5070":           {[]string{"sip:bob@10.0.0.1:5070"}, []string{"sip:bob@10.0.0.1", "sip:bob@10.0.0.1:5060", "sip:Bob@10.0.0.1:5070"}},
+		"sip:*@[2001:DB8::1]":             {[]string{"sip:a@[2001:db8:0:0::1]"}, []string{"sip:a@[2001:db8::2]"}},
+		"sip:*;day=*@pbx.example":         {[]string{"sip:a;day=tuesday@pbx.example", "sip:;day=@pbx.example"}, []string{"sip:a@pbx.example", "sip:a;day=b;c=d@pbx.example", "sip:a;rn=1;day=b@pbx.example", "sip:a%3Bday=b@pbx.example", "sip:a;day=b%3Bc@pbx.example", "sip:a;day=b%40c@pbx.example"}},
+		"sip:a#*/b@pbx.example":           {[]string{"sip:a#/b@pbx.example", "sip:a%23%20%2Fx/b@pbx.example"}, []string{"sip:a#/bc@pbx.example"}},
+		"tel:7*":                          {[]string{"tel:7042", "tel:7042;ext=1"}, []string{"tel:7042;phone-context=+1900", "tel:7042;phone-context=evil.example", "tel:7042;ext=1;phone-context=+1900"}},
+		"tel:7*;phone-context=*":          {[]string{"tel:7042;phone-context=+49"}, []string{"tel:7042"}},
+		"tel:7*;phone-context=+49*30":     {[]string{"tel:7042;phone-context=+49-30", "tel:7;phone-context=+49130;ext=1"}, []string{"tel:7042", "tel:7042;phone-context=+4930x", "tel:7042;phone-context=+1", "tel:8;phone-context=+4930"}},
+		"7*;Phone-Context=*.PBX.example.": {[]string{"tel:70;phone-context=a.pbx.example"}, []string{"tel:70;phone-context=pbx.example", "tel:70;phone-context=a.pbx.example.evil"}},
+		"sip:*":                           {[]string{"sip:pattern.example"}, []string{"sip:a@pattern.example"}},
+		"sips:desk@pbx.example.":          {[]string{"sips:desk@pbx.example"}, []string{"sip:desk@pbx.example"}},
 	} {
 		p, err := ParsePattern(pattern)
 		if err != nil {
@@ -88,10 +128,38 @@ func TestPatternMatches(t *testing.T) {
 func TestInvalidPatternsAreRejected(t *testing.T) {
 	for _, s := range []string{
 		"", " ", "tel:", "sip:", "http:*", "*@pbx.example", "sip:*@", "sip:@x", "sip:a@b@c", "sip:*@x;y=z", "sip:*@x?y", "sip:%61@x", "sip:a:b@x", "sip:*@x:*", "sip:*@x:0", "sip:*@[::*]", "sip: *@x", "*:*", "tel:+49x", "bob", "sip:*@x y", "sip:*@-x", "tel:+49*\n",
+		"tel:1*;ext=2", "tel:1*;phone-context=", "tel:1*;phone-context", "tel:+1*;phone-context=a", "tel:1;phone-context=a;x=y", "tel:1;phone-context=a;phone-context=b", "tel:1;phone-context=+a", "sip:a;b=c", "sip:a b@x", "sip:a?b@x", "sip:" + strings.Repeat("*", MaxPattern),
 	} {
 		if _, err := ParsePattern(s); err == nil {
 			t.Errorf("accepted invalid pattern %q", s)
 		}
+	}
+}
+
+// Regular expressions took too long for patterns with many wildcards.
+func TestGlobMatchesLikeRegularExpressions(t *testing.T) {
+	const alphabet = "ab*;@?"
+	random := rand.New(rand.NewPCG(1, 2))
+	word := func(n int) string {
+		b := make([]byte, random.IntN(n))
+		for i := range b {
+			b[i] = alphabet[random.IntN(random.IntN(len(alphabet))+1)] // mostly the first ones
+		}
+		return string(b)
+	}
+	matches := 0
+	for range 20_000 {
+		pattern, text := word(8), word(10)
+		want := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, "[^@;?]*") + "$").MatchString(text)
+		if want {
+			matches++
+		}
+		if got := glob(pattern, text); got != want {
+			t.Fatalf("%q matches %q: %v, want %v", pattern, text, got, want)
+		}
+	}
+	if matches < 500 {
+		t.Errorf("%d patterns matched, want more for a useful comparison", matches)
 	}
 }
 
@@ -102,19 +170,19 @@ func FuzzTarget(f *testing.F) {
 	pattern, _ := ParsePattern("sip:*@pbx.example")
 	f.Fuzz(func(t *testing.T, s string) {
 		if p, err := ParsePattern(s); err == nil {
-			p.Matches(Target{Scheme: "sip", User: s, Host: s})
+			p.Matches(Target{Scheme: "sip", User: s, Host: s, plainUser: s})
 		}
 		target, err := ParseTarget(s)
 		if err != nil {
 			return
 		}
-		if again, err := ParseTarget(target.String()); err != nil || !again.equal(target) {
+		if again, err := ParseTarget(target.String()); len(target.String()) <= MaxTarget && (err != nil || !again.equal(target)) {
 			t.Errorf("%q, parsed as %+v, is written as %q: %v", s, target, target, err)
 		}
 		if strings.ContainsAny(s, "\r\n\x00") {
 			t.Errorf("accepted %q with a control character", s)
 		}
-		if pattern.Matches(target) && (target.Host != "pbx.example" || strings.ContainsAny(target.User, "@;?")) {
+		if pattern.Matches(target) && (target.Host != "pbx.example" || strings.ContainsAny(target.plainUser, "@;?")) {
 			t.Errorf("%q, parsed as %+v, matches sip:*@pbx.example", s, target)
 		}
 	})

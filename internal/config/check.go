@@ -29,6 +29,9 @@ func (l *loader) checkNames() {
 	var known []string
 	for _, s := range settings() {
 		known = append(known, s.name)
+		if s.secret {
+			known = append(known, s.fileName())
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.env)) {
 		l.warnIf(deprecated[name] != "", name, "%s", deprecated[name])
@@ -85,6 +88,8 @@ func (l *loader) checkCombinations() {
 	for _, prefix := range c.TrustedProxies {
 		l.warnIf(prefix.Bits() == 0, "TRUSTED_PROXIES", "contains %s: every client can spoof its address", prefix)
 	}
+	pii := strings.TrimSpace(l.env["ENABLE_PII_LOGGING"])
+	l.warnIf(pii != "" && pii != "true" && pii != "false", "ENABLE_PII_LOGGING", "is %q, which does not enable it: use true or false", pii)
 	for _, signal := range []string{"", "TRACES_", "METRICS_", "LOGS_"} {
 		// The OpenTelemetry libraries read these headers and log malformed ones, credentials included.
 		name := "OTEL_EXPORTER_OTLP_" + signal + "HEADERS"
@@ -153,15 +158,15 @@ func (c Config) EdgeTLS() (*tls.Config, error) {
 	}
 	tlsConfig := ServerTLS()
 	tlsConfig.Certificates = []tls.Certificate{pair}
-	tlsConfig.NextProtos = []string{"h2", "http/1.1"}
 	return tlsConfig, nil
 }
 
-// ServerTLS returns the configuration of all TLS listeners: TLS 1.3, and TLS 1.2
-// with AEAD cipher suites only. Go's default for 1.2 includes CBC suites.
+// ServerTLS returns the configuration of all TLS listeners: HTTP/1.1 over TLS 1.3, or
+// TLS 1.2 with AEAD cipher suites only. Go's default for 1.2 includes CBC suites.
 func ServerTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"http/1.1"},
 		CipherSuites: []uint16{
 			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,

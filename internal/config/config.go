@@ -21,8 +21,8 @@ import (
 //
 // Tags: env is the variable; default, min, max and oneof constrain its value (min
 // of a secret counts bytes); dev is the default of `telapi dev` if it differs;
-// kind is the format of a text, which serve overrides for `telapi serve`; required
-// names the command that requires a value.
+// kind is the format of a text, which serve overrides for `telapi serve`, or true for a
+// bool that no other value turns on; required names the command that requires a value.
 type Config struct {
 	_                struct{} `section:"Features"`
 	FeatureAPIAccess bool     `env:"FEATURE_API_ACCESS" default:"true" doc:"If false, only health, metrics and webhook routes are registered."`
@@ -32,19 +32,22 @@ type Config struct {
 	_               struct{}       `section:"Server"`
 	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0 selects a free port."`
 	Host            string         `env:"TELAPI_HOST" dev:"127.0.0.1" doc:"Address on which the API server listens, such as 127.0.0.1 or ::1. Empty: all addresses. Default in telapi dev: 127.0.0.1; 0.0.0.0 makes it reachable from other machines."`
-	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Base URL at which clients reach the service, used in the URLs it returns. Empty: derived from the request."`
+	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Base URL at which clients reach the service, used in the URLs it returns. Empty: the host that a trusted proxy forwards, or a loopback name or address to which the client connected."`
 	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Comma-separated addresses or CIDR ranges of proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host headers are trusted. Empty: none."`
+	TeamShare       int            `env:"TEAM_SHARE_PERCENT" default:"25" dev:"100" min:"5" max:"100" doc:"Percentage of this instance's WebSockets, memory for bodies and other budgets that one team may use. More gets 429. Set it to 100 if the instance serves one team. Default in telapi dev: 100."`
 	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"Maximum duration of a graceful shutdown. Requests still running then are aborted. Set the process manager's kill timeout at least 10s longer: final writes to a hanging store or collector are cancelled after 8s."`
 	DrainDelay      time.Duration  `env:"DRAIN_DELAY" default:"5s" dev:"0s" min:"0s" max:"5m" doc:"How long a draining instance keeps accepting requests while /health returns 503, so that load balancers stop sending traffic before the port closes. At most half of SHUTDOWN_TIMEOUT. Default in telapi dev: 0s."`
 	APITLSEnabled   bool           `env:"API_TLS_ENABLED" default:"false" doc:"Serve TLS on TELAPI_PORT with the certificate in EDGE_TLS_*: TLS 1.3, or TLS 1.2 with AEAD cipher suites."`
 	EdgeTLSChain    redact.Secret  `env:"EDGE_TLS_FULLCHAIN_B64" kind:"base64pem" doc:"Certificate chain of the TLS listener, leaf certificate first."`
 	EdgeTLSKey      redact.Secret  `env:"EDGE_TLS_PRIVKEY_B64" kind:"base64pem" doc:"Private key of the TLS listener."`
 
-	_            struct{}      `section:"Authentication"`
-	JWTSecret    redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"HS256 key of console JWTs and call tokens. Must equal the signing secret of the web console; otherwise every console JWT is rejected with 401. If unset, telapi dev generates one and keeps it in DATA_DIR."`
-	JWTPrevious  redact.Secret `env:"JWT_SECRET_PREVIOUS" min:"32" doc:"A second secret that verifies JWTs but signs none. Use it to rotate JWT_SECRET without downtime."`
-	JWTMaxAge    time.Duration `env:"JWT_MAX_AGE" default:"24h" min:"1m" max:"8760h" doc:"Maximum lifetime of a console JWT. A JWT whose exp is further in the future, or further after its iat, is rejected with 401. Clocks may differ by 2 seconds."`
-	MetricsToken redact.Secret `env:"METRICS_TOKEN" doc:"If set, /metrics requires it as a bearer token."`
+	_              struct{}      `section:"Authentication"`
+	JWTSecret      redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"HS256 key of console JWTs. Call tokens are signed with a key derived from it. Must equal the signing secret of the web console; otherwise every console JWT is rejected with 401. If unset, telapi dev generates one and keeps it in DATA_DIR."`
+	JWTPrevious    redact.Secret `env:"JWT_SECRET_PREVIOUS" min:"32" doc:"A second secret that verifies JWTs but signs none. Use it to rotate JWT_SECRET without downtime."`
+	JWTMaxAge      time.Duration `env:"JWT_MAX_AGE" default:"24h" min:"1m" max:"8760h" doc:"Maximum lifetime of a console JWT. A JWT whose exp is further in the future, or further after its iat, is rejected with 401. Clocks may differ by 2 seconds."`
+	AuditRetention time.Duration `env:"AUDIT_RETENTION" default:"9600h" min:"0s" max:"87600h" doc:"Entries of the audit log are deleted after this time (9600h are 400 days). 0 keeps them forever."`
+	ConsoleOrigins []string      `env:"CONSOLE_ORIGINS" kind:"origins" doc:"Comma-separated origins of web consoles, such as https://console.example. Their pages may call the API under /api/v1 with a console JWT. Empty: only pages of the same origin."`
+	MetricsToken   redact.Secret `env:"METRICS_TOKEN" doc:"If set, /metrics requires it as a bearer token."`
 
 	_                   struct{}      `section:"Sessions"`
 	ICEServers          redact.Secret `env:"WEBRTC_ICE_SERVERS" kind:"ice" doc:"STUN and TURN servers for WebRTC sessions: URLs, or an RTCConfiguration iceServers list with credentials. TURN servers without a credential get one per session, derived from TURN_SHARED_SECRET."`
@@ -56,7 +59,7 @@ type Config struct {
 	MaxQueuedBytes      int           `env:"SESSION_MAX_QUEUED_BYTES" default:"1048576" min:"65536" max:"67108864" doc:"Maximum number of bytes queued for a slow browser before it is disconnected."`
 	FramesPerSecond     int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Maximum number of frames a browser may send per second, not counting audio. WebSocket pings, pongs and empty fragments count. The limit for frames of any kind, audio and fragments included, is ten times as high."`
 	HandshakesPerMinute int           `env:"SESSION_MAX_HANDSHAKES_PER_MINUTE" default:"30" min:"1" max:"10000" doc:"Maximum number of WebSocket handshakes of one session per minute. More get 429."`
-	MaxConnections      int           `env:"SESSION_MAX_CONNECTIONS" default:"20000" min:"1" max:"1000000" doc:"Maximum number of open WebSockets of this instance. More get 503 with Retry-After."`
+	MaxConnections      int           `env:"SESSION_MAX_CONNECTIONS" default:"20000" min:"1" max:"1000000" doc:"Maximum number of open WebSockets of this instance. More get 503 with Retry-After. One team may have TEAM_SHARE_PERCENT of them."`
 	AudioBytesPerSecond int           `env:"SESSION_MAX_AUDIO_BYTES_PER_SECOND" default:"65536" min:"1024" max:"16777216" doc:"Maximum number of bytes of audio frames a browser may send per second. Frames in excess are dropped and counted."`
 	HistoryMessages     int           `env:"SESSION_HISTORY_MESSAGES" default:"300" min:"1" max:"10000" doc:"Number of messages kept for replay after a reconnect."`
 	HistoryTime         time.Duration `env:"SESSION_HISTORY_TIME" default:"10m" min:"1s" max:"24h" doc:"How long messages are kept for replay."`
@@ -65,16 +68,17 @@ type Config struct {
 	_                struct{} `section:"Commands"`
 	CommandsDisabled []string `env:"COMMANDS_DISABLED" kind:"list:command types, such as transfer,send_dtmf" doc:"Command types that no callback may use, even if the gateway profile allows them."`
 	TransferTargets  []string `env:"TRANSFER_ALLOWED_TARGETS" kind:"list:target patterns, such as tel:+49*,sip:*@pbx.example" doc:"Allowed transfer targets on this platform. A gateway profile can restrict them further. Empty: the gateway profile alone decides."`
-	TransferHeaders  []string `env:"TRANSFER_ALLOWED_HEADERS" kind:"list:names, such as Diversion,maddr" doc:"SIP headers, query parameters and URI parameters that a gateway profile may allow with allowedHeaders, besides X-*, User-to-User, Subject, Reason, transport and user. Empty: no others."`
+	TransferHeaders  []string `env:"TRANSFER_ALLOWED_HEADERS" kind:"list:names, such as Diversion,maddr" doc:"SIP headers, query parameters and URI parameters that a gateway profile may allow with allowedHeaders, besides X-*, User-to-User, Subject, Reason, transport and user, and ext, isub and phone-context of tel URIs. Empty: no others."`
 
-	_               struct{}      `section:"Stores"`
-	DataDir         string        `env:"DATA_DIR" default:"./data" doc:"Directory of the embedded stores."`
-	DatabaseURL     redact.Secret `env:"DATABASE_URL" kind:"url:postgres,postgresql" doc:"PostgreSQL URL. Empty: SQLite in DATA_DIR."`
-	DatabaseSSLMode string        `env:"DATABASE_SSL_MODE" default:"disable" oneof:"disable,require,verify-ca,verify-full" doc:"TLS mode of the PostgreSQL connection. If set, it must not contradict sslmode in DATABASE_URL. If unset, sslmode applies. The root certificate is sslrootcert in the URL."`
-	RedisURL        redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey URL; several comma-separated hosts for a cluster. Empty: the embedded key-value store, which saves its data in DATA_DIR."`
-	RedisTLSEnabled bool          `env:"REDIS_TLS_ENABLED" default:"false" doc:"Use TLS to the key-value store even if the URL scheme is redis://."`
-	RedisTLSCAFile  string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA that signed the key-value store's certificate. Empty: the system's root certificates."`
-	KVMinReplicas   int           `env:"KV_MIN_REPLICAS" default:"0" min:"0" max:"16" doc:"Number of Redis replicas that must have a browser's frame or a callback before it is acknowledged. If they do not confirm it in time, the socket is closed with 4005 and the callback gets 503. 0: not checked; a failover can lose acknowledged data."`
+	_                  struct{}      `section:"Stores"`
+	DataDir            string        `env:"DATA_DIR" default:"./data" doc:"Directory of the embedded stores."`
+	DatabaseURL        redact.Secret `env:"DATABASE_URL" kind:"url:postgres,postgresql" doc:"PostgreSQL URL. Empty: SQLite in DATA_DIR."`
+	DatabaseSSLMode    string        `env:"DATABASE_SSL_MODE" default:"disable" oneof:"disable,require,verify-ca,verify-full" doc:"TLS mode of the PostgreSQL connection. If set, it must not contradict sslmode in DATABASE_URL. If unset, sslmode applies. The root certificate is sslrootcert in the URL."`
+	RedisURL           redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey URL; several comma-separated hosts for a cluster. Empty: the embedded key-value store, which saves its data in DATA_DIR."`
+	RedisTLSEnabled    bool          `env:"REDIS_TLS_ENABLED" default:"false" doc:"Use TLS to the key-value store even if the URL scheme is redis://."`
+	RedisTLSCAFile     string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA that signed the key-value store's certificate. Empty: the system's root certificates."`
+	EmbeddedKVMaxBytes int           `env:"EMBEDDED_KV_MAX_BYTES" default:"268435456" min:"1048576" max:"1099511627776" doc:"Maximum memory for the content of the embedded key-value store. Beyond it, frames get BACKPRESSURE, callbacks and new sessions 503, until runtimes commit entries: those of ended sessions wait for a runtime for 25 hours. With its snapshots, a full store needs up to four times as much."`
+	KVMinReplicas      int           `env:"KV_MIN_REPLICAS" default:"0" min:"0" max:"16" doc:"Number of Redis replicas that must have a browser's frame or a callback before it is acknowledged. If they do not confirm it in time, the socket is closed with 4005 and the callback gets 503. 0: not checked; a failover can lose acknowledged data."`
 
 	_                   struct{}      `section:"Media cache client"`
 	MediaCacheURL       string        `env:"TTS_MEDIA_CACHE_BASE_URL" kind:"url:http,https" serve:"url:https" doc:"HTTPS base URL of the media service. telapi dev also accepts http://."`
@@ -86,7 +90,7 @@ type Config struct {
 	MediaPort           int           `env:"MEDIA_PORT" default:"3002" min:"0" max:"65535" doc:"Port of the media service. 0 selects a free port. telapi dev also selects a free port if this is unset and the default is in use."`
 	MediaHost           string        `env:"MEDIA_HOST" dev:"127.0.0.1" doc:"Address on which the media service listens, such as 127.0.0.1. Empty: all addresses. Default in telapi dev: 127.0.0.1."`
 	MediaRoot           string        `env:"MEDIA_ROOT" doc:"Directory of the audio files. Empty: media in DATA_DIR."`
-	MediaToken          redact.Secret `env:"MEDIA_UPLOAD_TOKEN" doc:"Bearer token required for uploads and deletes. Empty: no authentication; the log warns about it unless the service listens on a loopback address."`
+	MediaToken          redact.Secret `env:"MEDIA_UPLOAD_TOKEN" doc:"Bearer token required for uploads and deletes. Empty: no authentication; the service then starts only if MEDIA_HOST is a loopback address, and accepts only requests whose Host is localhost or a loopback address."`
 	MediaTokenPrevious  redact.Secret `env:"MEDIA_UPLOAD_TOKEN_PREVIOUS" doc:"A second accepted token, for rotating MEDIA_UPLOAD_TOKEN."`
 	MediaTLSCertFile    string        `env:"MEDIA_TLS_CERT_FILE" doc:"PEM file of the media service's certificate chain. If set, the service serves HTTPS only. The file is reloaded when it changes."`
 	MediaTLSKeyFile     string        `env:"MEDIA_TLS_KEY_FILE" doc:"PEM file of the private key of MEDIA_TLS_CERT_FILE."`
@@ -119,8 +123,11 @@ type Config struct {
 	NoColor              string   `env:"NO_COLOR" doc:"If set to any text, the output of commands and the log have no colours. By default, they have colours on a terminal."`
 	ForceColor           string   `env:"FORCE_COLOR" doc:"If set to any text but 0, the output of commands and the log have colours, even if it is not a terminal or NO_COLOR is set."`
 	OTelEnabled          bool     `env:"OTEL_ENABLED" default:"true" doc:"Export traces, metrics and logs over OTLP/HTTP."`
-	OTLPEndpoint         string   `env:"OTEL_EXPORTER_OTLP_ENDPOINT" kind:"url:http,https" doc:"OTLP/HTTP collector. Empty: nothing is exported; the log mentions it once at start."`
-	EnablePIILogging     bool     `env:"ENABLE_PII_LOGGING" default:"false" doc:"If false, texts and numbers in browser actions are redacted before they are stored, except identifiers in their type, action, id and timestamp."`
+	OTLPEndpoint         string   `env:"OTEL_EXPORTER_OTLP_ENDPOINT" kind:"url:http,https" doc:"OTLP/HTTP collector. Signals are sent to /v1/traces, /v1/metrics and /v1/logs below it. Empty: only signals with an endpoint of their own are exported; without any, the log mentions it once at start."`
+	OTLPTraces           string   `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" kind:"url:http,https" doc:"Complete URL for traces, such as http://collector:4318/v1/traces. Empty: below OTEL_EXPORTER_OTLP_ENDPOINT."`
+	OTLPMetrics          string   `env:"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" kind:"url:http,https" doc:"Complete URL for metrics. Empty: below OTEL_EXPORTER_OTLP_ENDPOINT."`
+	OTLPLogs             string   `env:"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT" kind:"url:http,https" doc:"Complete URL for logs. Empty: below OTEL_EXPORTER_OTLP_ENDPOINT."`
+	EnablePIILogging     bool     `env:"ENABLE_PII_LOGGING" default:"false" kind:"true" doc:"Texts and numbers in browser actions are redacted before they are stored, except identifiers in their type, action, id and timestamp, unless this is exactly true. Any value but true and false also causes a warning."`
 	MSISDNUnmaskedDigits int      `env:"MSISDN_UNMASKED_DIGITS" default:"4" min:"0" max:"15" doc:"Number of trailing digits that stay visible when phone numbers are masked in exported logs and spans. Call IDs, channel IDs and targets of 7 to 15 digits count as phone numbers."`
 
 	sources map[string]Source
@@ -148,7 +155,8 @@ const (
 // Source is the origin of a value.
 type Source string
 
-// The sources of values.
+// The sources of values. The source of a secret from a file is the variable that names
+// the file.
 const (
 	Default     Source = "default"
 	Environment Source = "environment"
@@ -156,8 +164,12 @@ const (
 	Generated   Source = "generated"    // by telapi dev
 )
 
-// IsSet reports whether the environment sets the variable of that name.
-func (c Config) IsSet(name string) bool { return c.sources[name] == Environment }
+// IsSet reports whether the environment sets the variable of that name, or names a
+// file with its value.
+func (c Config) IsSet(name string) bool {
+	source := c.sources[name]
+	return source == Environment || source == Source(name+fileSuffix)
+}
 
 // Color reports whether output has colours.
 func (c Config) Color(isTerminal bool) bool {
@@ -221,6 +233,19 @@ func settings() (all []setting) {
 	return all
 }
 
+// fileSuffix makes the name of a secret the name of the variable for a file with its
+// value.
+const fileSuffix = "_FILE"
+
+// fileName returns the variable that names a file with the value, or an empty string if
+// the setting is not a secret.
+func (s setting) fileName() string {
+	if !s.secret {
+		return ""
+	}
+	return s.name + fileSuffix
+}
+
 func (s setting) tag(name string) string { return s.Tag.Get(name) }
 
 // kind splits the kind tag, such as url:https, into the kind of value and its detail.
@@ -248,6 +273,8 @@ func (s setting) valid(mode Mode) string {
 		return "a URL with " + schemes + " and a host, without user, query and fragment"
 	case kind == "list":
 		return "comma-separated " + detail
+	case kind == "origins":
+		return "comma-separated origins, each a scheme and a host, such as https://console.example or http://localhost:8080"
 	case kind == "pem":
 		return "PEM certificates, plain or in base64"
 	case kind == "base64pem":

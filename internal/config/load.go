@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"telapi/internal/origin"
 	"telapi/internal/redact"
 )
 
@@ -86,9 +89,22 @@ func (l *loader) rejectIf(condition bool, name, value, format string, args ...an
 	}
 }
 
-// load sets one field from the environment or its default.
+// load sets one field from the environment, the file that NAME_FILE names, or its
+// default.
 func (l *loader) load(s setting, field reflect.Value) {
 	value, source := l.env[s.name], Environment
+	if path := l.env[s.fileName()]; path != "" {
+		content, err := secretFile(path)
+		if value != "" {
+			err = errors.New("is set, and so is " + s.name + "; remove one of them")
+		}
+		if err != nil {
+			l.cfg.sources[s.name] = Source(s.fileName()) // so that a required value is not reported as missing
+			l.problems = append(l.problems, Problem{s.fileName(), strconv.Quote(path), err.Error()})
+			return
+		}
+		value, source = content, Source(s.fileName())
+	}
 	trimmed, verbatim := strings.TrimSpace(value), s.secret && s.tag("kind") == "" // white space may be part of a secret
 	l.warnIf(verbatim && value != trimmed, s.name, "starts or ends with white space, which is part of the value")
 	if !verbatim {
@@ -113,6 +129,38 @@ func (l *loader) load(s setting, field reflect.Value) {
 	}
 }
 
+// maxSecretFile is the maximum size of a file with a secret.
+const maxSecretFile = 1 << 20
+
+// secretFile returns the content of a file without its last line break. Its errors
+// contain neither the content nor the path.
+func secretFile(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("can't be read: %w", withoutPath(err))
+	}
+	defer func() { _ = file.Close() }()
+	content, err := io.ReadAll(io.LimitReader(file, maxSecretFile+1))
+	switch value := strings.TrimSuffix(string(content), "\n"); {
+	case err != nil:
+		return "", fmt.Errorf("can't be read: %w", withoutPath(err))
+	case len(content) > maxSecretFile:
+		return "", fmt.Errorf("has more than %d bytes", maxSecretFile)
+	case strings.TrimSpace(value) == "":
+		return "", errors.New("is empty; write the value to it, or remove the variable")
+	default:
+		return value, nil
+	}
+}
+
+// withoutPath returns the reason of an error of package os.
+func withoutPath(err error) error {
+	if pathError, ok := errors.AsType[*os.PathError](err); ok {
+		return pathError.Err
+	}
+	return err
+}
+
 // errInvalid is the error for a value that needs no more explanation than the
 // description of valid values.
 var errInvalid = errors.New("invalid value")
@@ -121,7 +169,9 @@ var errInvalid = errors.New("invalid value")
 func (s setting) assign(field reflect.Value, value string, mode Mode) (err error) {
 	switch target := field.Addr().Interface().(type) {
 	case *bool:
-		if *target, err = strconv.ParseBool(strings.ToLower(value)); err != nil {
+		if kind, _ := s.kind(mode); kind == "true" {
+			*target = value == "true"
+		} else if *target, err = strconv.ParseBool(strings.ToLower(value)); err != nil {
 			return errInvalid
 		}
 	case *int:
@@ -139,6 +189,9 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (err error
 	case *[]string:
 		for part := range strings.SplitSeq(value, ",") {
 			part = strings.TrimSpace(part)
+			if kind, _ := s.kind(mode); kind == "origins" {
+				part, _ = origin.Normalize(part)
+			}
 			if part == "" || s.oneof != nil && (!slices.Contains(s.oneof, part) || slices.Contains(*target, part)) {
 				return errInvalid
 			}

@@ -3,11 +3,15 @@ package config
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"telapi/internal/redact"
 )
 
 const validSecret = "0123456789abcdef0123456789abcdef"
@@ -52,6 +56,8 @@ func TestDefaultsMatchInterfaceDocument(t *testing.T) {
 		"DATA_DIR":                     "./data",
 		"PUBLIC_URL":                   "",
 		"TRUSTED_PROXIES":              "",
+		"CONSOLE_ORIGINS":              "",
+		"AUDIT_RETENTION":              "9600h0m0s",
 		"COMMANDS_DISABLED":            "",
 		"TRANSFER_ALLOWED_TARGETS":     "",
 		"TRANSFER_ALLOWED_HEADERS":     "",
@@ -68,9 +74,9 @@ func TestDefaultsMatchInterfaceDocument(t *testing.T) {
 }
 
 func TestLoadParsesValues(t *testing.T) {
-	c, warnings := load(t, Serve, "JWT_SECRET="+validSecret, "TELAPI_PORT= 0 ", "FEATURE_WEBRTC=FALSE", "OTEL_ENABLED=0", "ENABLE_PII_LOGGING=1",
+	c, warnings := load(t, Serve, "JWT_SECRET="+validSecret, "TELAPI_PORT= 0 ", "FEATURE_WEBRTC=FALSE", "OTEL_ENABLED=0", "ENABLE_PII_LOGGING= true ",
 		"SHUTDOWN_TIMEOUT=1m30s", "TRUSTED_PROXIES=10.1.2.3/8, 192.0.2.7 ,::1,::ffff:198.51.100.0/120", "LOG_LEVEL=DEBUG",
-		"PUBLIC_URL=https://api.example/base/", "DATA_DIR=", "LOG_FORMAT=   ", "PATH=/bin", "TELAPI_PORT=4000", "NOVALUE")
+		"CONSOLE_ORIGINS=https://Console.example:443/, http://localhost:8080", "PUBLIC_URL=https://api.example/base/", "DATA_DIR=", "LOG_FORMAT=   ", "PATH=/bin", "TELAPI_PORT=4000", "NOVALUE")
 	if len(warnings) > 0 {
 		t.Errorf("warnings %v, want none", warnings)
 	}
@@ -80,6 +86,9 @@ func TestLoadParsesValues(t *testing.T) {
 	}
 	if got, want := fmt.Sprint(c.TrustedProxies), "[10.0.0.0/8 192.0.2.7/32 ::1/128 198.51.100.0/24]"; got != want {
 		t.Errorf("TrustedProxies = %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(c.ConsoleOrigins), "[https://console.example http://localhost:8080]"; got != want {
+		t.Errorf("ConsoleOrigins = %s, want %s", got, want)
 	}
 	if !c.IsSet("TELAPI_PORT") || c.IsSet("DATA_DIR") || c.IsSet("LOG_FORMAT") || c.IsSet("nothing") {
 		t.Error("IsSet returns a wrong value")
@@ -95,6 +104,7 @@ func TestLoadReportsAllProblems(t *testing.T) {
 		"DATABASE_SSL_MODE=prefer":                                   `DATABASE_SSL_MODE="prefer": use disable, require, verify-ca or verify-full`,
 		"SHUTDOWN_TIMEOUT=30":                                        `SHUTDOWN_TIMEOUT="30": use a duration from 1s to 10m, such as 30s`,
 		"COMMANDS_DISABLED=hangup,,transfer":                         `COMMANDS_DISABLED="hangup,,transfer": use comma-separated command types`,
+		"CONSOLE_ORIGINS=https://a.example,*":                        `CONSOLE_ORIGINS="https://a.example,*": use comma-separated origins, each a scheme and a host`,
 		"SPEECH_PROVIDERS=tone,tone":                                 `SPEECH_PROVIDERS="tone,tone": use a comma-separated list without duplicates of openai, espeak, tone`,
 		"TRUSTED_PROXIES=10.0.0.0/8,proxy.example":                   `TRUSTED_PROXIES="10.0.0.0/8,proxy.example": use comma-separated IP addresses or CIDR ranges`,
 		"PUBLIC_URL=https://u:hunter2@api.example":                   `PUBLIC_URL=https://u:[redacted]@api.example: contains a user or password; use a URL with http:// or https://`,
@@ -107,6 +117,7 @@ func TestLoadReportsAllProblems(t *testing.T) {
 		"API_TLS_ENABLED=true":                                       `EDGE_TLS_FULLCHAIN_B64: not set, but required by API_TLS_ENABLED=true`,
 		"TELAPI_PROT=1":                                              `TELAPI_PROT: unknown setting; did you mean TELAPI_PORT?`,
 		"TELAPI_JWT_SECRET=hunter2":                                  `TELAPI_JWT_SECRET: unknown setting; did you mean JWT_SECRET?`,
+		"TELAPI_METRICS_TOKEN_FILE=x":                                `TELAPI_METRICS_TOKEN_FILE: unknown setting; did you mean METRICS_TOKEN_FILE?`,
 		"TELAPI_SERVICE_HOST=10.0.0.1":                               `with this prefix; Kubernetes sets such variables for a Service called telapi: set enableServiceLinks to false`,
 		"TELAPI_QUITE_SOMETHING_ELSE=1":                              `TELAPI_QUITE_SOMETHING_ELSE: unknown setting`,
 	}
@@ -176,13 +187,20 @@ func TestWarnings(t *testing.T) {
 		"RATE_LIMIT_WINDOW_MS=5":    "telapi limits set",
 		"RATE_LIMIT_MAX=":           "",
 		"METRICS_TOKEN=abc\n":       "METRICS_TOKEN starts or ends with white space",
+		"ENABLE_PII_LOGGING=1":      `ENABLE_PII_LOGGING is "1", which does not enable it: use true or false`,
+		"ENABLE_PII_LOGGING=TRUE":   "does not enable it",
+		"ENABLE_PII_LOGGING=yes":    "does not enable it",
+		"ENABLE_PII_LOGGING=false":  "",
 		"TRUSTED_PROXIES=0.0.0.0/0": "every client can spoof its address",
 		"DATABASE_URL=postgres://h/d?sslmode=require DATABASE_SSL_MODE=require": "",
 		"DATABASE_URL=postgres://h/d?sslmode=require":                           "",
 		"REDIS_URL=rediss://h REDIS_TLS_ENABLED=false":                          "TLS stays enabled",
 		"REDIS_URL=rediss://h":                                                  "",
 	} {
-		_, warnings := load(t, Tool, strings.Split(entries, " ")...)
+		c, warnings := load(t, Tool, strings.Split(entries, " ")...)
+		if c.EnablePIILogging {
+			t.Errorf("%s enables the logging of personal data", entries)
+		}
 		if (len(warnings) == 0) != (want == "") || len(warnings) > 0 && !strings.Contains(warnings[0].String(), want) {
 			t.Errorf("%s: warnings %v, want %q", entries, warnings, want)
 		}
@@ -193,6 +211,65 @@ func TestSecretKeepsWhiteSpace(t *testing.T) {
 	c, _ := load(t, Tool, "METRICS_TOKEN= a=b ")
 	if got, want := c.MetricsToken.Reveal(), " a=b "; got != want {
 		t.Errorf("METRICS_TOKEN is %q, want %q", got, want)
+	}
+}
+
+func TestSecretsFromFiles(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, s := range settings() {
+		if _, _, err := Load([]string{s.name + "_FILE=" + dir}, Tool); strings.Contains(fmt.Sprint(err), "can't be read") != s.secret {
+			t.Errorf("%s_FILE: error %v; secrets, and only they, can come from files", s.name, err)
+		}
+	}
+	token := file("token", " hunter2\n\n")
+	c, warnings := load(t, Serve, "JWT_SECRET_FILE="+file("jwt", validSecret+"\n"), "METRICS_TOKEN_FILE="+token, "DATABASE_URL_FILE="+file("url", "postgres://app:hunter2@db/x\r\n"))
+	if c.JWTSecret != validSecret || c.MetricsToken != " hunter2\n" || c.DatabaseURL != "postgres://app:hunter2@db/x" || !c.IsSet("JWT_SECRET") {
+		t.Errorf("JWT_SECRET %q, METRICS_TOKEN %q, DATABASE_URL %q; want the contents without the last line break", c.JWTSecret.Reveal(), c.MetricsToken.Reveal(), c.DatabaseURL.Reveal())
+	}
+	if len(warnings) != 1 || warnings[0].Name != "METRICS_TOKEN" {
+		t.Errorf("warnings %v, want one about white space", warnings)
+	}
+	if i := slices.IndexFunc(c.Effective(), func(s Setting) bool { return s.Source == "JWT_SECRET_FILE" && s.Value == redact.Placeholder }); i < 0 {
+		t.Error("the effective configuration does not name JWT_SECRET_FILE as a source")
+	}
+	for entries, want := range map[string]string{
+		"METRICS_TOKEN=hunter2 METRICS_TOKEN_FILE=" + token:                       `METRICS_TOKEN_FILE="` + token + `": is set, and so is METRICS_TOKEN; remove one of them`,
+		"JWT_SECRET_FILE=" + dir + "/none":                                        `JWT_SECRET_FILE="` + dir + `/none": can't be read: no such file or directory`,
+		"JWT_SECRET_FILE=" + dir:                                                  `can't be read: is a directory`,
+		"METRICS_TOKEN_FILE=" + file("empty", " \n"):                              "is empty",
+		"METRICS_TOKEN_FILE=" + file("huge", strings.Repeat("hunter2", 1<<20)):    "has more than 1048576 bytes",
+		"JWT_SECRET_FILE=" + token:                                                "JWT_SECRET=[redacted]: has only 9 bytes",
+		"JWT_SECRET_FILE=/dev/null JWT_SECRET=" + validSecret + " METRICS_TOKEN=": "JWT_SECRET; remove one of them",
+	} {
+		_, _, err := Load(append(strings.Split(entries, " "), "JWT_SECRET_PREVIOUS="+validSecret), Serve)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: error %v, want %q without the secret", entries, err, want)
+		}
+		if strings.HasPrefix(entries, "JWT") && len(err.(Problems)) != 1 { //nolint:errorlint // Load documents the type
+			t.Errorf("%s: error %v, want one problem", entries, err)
+		}
+	}
+}
+
+func TestOTLPEndpointsOfSignals(t *testing.T) {
+	const base, own = "OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318/x/", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=https://m.example/in"
+	for entries, want := range map[string]OTLPEndpoints{
+		"":               {},
+		base:             {"http://c:4318/x/v1/traces", "http://c:4318/x/v1/metrics", "http://c:4318/x/v1/logs"},
+		own:              {"", "https://m.example/in", ""},
+		base + " " + own: {"http://c:4318/x/v1/traces", "https://m.example/in", "http://c:4318/x/v1/logs"},
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://t:1 OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=http://l:1": {"http://t:1", "", "http://l:1"},
+	} {
+		if c, _ := load(t, Tool, strings.Split(entries, " ")...); c.OTLP() != want {
+			t.Errorf("%q exports to %+v, want %+v", entries, c.OTLP(), want)
+		}
 	}
 }
 

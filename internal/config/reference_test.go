@@ -41,6 +41,8 @@ telapi doctor    # check it, and the services it refers to
 ` + "```" + `
 
 - An empty variable counts as unset. White space around a value is ignored, except in secrets.
+- A secret can come from a file, such as a Docker or Kubernetes secret or a systemd credential: the file that ` + "`NAME_FILE`" + ` names holds the value of ` + "`NAME`" + `.
+  One line break at its end is removed. Setting both is an error.
 - The service does not start with an invalid value or with an unknown variable that starts with ` + "`TELAPI_`" + `. It reports all problems at once.
 - ` + "`telapi serve`" + ` requires ` + "`JWT_SECRET`" + `, ` + "`telapi dev`" + ` generates missing values, and administration commands
   require only the settings of the stores. Without ` + "`DATABASE_URL`" + ` and ` + "`REDIS_URL`" + `, ` + "`serve`" + ` also starts on SQLite and the embedded store.
@@ -66,7 +68,11 @@ func reference() []byte {
 		if command := s.tag("required"); command != "" {
 			doc += " Required by telapi " + command + "."
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.name, def, cell(s.valid(Dev)), cell(doc))
+		name := "`" + s.name + "`"
+		if s.secret {
+			name += " or `" + s.fileName() + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, def, cell(s.valid(Dev)), cell(doc))
 	}
 	b.WriteString("\n## Deprecated\n\nA deprecated variable causes a warning at start and a failed check in `telapi doctor`.\n\n| Name | Description |\n|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(deprecated)) {

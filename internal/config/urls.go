@@ -215,6 +215,20 @@ func (a address) redis() (o RedisOptions, err error) {
 	return o, nil
 }
 
+// OTLPEndpoints are the URLs to which each signal is exported. Signals without one are
+// not exported.
+type OTLPEndpoints struct{ Traces, Metrics, Logs string }
+
+// OTLP returns where signals are exported: to the endpoint of the signal, or else below
+// OTEL_EXPORTER_OTLP_ENDPOINT.
+func (c Config) OTLP() OTLPEndpoints {
+	own := OTLPEndpoints{c.OTLPTraces, c.OTLPMetrics, c.OTLPLogs}
+	if base := c.OTLPEndpoint; base != "" {
+		return OTLPEndpoints{cmp.Or(own.Traces, base+"/v1/traces"), cmp.Or(own.Metrics, base+"/v1/metrics"), cmp.Or(own.Logs, base+"/v1/logs")}
+	}
+	return own
+}
+
 // ICEServer is a STUN or TURN server.
 type ICEServer struct {
 	URLs       []string      `json:"urls"`

@@ -31,7 +31,7 @@ type demoBot struct {
 func newDemoBot(t *testing.T) *demoBot {
 	t.Helper()
 	dir := t.TempDir()
-	engine, err := redisstore.StartEmbedded(dir, slog.New(slog.DiscardHandler))
+	engine, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{DataDir: dir}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,17 +3,19 @@ package endpoint
 
 import (
 	"context"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/audit"
 	"telapi/internal/command"
 	"telapi/internal/fault"
+	"telapi/internal/origin"
 	"telapi/internal/page"
 	"telapi/internal/strictjson"
+	"telapi/internal/tenant"
 )
 
 // Mode is the kind of session that an endpoint supports.
@@ -45,11 +47,12 @@ type Endpoint struct {
 // Store holds endpoints. Lookups of unknown endpoints fail with fault.NotFound. It
 // writes audit entries in the transaction of the change.
 type Store interface {
+	// CreateEndpoint adds an endpoint. It returns fault.Validation if the team has
+	// MaxPerTeam endpoints already, even if others are created at the same time.
 	CreateEndpoint(ctx context.Context, e Endpoint, entries ...audit.Entry) error
 	Endpoint(ctx context.Context, id string) (Endpoint, error)
-	// Endpoints returns a page of a team's endpoints, oldest first. An empty teamID
-	// lists the endpoints of all teams.
-	Endpoints(ctx context.Context, teamID string, q page.Query) ([]Endpoint, error)
+	// Endpoints returns a page of the teams' endpoints, oldest first.
+	Endpoints(ctx context.Context, teams tenant.Filter, q page.Query) ([]Endpoint, error)
 	// UpdateEndpoint applies change to an endpoint and stores it, unless change
 	// fails. ID, team and CreatedAt cannot be changed. Concurrent updates are
 	// applied one after the other.
@@ -59,10 +62,14 @@ type Store interface {
 	DeleteEndpoint(ctx context.Context, id string, check func(Endpoint) ([]audit.Entry, error)) error
 }
 
+// MaxPerTeam is the maximum number of endpoints of a team.
+const MaxPerTeam = 1000
+
 const (
 	idPrefix   = "ep_"
 	maxName    = 120 // characters
 	maxOrigins = 100
+	maxOrigin  = 300 // characters
 )
 
 var validID = page.UUID(idPrefix)
@@ -109,29 +116,18 @@ func normalizeOrigins(origins []string, issues *fault.Issues) []string {
 	}
 	var normalized []string
 	for i, s := range origins {
-		origin, ok := normalizeOrigin(s)
+		if utf8.RuneCountInString(s) > maxOrigin {
+			issues.Add(fault.Pointer("/origins", i), fault.IssueTooLong, "Must have at most %d characters.", maxOrigin)
+			continue
+		}
+		normal, ok := origin.Normalize(s)
 		if !ok {
 			issues.Add(fault.Pointer("/origins", i), fault.IssueValue, "An origin must be a scheme and a host, such as https://shop.example or http://localhost:8080.")
 			continue
 		}
-		if !slices.Contains(normalized, origin) {
-			normalized = append(normalized, origin)
+		if !slices.Contains(normalized, normal) {
+			normalized = append(normalized, normal)
 		}
 	}
 	return normalized
-}
-
-func normalizeOrigin(s string) (string, bool) {
-	u, err := url.Parse(strings.TrimSpace(s))
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" {
-		return "", false
-	}
-	if strings.Trim(u.Path, "/") != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery || strings.ContainsAny(u.Host, "* ") {
-		return "", false
-	}
-	host := strings.ToLower(u.Host)
-	if port := u.Port(); port == "" || u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80" {
-		host = strings.TrimSuffix(host, ":"+port)
-	}
-	return u.Scheme + "://" + host, true
 }

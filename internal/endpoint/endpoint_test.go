@@ -61,9 +61,10 @@ func TestCheckReportsEveryIssue(t *testing.T) {
 		t.Errorf("issues at %v\nwant %v", got, want)
 	}
 	for path, e := range map[string]Endpoint{
-		"/name":    {TeamID: "t", Name: " ", Modes: Modes},
-		"/modes":   {TeamID: "t", Name: "n"},
-		"/origins": {TeamID: "t", Name: "n", Modes: Modes, Origins: make([]string, 101)},
+		"/name":      {TeamID: "t", Name: " ", Modes: Modes},
+		"/modes":     {TeamID: "t", Name: "n"},
+		"/origins":   {TeamID: "t", Name: "n", Modes: Modes, Origins: make([]string, 101)},
+		"/origins/1": {TeamID: "t", Name: "n", Modes: Modes, Origins: []string{"https://" + strings.Repeat("a", 292), "https://" + strings.Repeat("a", 293)}},
 	} {
 		if got := issuePaths(validate(&e)); !slices.Equal(got, []string{path}) {
 			t.Errorf("issues at %v, want only %s", got, path)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
@@ -12,6 +13,7 @@ import (
 	"telapi/internal/cache"
 	"telapi/internal/fault"
 	"telapi/internal/page"
+	"telapi/internal/tenant"
 )
 
 // View is an endpoint in a team's list.
@@ -66,9 +68,20 @@ type Service struct {
 	Now        func() time.Time
 }
 
+// The memory of the cache for Get. An endpoint needs about endpointOverhead and a
+// multiple of its gateway profile.
+const (
+	cacheBytes       = 64 << 20
+	endpointOverhead = 1 << 10
+	profileFactor    = 4
+)
+
 // NewCache returns a cache for Get. It needs the announcements of all instances.
 func NewCache() *cache.Cache[Endpoint] {
-	return cache.New[Endpoint](TopicPrefix, cache.Size, cache.TTL)
+	return cache.New(TopicPrefix, cacheBytes, cache.TTL, func(e Endpoint) (teamID string, size int64) {
+		profile, _ := json.Marshal(e.Profile) // it was decoded from JSON
+		return e.TeamID, endpointOverhead + profileFactor*int64(len(profile))
+	})
 }
 
 // Create stores a new endpoint with a new ID.
@@ -78,7 +91,7 @@ func (s *Service) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
 	if err := s.prepare(&e); err != nil {
 		return Endpoint{}, err
 	}
-	entry, err := s.entry(ctx, audit.CreateEndpoint, e, e.settings())
+	entry, err := s.entry(ctx, audit.CreateEndpoint, e, nil, e.settings())
 	if err == nil {
 		err = s.Store.CreateEndpoint(ctx, e, entry)
 	}
@@ -100,12 +113,11 @@ func (s *Service) Update(ctx context.Context, id string, change func(*Endpoint) 
 		if err := s.prepare(e); err != nil {
 			return nil, err
 		}
-		changes, err := audit.Changes(before, e.settings())
-		if err != nil || len(changes) == 0 {
+		entry, err := s.entry(ctx, audit.UpdateEndpoint, *e, before, e.settings())
+		if err != nil || entry.Unchanged() {
 			return nil, err
 		}
-		entry, err := s.entry(ctx, audit.UpdateEndpoint, *e, changes)
-		return []audit.Entry{entry}, err
+		return []audit.Entry{entry}, nil
 	})
 	if err != nil {
 		return Endpoint{}, err
@@ -119,7 +131,7 @@ func (s *Service) Delete(ctx context.Context, id string, check func(Endpoint) er
 		if err := check(e); err != nil {
 			return nil, err
 		}
-		entry, err := s.entry(ctx, audit.DeleteEndpoint, e, e.settings())
+		entry, err := s.entry(ctx, audit.DeleteEndpoint, e, e.settings(), nil)
 		return []audit.Entry{entry}, err
 	})
 	if err != nil {
@@ -135,8 +147,8 @@ func (s *Service) prepare(e *Endpoint) error {
 	return issues.Err()
 }
 
-func (s *Service) entry(ctx context.Context, action audit.Action, e Endpoint, details any) (audit.Entry, error) {
-	return audit.New(ctx, s.Now(), action, TopicPrefix+e.ID, e.TeamID, details)
+func (s *Service) entry(ctx context.Context, action audit.Action, e Endpoint, before, after any) (audit.Entry, error) {
+	return audit.New(ctx, s.Now(), action, TopicPrefix+e.ID, e.TeamID, before, after)
 }
 
 // announce announces a change. In this process it takes effect before announce
@@ -186,6 +198,6 @@ func (s *Service) List(ctx context.Context, teamID string, params map[string][]s
 	if err := issues.Err(); err != nil {
 		return page.Page[Endpoint]{}, err
 	}
-	return page.Read(q, func(q page.Query) ([]Endpoint, error) { return s.Store.Endpoints(ctx, teamID, q) },
+	return page.Read(q, func(q page.Query) ([]Endpoint, error) { return s.Store.Endpoints(ctx, tenant.Only(teamID), q) },
 		func(e Endpoint) string { return e.ID })
 }

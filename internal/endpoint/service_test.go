@@ -11,10 +11,12 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
+	"telapi/internal/tenant"
 	"telapi/test/stores"
 )
 
@@ -148,7 +150,7 @@ func TestUpdateChangesOnlyGivenFields(t *testing.T) {
 	if _, err := s.Update(t.Context(), "ep_none", func(*endpoint.Endpoint) error { return nil }); !fault.Is(err, fault.NotFound) {
 		t.Errorf("unknown endpoint: error %v, want %s", err, fault.NotFound)
 	}
-	all, err := s.Store.Endpoints(t.Context(), "", page.All)
+	all, err := s.Store.Endpoints(t.Context(), tenant.All(auth.Principal{Scopes: auth.Scopes}), page.All)
 	if err != nil || len(all) != 2 || !strings.HasPrefix(all[0].ID, "ep_") || all[0].ID >= all[1].ID {
 		t.Errorf("list of all teams: %v (error %v), want two endpoints in order of ID", all, err)
 	}

@@ -127,11 +127,15 @@ const (
 	PayloadTooLarge    Code = "PAYLOAD_TOO_LARGE"
 	UnsupportedMedia   Code = "UNSUPPORTED_MEDIA_TYPE"
 	RangeUnsatisfiable Code = "RANGE_NOT_SATISFIABLE"
+	ExpectationFailed  Code = "EXPECTATION_FAILED"
 	UpgradeRequired    Code = "UPGRADE_REQUIRED"
 	RateLimitExceeded  Code = "RATE_LIMIT_EXCEEDED"
+	HeaderTooLarge     Code = "HEADER_TOO_LARGE"
 	Internal           Code = "INTERNAL_ERROR"
+	NotImplemented     Code = "NOT_IMPLEMENTED"
 	WebRTCDisabled     Code = "WEBRTC_DISABLED"
 	ServiceUnavailable Code = "SERVICE_UNAVAILABLE"
+	HTTPVersion        Code = "HTTP_VERSION_NOT_SUPPORTED"
 	StorageFull        Code = "INSUFFICIENT_STORAGE"
 )
 
@@ -146,10 +150,10 @@ type CodeInfo struct {
 // Catalogue lists all codes of the API server and the media service.
 var Catalogue = []CodeInfo{
 	{Validation, http.StatusBadRequest, "A value is missing, has the wrong type or is out of range.", "Fix every issue listed in details; each has its location and says what is wrong."},
-	{MalformedJSON, http.StatusBadRequest, "The body is not a single JSON value: invalid syntax, duplicate keys, invalid UTF-8, or too many nesting levels, objects or members.", "Send valid JSON."},
-	{Unauthorized, http.StatusUnauthorized, "The credential is missing, unknown, expired, revoked, has an invalid signature or belongs to a disabled team.", "Send a valid X-API-Key, or a console JWT signed with JWT_SECRET."},
+	{MalformedJSON, http.StatusBadRequest, "The body is not a single JSON value: invalid syntax, duplicate keys, invalid UTF-8, or more than 128 nesting levels.", "Send valid JSON."},
+	{Unauthorized, http.StatusUnauthorized, "The credential is missing, unknown, expired, revoked, has an invalid signature or belongs to a disabled or unknown team. For a console JWT with a valid signature, the message names the problem.", "Send a valid X-API-Key, or a console JWT signed with JWT_SECRET."},
 	{CallbackToken, http.StatusUnauthorized, "The callback token is missing, unknown, expired, sent only in the query, or belongs to another channel, kind or work item.", "Send the token of this work item in the token header, without a prefix. Do not retry with the same token."},
-	{Forbidden, http.StatusForbidden, "The credential is valid but lacks the scope of this operation, or would grant a scope that it lacks.", "Use a credential with the scope in details.requiredScope."},
+	{Forbidden, http.StatusForbidden, "The credential is valid but lacks the scope of this operation, or MANAGE_PLATFORM to grant a platform scope.", "Use a credential with the scope in details.requiredScope."},
 	{OriginNotAllowed, http.StatusForbidden, "The origin of the page is not allowed for this endpoint.", "Add the origin to the endpoint, or connect from an allowed page."},
 	{NotFound, http.StatusNotFound, "The route does not exist, or your team has no resource with this ID.", "Check the path and the ID."},
 	{MethodNotAllowed, http.StatusMethodNotAllowed, "The path does not support this method.", "Use a method from the Allow header."},
@@ -162,13 +166,17 @@ var Catalogue = []CodeInfo{
 	{LengthRequired, http.StatusLengthRequired, "An upload to the media service has no Content-Length.", "Send Content-Length."},
 	{PreconditionFailed, http.StatusPreconditionFailed, "The resource or audio is not the version in If-Match, If-None-Match or If-Unmodified-Since. Nothing was changed.", "Fetch the current version, then decide."},
 	{PayloadTooLarge, http.StatusRequestEntityTooLarge, "The body exceeds the limit of this route.", "Send a smaller body."},
-	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The Content-Type is not JSON.", "Send Content-Type: application/json."},
+	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The Content-Type is not JSON in UTF-8, or the body is compressed.", "Send Content-Type: application/json, in UTF-8 and without Content-Encoding."},
 	{RangeUnsatisfiable, http.StatusRequestedRangeNotSatisfiable, "The requested range is outside of the object in the media service.", "Request a range within the length in Content-Range."},
+	{ExpectationFailed, http.StatusExpectationFailed, "The Expect header is not 100-continue.", "Remove the Expect header."},
 	{UpgradeRequired, http.StatusUpgradeRequired, "The token is valid, but the request is not a WebSocket upgrade.", "Open a WebSocket."},
-	{RateLimitExceeded, http.StatusTooManyRequests, "A rate limit for the IP address or the team's daily quota is exceeded; see details.", "Retry after the number of seconds in Retry-After."},
+	{RateLimitExceeded, http.StatusTooManyRequests, "A rate limit for the IP address, the team's daily quota, or the team's share of the instance's connections or memory is exceeded; see details.", "Retry after the number of seconds in Retry-After."},
+	{HeaderTooLarge, http.StatusRequestHeaderFieldsTooLarge, "The header of the request is larger than 32 KiB, or 16 KiB at the media service.", "Send fewer or shorter header fields."},
 	{Internal, http.StatusInternalServerError, "Internal error.", "Report it with the request ID."},
+	{NotImplemented, http.StatusNotImplemented, "The request has a Transfer-Encoding other than chunked.", "Send Content-Length, or Transfer-Encoding: chunked."},
 	{WebRTCDisabled, http.StatusServiceUnavailable, "WebRTC is disabled in this deployment.", "Request mode audio or chat."},
-	{ServiceUnavailable, http.StatusServiceUnavailable, "The service is shutting down, or a store is unavailable.", "Retry after the number of seconds in Retry-After."},
+	{ServiceUnavailable, http.StatusServiceUnavailable, "The service is shutting down or overloaded, or a store is unavailable.", "Retry after the number of seconds in Retry-After."},
+	{HTTPVersion, http.StatusHTTPVersionNotSupported, "The request does not use HTTP/1.0 or HTTP/1.1.", "Use HTTP/1.1."},
 	{StorageFull, http.StatusInsufficientStorage, "The media service has no space left for the object. Nothing was stored.", "Free disk space, or set MEDIA_MAX_BYTES so that the service evicts old objects."},
 }
 

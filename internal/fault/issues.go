@@ -2,6 +2,7 @@ package fault
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,14 +105,24 @@ func CheckRange[N int64 | float64](is *Issues, path string, n, lowest, highest N
 	is.Add(path, code, "Must be a number from %v to %v.", lowest, highest)
 }
 
-// QueryValue returns a query parameter. A repeated parameter is an issue.
+// ParseQuery parses a query string. It records one that is malformed, of which
+// URL.Query would return a part.
+func (is *Issues) ParseQuery(raw string) url.Values {
+	values, err := url.ParseQuery(raw)
+	is.Check(err == nil, "/query", IssueValue, "Invalid query string.")
+	return values
+}
+
+// QueryValue returns a query parameter. It records a repeated parameter, and one
+// without a value: neither may be mistaken for an absent one, which often means all.
 func (is *Issues) QueryValue(params map[string][]string, name string) (value string, given bool) {
-	values := params[name]
-	if len(values) == 1 {
-		return values[0], true
-	}
-	if len(values) > 1 {
+	switch values := params[name]; {
+	case len(values) > 1:
 		is.Add("/query/"+name, IssueTooMany, "Send %s only once.", name)
+	case len(values) == 1 && values[0] == "":
+		is.Add("/query/"+name, IssueValue, "%s has no value. Omit it, or send one.", name)
+	case len(values) == 1:
+		return values[0], true
 	}
 	return "", false
 }

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -13,17 +12,34 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/fault"
 	"telapi/internal/ratelimit"
+	"telapi/internal/session"
 	"telapi/internal/strictjson"
 	teams "telapi/internal/team"
+	"telapi/internal/tenant"
 )
 
 // Admin is what only the administration routes use.
 type Admin struct {
-	Teams  *teams.Registry
-	Keys   *auth.KeyRegistry
-	Limits *ratelimit.Settings
-	Quotas ratelimit.Granted
-	Audit  audit.Store
+	Teams    *teams.Registry
+	Keys     *auth.KeyRegistry
+	Limits   *ratelimit.Settings
+	Quotas   ratelimit.Granted
+	Audit    audit.Store
+	Refusals *audit.Refusals
+}
+
+const adminPath = "/api/v1/admin/"
+
+// recordRefusal records a request for what the caller may not manage, or for what
+// may belong to another team.
+func (s *Server) recordRefusal(x *exchange, r *http.Request, err error) {
+	if !strings.HasPrefix(x.route.Path, adminPath) {
+		return
+	}
+	switch code := fault.From(err).Code; {
+	case code == fault.Forbidden, code == fault.NotFound && !x.principal.ManagesPlatform():
+		s.deps.Admin.Refusals.Record(x.principal.Actor(), x.principal.TeamID, audit.Attempt{Request: r.Method + " " + r.URL.EscapedPath(), Code: code})
+	}
 }
 
 // admin makes the caller the author of a handler's changes.
@@ -34,34 +50,30 @@ func admin(handle handler) handler {
 	}
 }
 
-func (x *exchange) managesPlatform() bool {
-	return slices.Contains(x.principal.Scopes, auth.ManagePlatform)
-}
-
 // checkTeam returns NOT_FOUND unless the caller may manage the team that a resource
 // belongs to: callers cannot learn which IDs other teams have.
 func (x *exchange) checkTeam(teamID, kind string) error {
-	if teamID == x.principal.TeamID || x.managesPlatform() {
+	if teamID == x.principal.TeamID || x.principal.ManagesPlatform() {
 		return nil
 	}
 	return fault.New(fault.NotFound, "The %s was not found.", kind)
 }
 
-// teamFilter returns the query parameter teamId. Without it, a caller that may only
-// manage its own team gets that one.
-func (x *exchange) teamFilter(params url.Values) (string, error) {
-	var issues fault.Issues
+// teamFilter returns the team in the query parameter teamId. Without it, those that
+// manage the platform get all teams, and others their own. It returns the issues of
+// all parameters before NOT_FOUND for a foreign team.
+func (x *exchange) teamFilter(params url.Values, issues *fault.Issues) (tenant.Filter, error) {
 	teamID, given := issues.QueryValue(params, "teamId")
-	if err := issues.Err(); err != nil {
-		return "", err
+	issues.Check(!given || auth.ValidTeamID(teamID), "/query/teamId", fault.IssueValue, "Must be the ID of a team.")
+	switch err := issues.Err(); {
+	case err != nil:
+		return tenant.Filter{}, err
+	case given:
+		return tenant.Only(teamID), x.checkTeam(teamID, "team")
+	case x.principal.ManagesPlatform():
+		return tenant.All(x.principal), nil
 	}
-	if !given && !x.managesPlatform() {
-		return x.principal.TeamID, nil
-	}
-	if teamID == "" {
-		return "", nil
-	}
-	return teamID, x.checkTeam(teamID, "team")
+	return tenant.Only(x.principal.TeamID), nil
 }
 
 func (x *exchange) noContent(err error) error {
@@ -142,15 +154,16 @@ func (s *Server) replaceLimits(x *exchange, r *http.Request, body []byte) error 
 }
 
 func (s *Server) listSessions(x *exchange, r *http.Request) error {
-	params, err := parseQuery(r)
+	params, err := x.query()
 	if err != nil {
 		return err
 	}
-	teamID, err := x.teamFilter(params)
-	if err != nil {
+	var issues fault.Issues
+	query := session.ParseQuery(params, &issues)
+	if query.Teams, err = x.teamFilter(params, &issues); err != nil {
 		return err
 	}
-	sessions, err := s.deps.Sessions.List(r.Context(), teamID, params)
+	sessions, err := s.deps.Sessions.List(r.Context(), query)
 	return x.respond(http.StatusOK, sessions, err)
 }
 
@@ -161,12 +174,13 @@ func (s *Server) revokeSession(x *exchange, r *http.Request) error {
 }
 
 func (s *Server) listAudit(x *exchange, r *http.Request) error {
-	params, err := parseQuery(r)
+	params, err := x.query()
 	if err != nil {
 		return err
 	}
-	query, err := audit.ParseQuery(params)
-	if err != nil {
+	var issues fault.Issues
+	query := audit.ParseQuery(params, &issues)
+	if query.Teams, err = x.teamFilter(params, &issues); err != nil {
 		return err
 	}
 	entries, err := audit.List(r.Context(), s.deps.Admin.Audit, query)

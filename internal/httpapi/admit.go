@@ -18,7 +18,8 @@ const (
 	// handlerTimeout bounds the work on one request, so that a store that hangs
 	// causes 503 responses and not a growing number of waiting requests.
 	handlerTimeout = 10 * time.Second
-	// maxBody is the largest request body of all routes but the webhooks.
+	// maxBody is the largest request body, except of webhooks and of routes that
+	// take a gateway profile.
 	maxBody = 64 << 10
 	// maxHops bounds how many X-Forwarded-For entries are read.
 	maxHops = 32
@@ -36,6 +37,7 @@ func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
 		err = rt.handle(x, r)
 	}
 	if err != nil {
+		s.recordRefusal(x, r, err)
 		x.Fail(err)
 	}
 }
@@ -58,6 +60,7 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 		return s.countAuthFailure(x, r, err)
 	}
 	if rt.Access == team {
+		x.holder = x.principal.TeamID
 		if err := x.principal.Require(rt.Scope); err != nil {
 			return err
 		}
@@ -65,22 +68,29 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 			return err
 		}
 	}
-	// POST handlers read and limit the body themselves.
-	if rt.Method != http.MethodPost && r.ContentLength > maxBody {
+	switch rt.Method {
+	case http.MethodPost, http.MethodPut, http.MethodPatch: // read and limit the body themselves
+		return nil
+	}
+	if r.ContentLength > maxBody {
 		return tooLarge(maxBody)
 	}
 	return nil
 }
 
-// identify authenticates the caller and returns its team. A disabled team's
-// credentials are rejected.
+// identify authenticates the caller and returns its team. Credentials of a disabled or
+// unknown team are rejected.
 func (s *Server) identify(x *exchange, r *http.Request) (caller teams.Team, err error) {
 	if x.principal, err = s.authenticate(r); err != nil {
 		return caller, err
 	}
 	caller, err = s.deps.Teams.Team(r.Context(), x.principal.TeamID)
-	if err == nil && caller.Disabled {
+	switch {
+	case err != nil:
+	case caller.Disabled:
 		err = s.deps.Auth.DisabledTeam()
+	case !caller.Exists():
+		err = s.deps.Auth.UnknownTeam(x.principal)
 	}
 	return caller, err
 }

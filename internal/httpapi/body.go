@@ -6,25 +6,27 @@ import (
 	"mime"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
+	"telapi/internal/budget"
 	"telapi/internal/callback"
 	"telapi/internal/fault"
+	"telapi/internal/strictjson"
 )
 
 const (
 	// firstRead is the memory that a body of unknown or greater length gets before
 	// any of it has arrived.
 	firstRead = 4 << 10
-	// smallBody is the length up to which a body may use all of the budget.
 	smallBody = callback.MaxUncheckedBody
 
-	// bodyBudget is the memory for the bodies of all requests in progress. Large
-	// bodies get a part of it, so that small ones are served even if clients with
-	// valid credentials send many large ones.
-	bodyBudget      = 32 << 20
-	largeBodyBudget = 24 << 20
+	// The memory for the bodies of all requests in progress. Small bodies have their
+	// own, so that they are served even if clients with valid credentials send many
+	// large ones. So have small callbacks, because anyone can send a made-up token.
+	smallBodyBudget    = 8 << 20
+	callbackBodyBudget = 8 << 20
+	callbackBodyShare  = 25 // percent, of an address
+	largeBodyBudget    = 24 << 20
 
 	// A body must arrive within bodyGrace plus the time that it needs at minBodyRate,
 	// and within readTimeout. A client that stops sending is disconnected soon.
@@ -50,7 +52,7 @@ func (s *Server) withBodyOf(limit int64, handle func(x *exchange, r *http.Reques
 		}
 		r, cancel := restartTimeout(x.ctx, r)
 		defer cancel()
-		return handle(x, r, body)
+		return handle(x, r, strictjson.TrimBOM(body))
 	}
 }
 
@@ -73,13 +75,10 @@ func checkBodyHeader(r *http.Request, limit int64) error {
 	return nil
 }
 
-// errBodyBudget is the error for a body that finds the budget used up.
-var errBodyBudget = fault.New(fault.ServiceUnavailable, "Too many large requests are in progress. Retry in a few seconds.").WithRetryAfter(2 * time.Second)
-
 // readBody reads a body of at most limit bytes. Its memory grows with the bytes that
-// have arrived and comes from the budget of all requests; it is returned when the
+// have arrived and comes from the budgets of all requests; it is returned when the
 // request ends. If beforeLarge is not nil, it is called before more than smallBody
-// bytes are read, and its error ends the read.
+// bytes are read, and its error ends the read; it sets x.holder.
 func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge func() error) ([]byte, error) {
 	length := limit + 1 // unknown: one byte more, to notice a body that is too large
 	if r.ContentLength >= 0 {
@@ -95,7 +94,7 @@ func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge
 			return nil, tooLarge(limit)
 		case n == length:
 			return body, nil
-		case n > smallBody && beforeLarge != nil:
+		case beforeLarge != nil && max(n, r.ContentLength) > smallBody:
 			if err := beforeLarge(); err != nil {
 				return nil, err
 			}
@@ -106,8 +105,8 @@ func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge
 			if r.ContentLength < 0 && n <= smallBody {
 				size = min(size, smallBody+1) // one byte more shows that the body is not small
 			}
-			if !s.reserve(x, size) {
-				return nil, errBodyBudget
+			if err := s.reserve(x, size); err != nil {
+				return nil, err
 			}
 			body = append(make([]byte, 0, size), body...)
 		}
@@ -120,34 +119,40 @@ func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge
 			return body, nil
 		case int64(len(body)) <= limit:
 			x.cut = true
-			if r.ProtoMajor == 1 {
-				x.Header().Set("Connection", "close")
-			}
+			x.Header().Set("Connection", "close")
 			return nil, fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
 		}
 	}
 }
 
-// reserve raises the memory of a request's body to size.
-func (s *Server) reserve(x *exchange, size int64) bool {
-	allowed := int64(bodyBudget)
-	if size > smallBody+1 {
-		allowed = largeBodyBudget
-	}
-	more := size - x.reserved
-	if s.bodies.Add(more) > allowed {
-		s.bodies.Add(-more)
-		return false
-	}
-	x.reserved = size
-	return true
+// reservation is what a request has of a budget.
+type reservation struct {
+	budget *budget.Budget
+	holder string
+	size   int64
 }
 
-// release returns the memory of a request's body to the budget.
-func (x *exchange) release(bodies *atomic.Int64) {
-	if x.reserved > 0 {
-		bodies.Add(-x.reserved)
+func (r reservation) release() {
+	if r.budget != nil {
+		r.budget.Return(r.holder, r.size)
 	}
+}
+
+// reserve raises the memory of a request's body to size.
+func (s *Server) reserve(x *exchange, size int64) error {
+	x.body.release()
+	x.body = reservation{s.smallBodies, x.holder, size}
+	switch {
+	case size > smallBody+1:
+		x.body.budget = s.largeBodies
+	case x.isCallback:
+		x.body.budget = s.callbackBodies
+	}
+	err := x.body.budget.Take(x.holder, size)
+	if err != nil {
+		x.body = reservation{}
+	}
+	return err
 }
 
 // pacer disconnects clients that send a body too slowly.
@@ -196,5 +201,5 @@ func declaresJSON(h http.Header) bool {
 	}
 	mediaType, params, err := mime.ParseMediaType(contentTypes[0])
 	charset, given := params["charset"]
-	return err == nil && mediaType == "application/json" && (!given || strings.EqualFold(charset, "utf-8"))
+	return err == nil && mediaType == "application/json" && (!given || strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "utf8"))
 }

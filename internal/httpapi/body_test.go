@@ -10,19 +10,33 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"telapi/internal/budget"
 	"telapi/internal/fault"
 )
 
 // postBody sends a body to a server whose route POST /try calls handle. A
 // length of -1 is not declared.
 func postBody(s *Server, body io.Reader, length int64, handle func(*exchange, *http.Request, []byte) error) *httptest.ResponseRecorder {
-	s.mux = s.newMux([]Route{{"POST", "/try", public, "", "", always, s.withBody(handle)}})
+	return postBodyOf(s, "", body, length, handle)
+}
+
+// postBodyOf is postBody with the team whose key was sent.
+func postBodyOf(s *Server, teamID string, body io.Reader, length int64, handle func(*exchange, *http.Request, []byte) error) *httptest.ResponseRecorder {
+	s.mux = s.newMux([]Route{{row: row{"POST", "/try", public, "", "", always, func(x *exchange, r *http.Request) error {
+		x.holder = teamID
+		return s.withBody(handle)(x, r)
+	}}}})
 	r, w := httptest.NewRequest("POST", "/try", body), httptest.NewRecorder()
 	r.ContentLength = length
 	r.Header.Set("Content-Type", "application/json")
 	s.ServeHTTP(w, r)
 	return w
 }
+
+// bodyBytes returns the memory that is reserved for bodies.
+func (s *Server) bodyBytes() int64 { return s.smallBodies.Used() + s.largeBodies.Used() }
 
 func TestBodiesOfAllLengthsAreReadCompletely(t *testing.T) {
 	for _, size := range []int{0, 1, firstRead - 1, firstRead, firstRead + 1, smallBody - 1, smallBody, smallBody + 1, maxBody} {
@@ -33,20 +47,20 @@ func TestBodiesOfAllLengthsAreReadCompletely(t *testing.T) {
 				if string(body) != want {
 					t.Errorf("%d bytes, declared %d: read %d bytes", size, length, len(body))
 				}
-				if used := s.bodies.Load(); used < int64(size) || used != int64(cap(body)) {
+				if used := s.bodyBytes(); used < int64(size) || used != int64(cap(body)) {
 					t.Errorf("%d bytes, declared %d: %d bytes reserved for a buffer of %d", size, length, used, cap(body))
 				}
 				return nil
 			})
-			if w.Code != http.StatusOK || s.bodies.Load() != 0 {
-				t.Errorf("%d bytes, declared %d: status %d, %d bytes still reserved", size, length, w.Code, s.bodies.Load())
+			if w.Code != http.StatusOK || s.bodyBytes() != 0 {
+				t.Errorf("%d bytes, declared %d: status %d, %d bytes still reserved", size, length, w.Code, s.bodyBytes())
 			}
 		}
 	}
 	for _, length := range []int64{maxBody + 1, -1} {
 		s, _ := newTestServer(nil)
-		if w := postBody(s, strings.NewReader(strings.Repeat("a", maxBody+1)), length, nil); w.Code != http.StatusRequestEntityTooLarge || s.bodies.Load() != 0 {
-			t.Errorf("too large, declared %d: status %d, %d bytes still reserved", length, w.Code, s.bodies.Load())
+		if w := postBody(s, strings.NewReader(strings.Repeat("a", maxBody+1)), length, nil); w.Code != http.StatusRequestEntityTooLarge || s.bodyBytes() != 0 {
+			t.Errorf("too large, declared %d: status %d, %d bytes still reserved", length, w.Code, s.bodyBytes())
 		}
 	}
 }
@@ -63,36 +77,53 @@ func TestMemoryOfABodyGrowsWithWhatHasArrived(t *testing.T) {
 				_, _ = io.WriteString(client, strings.Repeat("a", size-sent))
 				sent = size
 				synctest.Wait()
-				if used := s.bodies.Load(); used > max(firstRead, 2*int64(sent)) {
+				if used := s.bodyBytes(); used > max(firstRead, 2*int64(sent)) {
 					t.Errorf("declared %d: %d bytes reserved after %d", length, used, sent)
 				}
 			}
 			_ = client.CloseWithError(io.ErrUnexpectedEOF)
-			if status := <-done; status != http.StatusBadRequest || s.bodies.Load() != 0 {
-				t.Errorf("declared %d: status %d, %d bytes still reserved", length, status, s.bodies.Load())
+			if status := <-done; status != http.StatusBadRequest || s.bodyBytes() != 0 {
+				t.Errorf("declared %d: status %d, %d bytes still reserved", length, status, s.bodyBytes())
 			}
 		}
 	})
 }
 
-func TestSmallBodiesComeFirstWhenTheBudgetIsUsedUp(t *testing.T) {
+func TestTeamsShareTheMemoryForBodies(t *testing.T) {
+	const small, large = smallBodyBudget / 4, largeBodyBudget / 4 // shares of a team
 	for name, c := range map[string]struct {
-		used   int64 // by other requests
-		size   int
-		status int
+		small, large int64 // used by team a
+		others       int64 // used by other teams, of the memory for large bodies
+		team         string
+		size         int
+		status       int
 	}{
-		"large fits":     {largeBodyBudget - maxBody, maxBody, 200},
-		"large does not": {largeBodyBudget - maxBody + 1, maxBody, 503},
-		"small fits":     {bodyBudget - smallBody, smallBody, 200},
-		"small does not": {bodyBudget - smallBody + 1, smallBody, 503},
+		"large fits":                   {0, large - maxBody, 0, "a", maxBody, 200},
+		"large does not":               {0, large - maxBody + 1, 0, "a", maxBody, 429},
+		"large of another team":        {small, large, 0, "b", maxBody, 200},
+		"small fits":                   {small - smallBody, large, 0, "a", smallBody, 200},
+		"small does not":               {small - smallBody + 1, 0, 0, "a", smallBody, 429},
+		"small of another team":        {small, large, 0, "b", smallBody, 200},
+		"large, but nothing is left":   {0, 0, largeBodyBudget, "b", maxBody, 503},
+		"small, but no large one fits": {0, 0, largeBodyBudget, "b", smallBody, 200},
 	} {
 		s, _ := newTestServer(nil)
-		s.bodies.Store(c.used)
-		w := postBody(s, strings.NewReader(strings.Repeat("a", c.size)), int64(c.size), func(*exchange, *http.Request, []byte) error { return nil })
-		if w.Code != c.status || (w.Header().Get("Retry-After") != "") != (c.status == 503) || s.bodies.Load() != c.used {
-			t.Errorf("%s: status %d with Retry-After %q, budget %d; want %d and budget %d",
-				name, w.Code, w.Header().Get("Retry-After"), s.bodies.Load(), c.status, c.used)
+		if err := errors.Join(s.smallBodies.Take("a", c.small), s.largeBodies.Take("a", c.large), s.largeBodies.Take("", c.others)); err != nil {
+			t.Fatal(err)
 		}
+		before := s.bodyBytes()
+		w := postBodyOf(s, c.team, strings.NewReader(strings.Repeat("a", c.size)), int64(c.size), func(*exchange, *http.Request, []byte) error { return nil })
+		if w.Code != c.status || (w.Header().Get("Retry-After") != "") != (c.status >= 400) || s.bodyBytes() != before {
+			t.Errorf("%s: status %d with Retry-After %q, %d bytes reserved; want %d and %d bytes",
+				name, w.Code, w.Header().Get("Retry-After"), s.bodyBytes(), c.status, before)
+		}
+	}
+}
+
+func TestLargestBodyFitsIntoTheSmallestShare(t *testing.T) {
+	const smallest = 5 // TEAM_SHARE_PERCENT
+	if share := budget.New(prometheus.NewRegistry(), "bytes", "bytes", largeBodyBudget, smallest).Share(); share <= maxLintBody {
+		t.Errorf("a team may use %d bytes, want more than %d", share, maxLintBody)
 	}
 }
 

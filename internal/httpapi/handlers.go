@@ -6,12 +6,17 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"maps"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/internal/httpserve"
 	"telapi/internal/page"
 	"telapi/internal/session"
 	"telapi/internal/speech"
@@ -42,11 +47,11 @@ func (s *Server) health(x *exchange, _ *http.Request) error {
 
 // scrape serves /metrics. A response that the client does not read needs 130 KB.
 func (s *Server) scrape(x *exchange, r *http.Request) error {
-	end, err := s.scrapes.begin(clientNetwork(x.client).String())
-	if err != nil {
+	client := clientNetwork(x.client).String()
+	if err := s.scrapes.Take(client, 1); err != nil {
 		return err
 	}
-	defer end()
+	defer s.scrapes.Return(client, 1)
 	s.prometheus.ServeHTTP(x, r)
 	return nil
 }
@@ -66,32 +71,44 @@ func (s *Server) issueToken(x *exchange, r *http.Request, body []byte) error {
 	return x.respond(http.StatusCreated, response, err)
 }
 
-// baseURL returns the URL under which the client reaches the service: PUBLIC_URL,
-// or else the scheme and host of this request. X-Forwarded-Proto and -Host count
-// only if they come from a trusted proxy; of several, the one next to the client
-// counts.
+// baseURL returns the URL under which the client reaches the service: PUBLIC_URL, or
+// else the scheme and host of this request. X-Forwarded-Proto and -Host count only if
+// they come from a trusted proxy. A list of hosts does not count, because a client can
+// have sent the first.
 func (s *Server) baseURL(r *http.Request) string {
 	if s.deps.PublicURL != "" {
 		return s.deps.PublicURL
 	}
-	scheme, host := "http", r.Host
+	scheme, host := "http", ownHost(r)
 	if r.TLS != nil {
 		scheme = "https"
 	}
 	if peer, ok := parseAddr(r.RemoteAddr); ok && contains(s.deps.TrustedProxies, peer) {
-		forwarded := func(name string) string {
-			first, _, _ := strings.Cut(r.Header.Get(name), ",")
-			return strings.ToLower(strings.TrimSpace(first))
-		}
-		if proto := forwarded("X-Forwarded-Proto"); proto == "http" || proto == "https" {
+		first, _, _ := strings.Cut(r.Header.Get("X-Forwarded-Proto"), ",")
+		if proto := strings.ToLower(strings.TrimSpace(first)); proto == "http" || proto == "https" {
 			scheme = proto
 		}
-		name := forwarded("X-Forwarded-Host")
-		if u, err := url.Parse("http://" + name); err == nil && u.Host == name && u.Hostname() != "" {
+		name := strings.ToLower(strings.Join(r.Header["X-Forwarded-Host"], ","))
+		if httpserve.Hostname(name) != "" && !strings.Contains(name, ",") {
 			host = name
 		}
 	}
 	return scheme + "://" + host
+}
+
+// ownHost returns the Host of a request if it is a loopback name or the address that
+// the client has connected to. A client can send any other Host, even one that makes
+// others connect to it: ownHost then returns the address of the connection.
+func ownHost(r *http.Request) string {
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if local == nil || httpserve.IsLocalHost(r.Host) {
+		return r.Host
+	}
+	named, err := netip.ParseAddr(httpserve.Hostname(r.Host))
+	if own, ok := parseAddr(local.String()); ok && err == nil && named.Unmap() == own {
+		return r.Host
+	}
+	return local.String()
 }
 
 func (s *Server) showSession(x *exchange, r *http.Request) error {
@@ -104,16 +121,16 @@ func (s *Server) deleteSession(x *exchange, r *http.Request) error {
 }
 
 func (s *Server) listEndpoints(x *exchange, r *http.Request) error {
-	query, err := parseQuery(r)
+	params, err := x.query()
 	if err != nil {
 		return err
 	}
-	found, err := s.deps.Endpoints.List(r.Context(), x.principal.TeamID, query)
+	found, err := s.deps.Endpoints.List(r.Context(), x.principal.TeamID, params)
 	return x.respond(http.StatusOK, page.Map(found, s.deps.Endpoints.Deployment.View), err)
 }
 
 func (s *Server) ttsUsage(x *exchange, r *http.Request) error {
-	params, err := parseQuery(r)
+	params, err := x.query()
 	if err != nil {
 		return err
 	}
@@ -125,15 +142,13 @@ func (s *Server) ttsUsage(x *exchange, r *http.Request) error {
 	return x.respond(http.StatusOK, report, err)
 }
 
-// parseQuery rejects a query string that URL.Query would only parse in part.
-func parseQuery(r *http.Request) (url.Values, error) {
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		var issues fault.Issues
-		issues.Add("/query", fault.IssueValue, "Invalid query string.")
-		return nil, issues.Err()
-	}
-	return values, nil
+// query returns the query parameters that the route table lists for the route. Read
+// them with fault.Issues.QueryValue.
+func (x *exchange) query() (url.Values, error) {
+	var issues fault.Issues
+	params := issues.ParseQuery(x.Request.URL.RawQuery)
+	maps.DeleteFunc(params, func(name string, _ []string) bool { return !slices.Contains(x.route.Params, name) })
+	return params, issues.Err()
 }
 
 // document is a response body with a strong ETag.
@@ -203,7 +218,7 @@ func (s *Server) listSpeechProviders(x *exchange, _ *http.Request) error {
 func (s *Server) synthesize(x *exchange, _ *http.Request, body []byte) error {
 	response, err := s.deps.Speech.Synthesize(x.ctx, x.principal.TeamID, body)
 	if err == nil && len(response.Audio) > 0 {
-		return x.respondWithAudio(&s.audio, len(response.Audio), response)
+		return x.respondWithAudio(s.audio, len(response.Audio), response)
 	}
 	return x.respond(http.StatusOK, response, err)
 }
@@ -215,11 +230,10 @@ var (
 )
 
 func (s *Server) playSpeech(x *exchange, r *http.Request) error {
-	end, err := s.speechStreams.begin(x.principal.Subject)
-	if err != nil {
+	if err := s.speechStreams.Take(x.holder, 1); err != nil {
 		return err
 	}
-	defer end()
+	defer s.speechStreams.Return(x.holder, 1)
 	audio, err := s.deps.Speech.Open(x.ctx, x.principal.TeamID, r.PathValue("name"))
 	if err != nil {
 		return err

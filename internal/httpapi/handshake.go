@@ -39,15 +39,20 @@ func (s *Server) openSocket(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	resume, err := x.resumeParams()
+	if err != nil {
+		return err
+	}
 	if !upgrade {
-		if err := s.deps.Channels.CheckOpen(r.Context(), info, r.URL.Query().Get("connectionId")); err != nil {
+		if err := s.sockets.budget.Check(info.TeamID, 1); err != nil {
 			return err
 		}
-		if r.ProtoMajor == 1 { // HTTP/2 forbids the header
-			x.Header().Set("Upgrade", "websocket")
+		if err := s.deps.Channels.CheckOpen(r.Context(), info, resume.connectionID); err != nil {
+			return err
 		}
+		x.Header().Set("Upgrade", "websocket")
 		x.Header().Set("Sec-WebSocket-Version", "13")
-		return fault.New(fault.UpgradeRequired, "The token is valid. Open a WebSocket to use it, over HTTP/1.1.")
+		return fault.New(fault.UpgradeRequired, "The token is valid. Open a WebSocket to use it.")
 	}
 	if r.ContentLength != 0 {
 		var issues fault.Issues
@@ -55,17 +60,41 @@ func (s *Server) openSocket(x *exchange, r *http.Request) error {
 		x.Header().Set("Connection", "close") // do not read the body
 		return issues.Err()
 	}
-	return s.upgrade(x, r, info)
+	return s.upgrade(x, r, info, resume)
+}
+
+// resumption is the position at which a connection continues a session, and the
+// connection that it replaces. Both may be empty.
+type resumption struct{ streamID, connectionID string }
+
+func (x *exchange) resumeParams() (resume resumption, err error) {
+	params, err := x.query()
+	if err != nil {
+		return resume, err
+	}
+	var issues fault.Issues
+	resume.streamID, _ = issues.QueryValue(params, "streamId")
+	resume.connectionID, _ = issues.QueryValue(params, "connectionId")
+	return resume, issues.Err()
 }
 
 // upgrade attaches the connection to its session once nothing but the loss of the
 // connection can prevent the upgrade: a handshake that fails must not replace the
 // session's open socket.
-func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo) error {
+func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo, resume resumption) error {
 	if !s.sockets.begin() {
 		return errDraining()
 	}
 	defer s.sockets.running.Done()
+	if err := s.sockets.budget.Take(info.TeamID, 1); err != nil {
+		return err
+	}
+	started := false
+	defer func() {
+		if !started {
+			s.sockets.budget.Return(info.TeamID, 1)
+		}
+	}()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(s.sockets.ctx, cancel)()
@@ -75,8 +104,7 @@ func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo)
 	}
 	var connection *channel.Connection
 	if err == nil {
-		query := r.URL.Query()
-		connection, err = s.deps.Channels.Open(ctx, info, query.Get("connectionId"), query.Get("streamId"))
+		connection, err = s.deps.Channels.Open(ctx, info, resume.connectionID, resume.streamID)
 	}
 	switch {
 	case s.sockets.ctx.Err() != nil && err != nil:
@@ -103,19 +131,7 @@ func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo)
 		connection.Close()
 		return fmt.Errorf("upgrade to WebSocket: %w", err)
 	}
-	s.sockets.start(&socket{ws: ws, conn: conn.batchConn, channel: connection, set: s.sockets, limits: s.deps.Channels.Limits()})
-	return nil
-}
-
-// checkAvailable returns the error for a socket that another instance must take.
-func (s *Server) checkAvailable() error {
-	if s.deps.Draining() {
-		return errDraining()
-	}
-	if maximum := s.deps.Channels.Limits().Connections; s.sockets.count() >= maximum {
-		return fault.New(fault.ServiceUnavailable, "This instance has %d open WebSockets, its maximum. Reconnect to reach another one.", maximum).
-			WithRetryAfter(5 * time.Second)
-	}
+	started = s.sockets.start(&socket{ws: ws, conn: conn.batchConn, channel: connection, team: info.TeamID, set: s.sockets, limits: s.deps.Channels.Limits()})
 	return nil
 }
 
@@ -124,10 +140,10 @@ func errDraining() error {
 }
 
 // canUpgrade reports whether the request is a complete WebSocket handshake. HTTP/1.0
-// does not have the status 101, and HTTP/2 opens WebSockets in another way.
+// does not have the status 101.
 func canUpgrade(r *http.Request) bool {
 	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
-	return r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor >= 1 && websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
+	return r.Method == http.MethodGet && r.ProtoAtLeast(1, 1) && websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
 }
 
 // limitHandshakes counts handshakes against the limit of their session, and plain
@@ -167,8 +183,11 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 		return info, x.applyLimit(decision, err)
 	}
 	x.principal = auth.Principal{TeamID: ses.TeamID, Subject: ses.ID}
-	if failure != nil {
+	switch {
+	case failure != nil:
 		return info, failure
+	case s.deps.Draining():
+		return info, errDraining()
 	}
 	profile, err := json.Marshal(ep.Profile)
 	if err != nil {
@@ -180,7 +199,7 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 			Identity: ses.Identity, Metadata: ses.Metadata, ICEServers: s.deps.Sessions.RuntimeICEServers(ses),
 		},
 		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile, Redeemed: !ses.RedeemedAt.IsZero(),
-	}, s.checkAvailable()
+	}, nil
 }
 
 // callToken returns the token of a handshake. It verifies the signature once.
@@ -203,7 +222,10 @@ func rawCallToken(r *http.Request) string {
 	if scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
 		return strings.TrimSpace(token)
 	}
-	return r.URL.Query().Get("token")
+	if tokens := r.URL.Query()["token"]; len(tokens) == 1 { // of several that differ, none may be tried
+		return tokens[0]
+	}
+	return ""
 }
 
 // originAllowed checks a page's origin against the endpoint's list. Without a

@@ -48,7 +48,6 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	}
 	s.deps.Instances.Forward(w, s.describeClient(r), id, func(err error) {
 		x := httpserve.Response{ResponseWriter: w, Request: r, RequestID: httpserve.NewRequestID(r.Header)}
-		w.Header().Set(httpserve.RequestIDHeader, x.RequestID)
 		x.Fail(err)
 	})
 }
@@ -67,12 +66,24 @@ func (s *Server) describeClient(r *http.Request) *http.Request {
 	return r
 }
 
-func (s *Server) listInstances(x *exchange, r *http.Request) error {
-	query, err := parseQuery(r)
+// sessionParam returns the query parameter sessionId, or an empty text without it.
+func (x *exchange) sessionParam() (string, error) {
+	params, err := x.query()
+	if err != nil {
+		return "", err
+	}
+	var issues fault.Issues
+	id, given := issues.QueryValue(params, "sessionId")
+	issues.Check(!given || session.ValidID(id), "/query/sessionId", fault.IssueValue, "Must be the ID of a session.")
+	return id, issues.Err()
+}
+
+func (s *Server) listInstances(x *exchange, _ *http.Request) error {
+	sessionID, err := x.sessionParam()
 	if err != nil {
 		return err
 	}
-	return x.WriteJSON(http.StatusOK, map[string][]Instance{"instances": s.deps.Instances.List(query.Get("sessionId"))})
+	return x.WriteJSON(http.StatusOK, map[string][]Instance{"instances": s.deps.Instances.List(sessionID)})
 }
 
 func (s *Server) killInstance(x *exchange, r *http.Request) error {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"io/fs"
 	"iter"
-	"net"
 	"net/http"
-	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -15,6 +13,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/httpserve"
 )
 
 // Playground configures the playground and the API reference.
@@ -122,21 +121,11 @@ func serveFile(files map[string]document) handler {
 // playgroundConfig sends the demo's API key only to pages on the same machine.
 func (s *Server) playgroundConfig(x *exchange, r *http.Request) error {
 	config := s.deps.Playground.Config()
-	if !isLocal(x.client, r.Host) || isForwarded(r.Header) {
+	// In a DNS rebinding attack, a foreign page lets its own name resolve to this machine.
+	if !x.client.IsLoopback() || !httpserve.IsLocalHost(r.Host) || isForwarded(r.Header) {
 		config.APIKey = ""
 	}
 	return x.WriteJSON(http.StatusOK, config)
-}
-
-// isLocal reports whether a request comes from a page on this machine. It checks
-// the host name too: in a DNS rebinding attack, a foreign page lets its own name
-// resolve to this machine to read the response.
-func isLocal(client netip.Addr, host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	addr, err := netip.ParseAddr(host)
-	return client.IsLoopback() && (host == "localhost" || err == nil && addr.IsLoopback())
 }
 
 // isForwarded reports whether a request went through a proxy or a tunnel. A request
@@ -166,13 +155,16 @@ func (s *Server) dropSocket(x *exchange, r *http.Request) error {
 // issueCredential registers a work item, so that the page can send a callback to its
 // own session.
 func (s *Server) issueCredential(x *exchange, r *http.Request) error {
-	query, err := parseQuery(r)
+	params, err := x.query()
 	if err != nil {
 		return err
 	}
-	kind := wire.WorkItemKind(query.Get("kind"))
 	var issues fault.Issues
-	fault.CheckOneOf(&issues, "/query/kind", kind, wire.WorkItemKinds)
+	value, _ := issues.QueryValue(params, "kind")
+	kind := wire.WorkItemKind(value)
+	if !issues.Has("/query/kind") {
+		fault.CheckOneOf(&issues, "/query/kind", kind, wire.WorkItemKinds)
+	}
 	if err := issues.Err(); err != nil {
 		return err
 	}
@@ -186,19 +178,17 @@ func (s *Server) issueCredential(x *exchange, r *http.Request) error {
 
 // feed streams the timeline of a session as lines of JSON until the session ends.
 func (s *Server) feed(x *exchange, r *http.Request) error {
-	query, err := parseQuery(r)
+	id, err := x.sessionParam()
 	if err != nil {
 		return err
 	}
-	id := query.Get("sessionId")
 	if _, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, id); err != nil {
 		return err
 	}
-	end, err := s.feeds.begin(x.principal.Subject)
-	if err != nil {
+	if err := s.feeds.Take(x.holder, 1); err != nil {
 		return err
 	}
-	defer end()
+	defer s.feeds.Return(x.holder, 1)
 	ctx, stop := context.WithCancel(x.ctx)
 	defer stop()
 	defer context.AfterFunc(s.streams, stop)()

@@ -35,8 +35,14 @@ const (
 	instances  flag = "--instances"        // of telapi dev; requires the playground too
 )
 
-// Route is one row of the route table.
+// Route is a route with the names of its query parameters.
 type Route struct {
+	row
+	Params []string
+}
+
+// row is one row of the route table.
+type row struct {
 	Method string
 	Path   string
 	Access access
@@ -53,15 +59,19 @@ type handler func(x *exchange, r *http.Request) error
 // PlaygroundPath is the path of the playground page.
 const PlaygroundPath = "/playground/"
 
+// traceParams are the query parameters of webhooks.
+const traceParams = "?traceId&parentSpanId&callId"
+
 // routes is the complete route table. Paths that other packages use too are
-// constants of the package that defines their meaning.
-func (s *Server) routes() []Route {
-	return []Route{
+// constants of the package that defines their meaning. A path is followed by the
+// names of its query parameters, as in "?cursor&limit".
+func (s *Server) routes() []row {
+	return []row{
 		{"GET", "/health", public, "", "", always, s.health},
 		{"GET", "/metrics", metricsToken, "", "", always, s.scrape},
-		{"POST", wire.WebhooksPath + "bot/{channelId}", public, "", ratelimit.Webhook, always, s.webhook(wire.BotItem)},
-		{"POST", wire.WebhooksPath + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(wire.LLMItem)},
-		{"POST", wire.WebhooksPath + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(wire.ToolItem)},
+		{"POST", wire.WebhooksPath + "bot/{channelId}" + traceParams, public, "", ratelimit.Webhook, always, s.webhook(wire.BotItem)},
+		{"POST", wire.WebhooksPath + "llm/{channelId}/{workItemId}" + traceParams, public, "", ratelimit.Webhook, always, s.webhook(wire.LLMItem)},
+		{"POST", wire.WebhooksPath + "tool/{channelId}/{workItemId}" + traceParams, public, "", ratelimit.Webhook, always, s.webhook(wire.ToolItem)},
 
 		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.OpenAPI)},
 		{"GET", "/asyncapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.AsyncAPI)},
@@ -70,34 +80,34 @@ func (s *Server) routes() []Route {
 		{"GET", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.showSession},
 		{"DELETE", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.deleteSession},
 
-		{"GET", session.SocketPath, public, "", "", apiAccess, s.openSocket},
+		{"GET", session.SocketPath + "?token&streamId&connectionId", public, "", "", apiAccess, s.openSocket},
 		{"OPTIONS", session.SocketPath, public, "", ratelimit.API, apiAccess, s.preflightSocket},
 
-		{"GET", "/api/v1/endpoints", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
+		{"GET", "/api/v1/endpoints?cursor&limit", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
 		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, serveDocument("application/json", s.deps.Capabilities)},
 		{"GET", "/api/v1/runtime/endpoints/{id}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeEndpoint},
-		{"GET", speech.VoicesRoute, team, auth.CreateSpeech, ratelimit.API, apiAccess, s.listSpeechProviders},
+		{"GET", speech.VoicesRoute, team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listSpeechProviders},
 		{"POST", speech.Route, team, auth.CreateSpeech, ratelimit.API, apiAccess, s.withBody(s.synthesize)},
 		{"GET", speech.Route + "/{name}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
-		{"GET", "/api/v1/usage/tts-characters", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
+		{"GET", "/api/v1/usage/tts-characters?from&to&interval&groupBy", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
 
-		{"GET", "/api/v1/admin/teams", team, auth.ManagePlatform, ratelimit.API, apiAccess, s.listTeams},
+		{"GET", "/api/v1/admin/teams?cursor&limit", team, auth.ManagePlatform, ratelimit.API, apiAccess, s.listTeams},
 		{"POST", "/api/v1/admin/teams", team, auth.ManagePlatform, ratelimit.API, apiAccess, admin(s.withBody(s.createTeam))},
 		{"GET", "/api/v1/admin/teams/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, s.showTeam},
-		{"PATCH", "/api/v1/admin/teams/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.withBody(s.updateTeam))},
-		{"GET", "/api/v1/admin/teams/{id}/keys", team, auth.ManageTeam, ratelimit.API, apiAccess, s.listKeys},
+		{"PATCH", "/api/v1/admin/teams/{id}", team, auth.ManagePlatform, ratelimit.API, apiAccess, admin(s.withBody(s.updateTeam))},
+		{"GET", "/api/v1/admin/teams/{id}/keys?cursor&limit", team, auth.ManageTeam, ratelimit.API, apiAccess, s.listKeys},
 		{"POST", "/api/v1/admin/teams/{id}/keys", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.withBody(s.createKey))},
 		{"DELETE", "/api/v1/admin/keys/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.revokeKey)},
-		{"GET", "/api/v1/admin/teams/{id}/endpoints", team, auth.ManageTeam, ratelimit.API, apiAccess, s.listTeamEndpoints},
-		{"POST", "/api/v1/admin/teams/{id}/endpoints", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.withBody(s.createEndpoint))},
+		{"GET", "/api/v1/admin/teams/{id}/endpoints?cursor&limit", team, auth.ManageTeam, ratelimit.API, apiAccess, s.listTeamEndpoints},
+		{"POST", "/api/v1/admin/teams/{id}/endpoints", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.withBodyOf(maxEndpointBody, s.createEndpoint))},
 		{"GET", "/api/v1/admin/endpoints/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, s.showEndpoint},
-		{"PUT", "/api/v1/admin/endpoints/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.withBody(s.replaceEndpoint))},
+		{"PUT", "/api/v1/admin/endpoints/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.withBodyOf(maxEndpointBody, s.replaceEndpoint))},
 		{"DELETE", "/api/v1/admin/endpoints/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.deleteEndpoint)},
 		{"GET", "/api/v1/admin/limits", team, auth.ManagePlatform, ratelimit.API, apiAccess, s.showLimits},
 		{"PUT", "/api/v1/admin/limits", team, auth.ManagePlatform, ratelimit.API, apiAccess, admin(s.withBody(s.replaceLimits))},
-		{"GET", "/api/v1/admin/sessions", team, auth.ManageTeam, ratelimit.API, apiAccess, s.listSessions},
+		{"GET", "/api/v1/admin/sessions?teamId&state&cursor&limit", team, auth.ManageTeam, ratelimit.API, apiAccess, s.listSessions},
 		{"DELETE", "/api/v1/admin/sessions/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.revokeSession)},
-		{"GET", "/api/v1/admin/audit", team, auth.ManagePlatform, ratelimit.API, apiAccess, s.listAudit},
+		{"GET", "/api/v1/admin/audit?teamId&from&to&cursor&limit", team, auth.ManagePlatform, ratelimit.API, apiAccess, s.listAudit},
 		{"POST", "/api/v1/admin/callbacks/lint", team, auth.ManageTeam, ratelimit.API, apiAccess, s.withBodyOf(maxLintBody, s.lintCallback)},
 
 		{"GET", "/{$}", public, "", ratelimit.API, playground, redirectTo(PlaygroundPath)},
@@ -105,10 +115,10 @@ func (s *Server) routes() []Route {
 		{"GET", PlaygroundPath + "{$}", public, "", ratelimit.API, playground, serveFile(s.playgroundFiles)},
 		{"GET", PlaygroundPath + "{file}", public, "", ratelimit.API, playground, serveFile(s.playgroundFiles)},
 		{"GET", PlaygroundPath + "config.json", public, "", ratelimit.API, playground, s.playgroundConfig},
-		{"GET", PlaygroundPath + "feed", team, auth.ReadTeamApps, ratelimit.API, playground, s.feed},
+		{"GET", PlaygroundPath + "feed?sessionId", team, auth.ReadTeamApps, ratelimit.API, playground, s.feed},
 		{"POST", PlaygroundPath + "sessions/{id}/drop", team, auth.CreateCallToken, ratelimit.API, playground, s.dropSocket},
-		{"POST", PlaygroundPath + "sessions/{id}/credential", team, auth.CreateCallToken, ratelimit.API, playground, s.issueCredential},
-		{"GET", PlaygroundPath + "instances", team, auth.CreateCallToken, ratelimit.API, instances, s.listInstances},
+		{"POST", PlaygroundPath + "sessions/{id}/credential?kind", team, auth.CreateCallToken, ratelimit.API, playground, s.issueCredential},
+		{"GET", PlaygroundPath + "instances?sessionId", team, auth.CreateCallToken, ratelimit.API, instances, s.listInstances},
 		{"POST", PlaygroundPath + "instances/{number}/kill", team, auth.CreateCallToken, ratelimit.API, instances, s.killInstance},
 		{"POST", PlaygroundPath + "instances/{number}/start", team, auth.CreateCallToken, ratelimit.API, instances, s.startInstance},
 
@@ -126,7 +136,9 @@ func (s *Server) Routes() []Route {
 	enabled[instances] = enabled[playground] && s.deps.Instances != nil
 	for _, rt := range s.routes() {
 		if enabled[rt.Flag] {
-			registered = append(registered, rt)
+			path, params, _ := strings.Cut(rt.Path, "?")
+			rt.Path = path
+			registered = append(registered, Route{rt, strings.FieldsFunc(params, func(r rune) bool { return r == '&' })})
 		}
 	}
 	return registered
@@ -155,9 +167,12 @@ func (s *Server) newMux(routes []Route) *http.ServeMux {
 	for pattern, methods := range byPath {
 		allow := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
 		mux.Handle(pattern, muxHandler(func(x *exchange, r *http.Request) {
-			if rt := methods[r.Method]; rt != nil {
+			switch rt := methods[r.Method]; {
+			case rt != nil:
 				s.serve(x, r, rt)
-			} else {
+			case r.Method == http.MethodOptions && x.fromConsole && r.Header.Get("Access-Control-Request-Method") != "":
+				s.preflight(x, allow)
+			default:
 				s.refuse(x, httpserve.MethodNotAllowed(x, allow))
 			}
 		}))
@@ -191,6 +206,7 @@ func (s *Server) refuse(x *exchange, err error) {
 // dispatch sends a request into the mux, except for paths that the mux would
 // answer itself with a redirect or plain text.
 func (s *Server) dispatch(x *exchange, r *http.Request) {
+	x.fromConsole = s.allowConsole(x, r)
 	if p := r.URL.Path; !strings.HasPrefix(p, "/") || (p != "/" && path.Clean(p) != strings.TrimSuffix(p, "/")) {
 		s.notFound(x, r)
 		return

@@ -23,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/internal/auth"
+	"telapi/internal/budget"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
@@ -44,10 +45,13 @@ type Deps struct {
 	Now      func() time.Time
 
 	APIAccess      bool
+	MaxSockets     int    // open WebSockets
+	TeamShare      int    // percentage of each budget of the instance that a team may use
 	PublicURL      string // empty: derived from the request
 	TrustedProxies []netip.Prefix
 	MetricsToken   redact.Secret
-	AnyOrigin      bool // pages of any origin may open sockets, in development
+	ConsoleOrigins []string // of pages that may call the REST API, as browsers send them
+	AnyOrigin      bool     // pages of any origin may open sockets, in development
 	OpenAPI        []byte
 	AsyncAPI       []byte
 	Health         func() Health
@@ -78,18 +82,19 @@ type Server struct {
 	metrics    httpMetrics
 	sockets    *socketSet
 	refusals   *refusalLog
-	bodies     atomic.Int64 // bytes of the bodies of requests in progress
 	prometheus http.Handler // serves /metrics
 
 	playgroundFiles map[string]document
 	docsFiles       map[string]document
 
 	largeCallbacks chan struct{} // one element for each large callback in progress
-	feeds          *streamLimit
-	speechStreams  *streamLimit
-	scrapes        *streamLimit
-	multiplexed    multiplexed
-	audio          atomic.Int64 // bytes of audio in responses that are being sent
+
+	// What teams share.
+	smallBodies, largeBodies *budget.Budget // bytes of the bodies of requests in progress
+	feeds, speechStreams     *budget.Budget // responses in progress
+	audio                    *budget.Budget // bytes of audio in responses that are being sent
+	callbackBodies           *budget.Budget // bytes of bodies whose team is not known yet, shared by addresses
+	scrapes                  *budget.Budget // responses in progress, shared by addresses
 
 	streams    context.Context // ends responses that stream until shutdown
 	endStreams context.CancelFunc
@@ -111,14 +116,12 @@ const maxLargeCallbacks = 4
 // streamWriteTimeout bounds one write of a response that streams, of up to 32 KiB.
 const streamWriteTimeout = 10 * time.Second
 
-// Streams of one key, user or address, and of an instance.
+// Responses of an instance that are in progress.
 const (
-	maxFeedsOfSubject         = 8
-	maxFeeds                  = 16
-	maxSpeechStreamsOfSubject = 256
-	maxSpeechStreams          = 512
-	maxScrapesOfClient        = 4
-	maxScrapes                = 64
+	maxFeeds         = 32
+	maxSpeechStreams = 512
+	maxScrapes       = 64
+	scrapesShare     = 10 // percent, of an address
 )
 
 // New returns a server that is ready to serve.
@@ -127,7 +130,6 @@ func New(deps Deps) *Server {
 		deps:        deps,
 		tracer:      deps.Tracing.Tracer("telapi/httpapi"),
 		metrics:     newHTTPMetrics(deps.Registry),
-		sockets:     newSocketSet(deps.Registry),
 		refusals:    &refusalLog{log: deps.Log},
 		served:      make(chan struct{}),
 		connections: busyConnections{open: map[net.Conn]struct{}{}},
@@ -138,10 +140,17 @@ func New(deps Deps) *Server {
 		s.docsFiles = readFiles(deps.Playground.Docs)
 	}
 	s.largeCallbacks = make(chan struct{}, min(maxLargeCallbacks, max(1, runtime.GOMAXPROCS(0)-1)))
-	s.feeds = newStreamLimit("playground_feeds", maxFeedsOfSubject, maxFeeds)
-	s.speechStreams = newStreamLimit("speech_streams", maxSpeechStreamsOfSubject, maxSpeechStreams)
-	s.scrapes = newStreamLimit("scrapes", maxScrapesOfClient, maxScrapes)
-	s.multiplexed.max = maxMultiplexed
+	newBudget := func(name, unit string, total int64) *budget.Budget {
+		return budget.New(deps.Registry, name, unit, total, deps.TeamShare)
+	}
+	s.callbackBodies = budget.New(deps.Registry, "callback_body_bytes", "bytes for callbacks up to 16 KiB", callbackBodyBudget, callbackBodyShare)
+	s.smallBodies = newBudget("small_body_bytes", "bytes for bodies up to 16 KiB", smallBodyBudget)
+	s.largeBodies = newBudget("large_body_bytes", "bytes for bodies over 16 KiB", largeBodyBudget)
+	s.feeds = newBudget("playground_feeds", "feeds", maxFeeds)
+	s.speechStreams = newBudget("speech_streams", "responses that stream audio", maxSpeechStreams)
+	s.audio = newBudget("audio_bytes", "bytes for responses with audio", audioBudget)
+	s.scrapes = budget.New(deps.Registry, "scrapes", "responses of /metrics", maxScrapes, scrapesShare)
+	s.sockets = newSocketSet(deps.Registry, newBudget("sockets", "WebSockets", int64(deps.MaxSockets)), newBudget("queued_bytes", "bytes for clients that read slowly", queueBudget))
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.mux = s.newMux(s.Routes())
 	s.http = &http.Server{
@@ -151,16 +160,9 @@ func New(deps Deps) *Server {
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 writeTimeout,
 		IdleTimeout:                  120 * time.Second,
-		HTTP2: &http.HTTP2Config{ // net/http offers HTTP/2 on TLS listeners only
-			MaxConcurrentStreams:          32,
-			MaxReadFrameSize:              16 << 10, // memory for a frame is allocated before its payload arrives
-			MaxReceiveBufferPerStream:     64 << 10, // of data that no handler has read yet
-			MaxReceiveBufferPerConnection: 256 << 10,
-			WriteByteTimeout:              streamWriteTimeout, // up to 10,000 replies to pings and settings wait for a client that does not read
-		},
-		MaxHeaderBytes: 32 << 10,
-		ConnState:      s.connections.update,
-		ErrorLog:       slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
+		MaxHeaderBytes:               32 << 10,
+		ConnState:                    s.connections.update,
+		ErrorLog:                     slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
 	}
 	return s
 }
@@ -169,13 +171,16 @@ func New(deps Deps) *Server {
 // handlers.
 type exchange struct {
 	httpserve.Response
-	ctx       context.Context // request context with ID and trace, without the handler timeout
-	route     *Route          // nil: no route matches
-	client    netip.Addr
-	principal auth.Principal
-	token     *session.CallToken // of a handshake; see Server.callToken
-	reserved  int64              // bytes of the budget for bodies
-	cut       bool               // the body is incomplete and no more of it is expected
+	ctx         context.Context // request context with ID and trace, without the handler timeout
+	route       *Route          // nil: no route matches
+	client      netip.Addr
+	principal   auth.Principal
+	fromConsole bool               // the page has one of CONSOLE_ORIGINS
+	token       *session.CallToken // of a handshake; see Server.callToken
+	holder      string             // team, or address of a callback, whose share of the budgets is used; empty: not known
+	body        reservation        // memory of the body
+	isCallback  bool               // its body counts for the address until its team is known
+	cut         bool               // the body is incomplete and no more of it is expected
 }
 
 // ServeHTTP assigns the request ID, routes the request, and records the outcome
@@ -205,12 +210,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.metrics.inFlight.Inc()
 	defer x.RecoverAndFinish(func() {
 		s.metrics.inFlight.Dec()
-		x.release(&s.bodies)
+		x.body.release()
 		s.observe(x, span, s.deps.Now().Sub(start))
 	})
-	if r.ProtoMajor == 2 {
-		defer s.multiplexed.begin(w)()
-	}
 	s.dispatch(x, r)
 }
 

@@ -1,11 +1,16 @@
 package httpapi
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -31,10 +36,10 @@ func newTestServer(handle handler) (*Server, *testlog.Buffer) {
 	limits := ratelimit.DefaultLimits()
 	s := New(Deps{
 		Log: slog.New(slog.NewJSONHandler(&log, nil)), Registry: prometheus.NewRegistry(), Tracing: noop.NewTracerProvider(),
-		Now: time.Now, Draining: func() bool { return false },
+		Now: time.Now, Draining: func() bool { return false }, MaxSockets: 100, TeamShare: 25,
 		Limits: ratelimit.NewLimiter(grantAll{}, func(context.Context) (*ratelimit.Limits, error) { return &limits, nil }, prometheus.NewRegistry()),
 	})
-	s.mux = s.newMux([]Route{{"GET", "/try", public, "", "", always, handle}})
+	s.mux = s.newMux([]Route{{row: row{"GET", "/try", public, "", "", always, handle}}})
 	return s, &log
 }
 
@@ -80,6 +85,77 @@ func TestPanicDuringResponseClosesConnection(t *testing.T) {
 	server.Close() // waits for the handler and its log line
 	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), `"level":"ERROR"`) {
 		t.Errorf("the panic is not logged as an error: %s", log)
+	}
+}
+
+func TestMalformedHTTPGetsEnvelope(t *testing.T) {
+	s, _ := newTestServer(nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	for request, want := range map[string]string{
+		"GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n":                                        "400 VALIDATION_ERROR",
+		"GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 40<<10) + "\r\n\r\n": "431 HEADER_TOO_LARGE",
+		"GET / HTTP/3.0\r\nHost: a\r\n\r\n":                                           "505 HTTP_VERSION_NOT_SUPPORTED",
+	} {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, request)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%.20q: %v", request, err)
+		}
+		var envelope struct {
+			Error struct{ Code, RequestID string }
+		}
+		err = json.NewDecoder(resp.Body).Decode(&envelope)
+		_ = conn.Close()
+		if got := fmt.Sprint(resp.StatusCode, " ", envelope.Error.Code); got != want || err != nil || envelope.Error.RequestID != resp.Header.Get("X-Request-Id") || !resp.Close {
+			t.Errorf("%.20q: %s, header %v, %v; want %s with the request ID and close", request, got, resp.Header, err, want)
+		}
+	}
+	if err := s.Shutdown(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+	<-served
+}
+
+// A client must not choose the host to which others connect.
+func TestBaseURLHasNoForgedHost(t *testing.T) {
+	const proxy, direct = "192.0.2.10:4000", "192.0.2.20:4000"
+	for _, c := range []struct{ from, host, forwarded, want string }{
+		{direct, "localhost:8080", "", "http://localhost:8080"},
+		{direct, "127.0.0.1", "", "http://127.0.0.1"},
+		{direct, "198.51.100.1:8080", "", "http://198.51.100.1:8080"},
+		{direct, "198.51.100.1", "", "http://198.51.100.1"},
+		{direct, "[::ffff:198.51.100.1]:80", "", "http://[::ffff:198.51.100.1]:80"},
+		{direct, "evil.example", "", "http://198.51.100.1:3001"},
+		{direct, "198.51.100.2:3001", "", "http://198.51.100.1:3001"},
+		{direct, "localhost:@evil.example", "", "http://198.51.100.1:3001"},
+		{direct, "198.51.100.1:80@evil.example", "", "http://198.51.100.1:3001"},
+		{direct, "", "", "http://198.51.100.1:3001"},
+		{direct, "evil.example", "evil.example", "http://198.51.100.1:3001"},
+		{proxy, "evil.example", "", "http://198.51.100.1:3001"},
+		{proxy, "evil.example", "API.example:8443", "http://api.example:8443"},
+		{proxy, "inner", "a@b/c", "http://198.51.100.1:3001"},
+		{proxy, "inner", "evil.example,api.example", "http://198.51.100.1:3001"},
+		{proxy, "inner", "evil.example\napi.example", "http://198.51.100.1:3001"},
+	} {
+		s := &Server{deps: Deps{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.10/32")}}}
+		r := httptest.NewRequest("POST", "/", nil)
+		r.RemoteAddr, r.Host = c.from, c.host
+		if c.forwarded != "" {
+			r.Header["X-Forwarded-Host"] = strings.Split(c.forwarded, "\n")
+		}
+		local := &net.TCPAddr{IP: net.IPv4(198, 51, 100, 1), Port: 3001}
+		if got := s.baseURL(r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, local))); got != c.want {
+			t.Errorf("from %s with Host %q, X-Forwarded-Host %q: %s, want %s", c.from, c.host, c.forwarded, got, c.want)
+		}
 	}
 }
 

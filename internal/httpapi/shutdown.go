@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"telapi/internal/httpserve"
 	"telapi/internal/sleep"
 )
 
@@ -16,7 +17,7 @@ import (
 func (s *Server) Serve(l net.Listener) error {
 	s.listener.Store(&l)
 	defer close(s.served)
-	err := s.http.Serve(l)
+	err := s.http.Serve(httpserve.Listen(s.http, l, s.deps.Log))
 	if errors.Is(err, net.ErrClosed) {
 		return http.ErrServerClosed
 	}

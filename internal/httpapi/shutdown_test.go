@@ -2,12 +2,10 @@ package httpapi
 
 import (
 	"bufio"
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 
@@ -60,34 +58,4 @@ func TestConnectionOpenedBeforeShutdownIsServed(t *testing.T) {
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Errorf("Serve: %v, want %v", err, http.ErrServerClosed)
 	}
-}
-
-// Otherwise, every shutdown would take lastRequestsTimeout.
-func TestIdleHTTP2ConnectionIsNotBusy(t *testing.T) {
-	s, _ := newTestServer(func(x *exchange, _ *http.Request) error { x.WriteHeader(http.StatusNoContent); return nil })
-	certificates := httptest.NewTLSServer(nil)
-	defer certificates.Close()
-	tlsConfig := certificates.TLS.Clone()
-	tlsConfig.NextProtos = []string{"h2"}
-	l, err := tls.Listen("tcp", "127.0.0.1:0", tlsConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	client := certificates.Client()
-	client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
-	resp, err := client.Get("https://" + l.Addr().String() + "/try")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if resp.ProtoMajor != 2 {
-		t.Errorf("protocol %s, want HTTP/2", resp.Proto)
-	}
-	poll.Until(t, "no connection is busy", func() bool { return s.connections.count() == 0 })
-	if err := s.Shutdown(t.Context(), 0); err != nil {
-		t.Error(err)
-	}
-	<-served
 }

@@ -45,6 +45,7 @@ type socket struct {
 	ws      *websocket.Conn
 	conn    *batchConn // the connection of ws
 	channel *channel.Connection
+	team    string
 	set     *socketSet
 	limits  *channel.Limits
 

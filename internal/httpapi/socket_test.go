@@ -44,7 +44,7 @@ func serveSockets(t *testing.T, lifetime time.Duration) (*Server, func() *websoc
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info := channel.SessionInfo{Offer: wire.Offer{SessionID: "ses_1"}, ExpiresAt: time.Now().Add(lifetime)}
 		x := &exchange{Response: httpserve.Response{ResponseWriter: w, Request: r}}
-		if err := s.upgrade(x, r, info); err != nil || x.Err != nil {
+		if err := s.upgrade(x, r, info, resumption{}); err != nil || x.Err != nil {
 			t.Errorf("upgrade: %v, %v", err, x.Err)
 		}
 	}))

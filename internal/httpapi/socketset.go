@@ -10,12 +10,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"telapi/internal/budget"
 	"telapi/internal/channel"
 )
 
 // socketSet owns the open sockets of this instance and their goroutines:
 // net/http does not track connections after an upgrade.
 type socketSet struct {
+	budget *budget.Budget  // handshakes and open sockets
+	queued *budget.Budget  // bytes in queues
 	ctx    context.Context // for store operations of sockets
 	cancel context.CancelFunc
 
@@ -31,9 +34,11 @@ type socketSet struct {
 	ended   bool               // close was called
 }
 
-func newSocketSet(registry prometheus.Registerer) *socketSet {
+func newSocketSet(registry prometheus.Registerer, sockets, queued *budget.Budget) *socketSet {
 	auto := promauto.With(registry)
 	s := &socketSet{
+		budget:  sockets,
+		queued:  queued,
 		sockets: map[*socket]struct{}{},
 		open:    auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_sockets", Help: "Open WebSockets of this instance."}),
 		closed:  auto.NewCounterVec(prometheus.CounterOpts{Name: "telapi_sockets_closed_total", Help: "Closed WebSockets by close code."}, []string{"code"}),
@@ -57,14 +62,15 @@ func (s *socketSet) begin() bool {
 	return !s.ended
 }
 
-// start runs a socket. During a drain it closes the socket at once.
-func (s *socketSet) start(socket *socket) {
+// start runs a socket. It returns false after close. During a drain it closes the
+// socket at once.
+func (s *socketSet) start(socket *socket) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		_ = socket.ws.Close()
 		socket.channel.Close()
-		return
+		return false
 	}
 	s.sockets[socket] = struct{}{}
 	s.open.Inc()
@@ -72,24 +78,19 @@ func (s *socketSet) start(socket *socket) {
 		socket.Close(channel.CloseRestart)
 	}
 	s.running.Go(socket.run) // not in the handler, so that net/http can free its buffers
+	return true
 }
 
 func (s *socketSet) remove(socket *socket, code channel.CloseCode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sockets, socket)
+	s.budget.Return(socket.team, 1)
 	s.open.Dec()
 	s.closed.WithLabelValues(strconv.Itoa(int(code))).Inc()
 	if s.drained != nil && len(s.sockets) == 0 {
 		s.drained()
 	}
-}
-
-// count returns the number of open sockets.
-func (s *socketSet) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.sockets)
 }
 
 // disconnect closes the connection of a session without a close frame, like a

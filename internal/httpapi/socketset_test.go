@@ -35,8 +35,8 @@ func TestShutdownClosesSocketsWithRestart(t *testing.T) {
 		t.Errorf("closed with %v, want close code %d", err, channel.CloseRestart)
 	}
 	shutdown.Wait()
-	if n := metricValue(t, s.sockets.open); n != 0 {
-		t.Errorf("%v sockets are open after shutdown, want 0", n)
+	if n, used := metricValue(t, s.sockets.open), s.sockets.budget.Used(); n != 0 || used != 0 {
+		t.Errorf("%v sockets are open and %d in the budget after shutdown, want 0", n, used)
 	}
 }
 

@@ -9,13 +9,19 @@ import (
 	"telapi/internal/channel"
 )
 
-// writeBatchBytes is the approximate size of a batch, which is one system call.
-const writeBatchBytes = 16 << 10
+const (
+	// writeBatchBytes is the approximate size of a batch, which is one system call.
+	writeBatchBytes = 16 << 10
+	// queueBudget is the memory for the queues of all sockets. A queue of up to
+	// writeBatchBytes needs none of it, since most clients read fast.
+	queueBudget = 256 << 20
+)
 
 // sendQueue holds the frames that wait for the writer of a socket.
 type sendQueue struct {
 	frames [][]byte
 	bytes  int64 // of the frames that are queued or being written
+	taken  int64 // bytes of queueBudget, a multiple of writeBatchBytes
 }
 
 // next removes the frames of the next write from the queue. They remain in
@@ -57,8 +63,8 @@ func (s *socket) SendAudio(frame []byte) {
 	}
 }
 
-// enqueue queues frames for the writer. It returns false if the queue would
-// exceed the limit. A socket that is closing discards them.
+// enqueue queues frames for the writer. It returns false if the queue would exceed the
+// limit or the team's share of queueBudget. A socket that is closing discards them.
 func (s *socket) enqueue(limit int64, frames ...[]byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,6 +78,12 @@ func (s *socket) enqueue(limit int64, frames ...[]byte) bool {
 	}
 	if queue.bytes > limit && s.queue.bytes > 0 { // the largest message always fits into an empty queue
 		return false
+	}
+	if more := (queue.bytes-1)/writeBatchBytes*writeBatchBytes - queue.taken; more > 0 {
+		if s.set.queued.Take(s.team, more) != nil {
+			return false
+		}
+		queue.taken += more
 	}
 	s.queue = queue
 	s.startWriter()
@@ -95,7 +107,18 @@ func (s *socket) sendControl(kind int, data []byte) {
 }
 
 // discard empties the queue. The caller holds mu.
-func (s *socket) discard() { s.queue.frames, s.control, s.afterWrites = nil, nil, nil }
+func (s *socket) discard() {
+	s.queue.frames, s.control, s.afterWrites = nil, nil, nil
+	s.returnQueue()
+}
+
+// returnQueue returns the memory of the queue to the budget. The caller holds mu.
+func (s *socket) returnQueue() {
+	if s.queue.taken > 0 {
+		s.set.queued.Return(s.team, s.queue.taken)
+		s.queue.taken = 0
+	}
+}
 
 // startWriter starts the writer unless it is running. The caller holds mu and has
 // checked that the socket has not ended.
@@ -111,7 +134,9 @@ func (s *socket) write() {
 	var written int64 // bytes of the last batch
 	for {
 		s.mu.Lock()
-		s.queue.bytes -= written
+		if s.queue.bytes -= written; s.queue.bytes == 0 {
+			s.returnQueue()
+		}
 		var batch [][]byte
 		batch, written = s.queue.next()
 		control, code := s.control, s.closing

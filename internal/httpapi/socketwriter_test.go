@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"telapi/internal/budget"
 	"telapi/internal/channel"
 )
 
@@ -26,7 +27,7 @@ func TestSendQueueCountsFramesBeingWritten(t *testing.T) {
 }
 
 func TestAudioIsDroppedFirstAndCounted(t *testing.T) {
-	s := &socket{limits: &channel.Limits{QueuedBytes: 10}, writing: true, set: newSocketSet(prometheus.NewRegistry())}
+	s := &socket{limits: &channel.Limits{QueuedBytes: 10}, writing: true, set: newSocketSet(prometheus.NewRegistry(), nil, nil)}
 	s.SendAudio(make([]byte, 5))
 	s.SendAudio(make([]byte, 1))
 	if !s.Send(make([]byte, 5)) {
@@ -37,8 +38,48 @@ func TestAudioIsDroppedFirstAndCounted(t *testing.T) {
 	}
 }
 
+// newQueues returns sockets that share five batches; a team may have two.
+func newQueues() *socketSet {
+	registry := prometheus.NewRegistry()
+	return newSocketSet(registry, nil, budget.New(registry, "queued_bytes", "bytes", 5*writeBatchBytes, 40))
+}
+
+// queuingSocket returns a socket whose client does not read.
+func queuingSocket(team string, set *socketSet) *socket {
+	return &socket{team: team, limits: &channel.Limits{QueuedBytes: 1 << 20}, writing: true, set: set}
+}
+
+func TestTeamsShareTheMemoryForQueues(t *testing.T) {
+	set := newQueues()
+	first, second, third, other := queuingSocket("a", set), queuingSocket("a", set), queuingSocket("a", set), queuingSocket("b", set)
+	for i, step := range []struct {
+		socket *socket
+		bytes  int
+		want   bool
+	}{
+		{first, writeBatchBytes, true}, {first, 1, true}, {first, writeBatchBytes - 1, true}, // two batches, one of which is free
+		{second, 2 * writeBatchBytes, true},
+		{first, 1, false}, {second, 1, false}, {third, writeBatchBytes, true}, {third, 1, false},
+		{other, 3 * writeBatchBytes, true},
+	} {
+		if got := step.socket.Send(make([]byte, step.bytes)); got != step.want {
+			t.Errorf("step %d: queued %v, want %v", i, got, step.want)
+		}
+	}
+	first.markClosed(channel.CloseSlowReader)
+	if !second.Send(make([]byte, 1)) {
+		t.Error("a closed socket of the team made no room")
+	}
+	for _, s := range []*socket{second, third, other} {
+		s.markClosed(channel.CloseNormal)
+	}
+	if used := set.queued.Used(); used != 0 {
+		t.Errorf("%d bytes are used after all sockets have ended, want 0", used)
+	}
+}
+
 func TestWriteBatchIsBounded(t *testing.T) {
-	s := &socket{limits: &channel.Limits{QueuedBytes: 1 << 20}, writing: true}
+	s := queuingSocket("a", newQueues())
 	s.Send(make([]byte, writeBatchBytes-1), make([]byte, 2*writeBatchBytes), []byte{}, []byte{})
 	for _, want := range []int{2, 2, 0} {
 		if batch, _ := s.queue.next(); len(batch) != want {

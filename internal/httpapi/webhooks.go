@@ -18,6 +18,7 @@ import (
 	"telapi/internal/callback"
 	"telapi/internal/endpoint"
 	"telapi/internal/session"
+	"telapi/internal/strictjson"
 	"telapi/internal/tracing"
 )
 
@@ -42,7 +43,7 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 			var cancel func()
 			r, cancel = restartTimeout(x.ctx, r)
 			defer cancel()
-			receipt, err = s.accept(r.Context(), callback.Request{Credential: credential, Body: body, Trace: callIDs, Received: received})
+			receipt, err = s.accept(r.Context(), callback.Request{Credential: credential, Body: strictjson.TrimBOM(body), Trace: callIDs, Received: received})
 		}
 		if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
 			span.SetAttributes(
@@ -77,18 +78,19 @@ func (s *Server) accept(ctx context.Context, r callback.Request) (callback.Recei
 }
 
 // readCallback reads the body of a callback. It checks the credential first if the
-// token is missing or the body is large.
+// token is missing or the body is large. Until then, the body counts for the client's address.
 func (s *Server) readCallback(x *exchange, r *http.Request, credential callback.Credential) ([]byte, error) {
+	x.isCallback, x.holder = true, clientNetwork(x.client).String()
 	limit := endpoint.DefaultLimits().CallbackBodyBytes
 	var credentialErr error
 	check := func() error {
 		checking, cancel := restartTimeout(x.ctx, r)
 		defer cancel()
-		credentialErr = s.deps.Callbacks.Check(checking.Context(), credential)
+		x.holder, credentialErr = s.deps.Callbacks.Check(checking.Context(), credential)
 		return credentialErr
 	}
 	err := checkBodyHeader(r, limit)
-	if err == nil && (credential.Digest == "" || r.ContentLength > callback.MaxUncheckedBody) {
+	if err == nil && credential.Digest == "" {
 		err = check()
 	}
 	var body []byte

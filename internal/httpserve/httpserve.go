@@ -15,6 +15,8 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"regexp"
 	"runtime/debug"
 	"strconv"
@@ -78,10 +80,15 @@ func (w *Response) ReadFrom(r io.Reader) (int64, error) {
 	return n, err
 }
 
-// Hijack hands the connection over to a WebSocket.
+// Hijack hands the connection over to a WebSocket. It returns the connection of the
+// listener that was passed to Listen.
 func (w *Response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.Status = http.StatusSwitchingProtocols
-	return http.NewResponseController(w.ResponseWriter).Hijack()
+	nc, buffers, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if c, ok := nc.(wrapped); ok {
+		nc = c.base().Conn
+	}
+	return nc, buffers, err
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -111,6 +118,7 @@ func (w *Response) Fail(err error) {
 		body, _ = json.Marshal(w.Err.Envelope(w.RequestID))
 	}
 	h := w.Header()
+	h.Set(RequestIDHeader, w.RequestID)
 	h.Set("Cache-Control", "no-store") // replaces the handler's value for its content
 	switch w.Err.Code {
 	case fault.Unauthorized:
@@ -192,6 +200,23 @@ func NewRequestID(h http.Header) string {
 		return id
 	}
 	return rand.Text()
+}
+
+// Hostname returns the name or address in the Host of a request, without the port. It
+// returns "" if the Host is not a valid one for a URL.
+func Hostname(host string) string {
+	u, err := url.Parse("http://" + host)
+	if err != nil || u.Host != host || strings.Contains(host, "%") {
+		return ""
+	}
+	return u.Hostname()
+}
+
+// IsLocalHost reports whether the Host of a request is localhost or a loopback address.
+func IsLocalHost(host string) bool {
+	name := Hostname(host)
+	addr, err := netip.ParseAddr(name)
+	return strings.EqualFold(name, "localhost") || err == nil && addr.IsLoopback()
 }
 
 // MethodNotAllowed returns the error for a method that a path does not accept,

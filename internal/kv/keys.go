@@ -97,6 +97,17 @@ func RuntimeKey(name string) string { return runtimePrefix + name }
 // must confirm it: WAIT covers only earlier writes of its own connection.
 func ReplicatedKey(id string) string { return channelPrefix + id + "}:replicated" }
 
+// SplitChannelKey returns the ID of a channel and the name of one of its keys, such as
+// meta. Both are empty for other keys.
+func SplitChannelKey(key string) (id, name string) {
+	rest, ok := strings.CutPrefix(key, channelPrefix)
+	id, name, found := strings.Cut(rest, "}:")
+	if !ok || !found {
+		return "", ""
+	}
+	return id, name
+}
+
 // MetaKey returns the key of a channel's metadata.
 func MetaKey(id string) string { return channelPrefix + id + "}:meta" }
 

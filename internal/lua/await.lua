@@ -42,7 +42,7 @@ if scope == 'work_item' then
   readQueue()
   tail = tail + 1
   number = tail
-  redis.call('HSET', WORK, number, deadline .. ' ' .. packEntries({ ARGV[7] }))
+  redis.call('HSET', WORK, number, deadline .. '@' .. id .. ' ' .. packEntries({ ARGV[7] }))
   if head == tail then dueAt = deadline end
 end
 local credential = { state = 'awaiting', number = number, kind = kind, deadline = deadline, id = id, callbackID = '', bodyDigest = '', receipt = '' }

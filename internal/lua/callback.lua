@@ -9,10 +9,12 @@
 -- ARGV[6]  ms for which an equal body is a duplicate under a channel credential; empty: it never is
 -- ARGV[7]  epoch of the channel when the commands were checked
 -- ARGV[8]  receipt
--- ARGV[9…] entries, JSON objects with at least one member
+-- ARGV[9]  1: the entries may be parked
+-- ARGV[10…] entries, JSON objects with at least one member
 -- returns  {outcome, receipt of the first callback if there was one, number of the work item if it is parked, the
 --          session's offer if the caller should offer it}; missing or empty where there is none. The outcome is
---          routed, parked, invalid, ended, consumed, duplicate, cancelled, stale or backpressure
+--          routed, parked, invalid, ended, consumed, duplicate, cancelled, stale, backpressure or not_parked. The receipt
+--          of a callback that was parked starts with the first awaited work item: its deadline, @, its ID and a space
 --
 -- Atomic so that only one of several concurrent callbacks with a credential is accepted,
 -- and so that a credential is consumed if and only if the entries are stored. If it is
@@ -51,8 +53,9 @@ if refusal then return { refusal } end
 if channel.epoch ~= ARGV[7] then return { 'stale' } end
 local inTurn = channelScope or c.number == head
 if backlog(inTurn and 0 or parked) >= 1 then return { 'backpressure' } end
+if not inTurn and ARGV[9] == '' then return { 'not_parked' } end
 
-local list = { unpack(ARGV, 9) }
+local list = { unpack(ARGV, 10) }
 if ARGV[3] == '' then
   for i, entry in ipairs(list) do list[i] = '{"workItemId":"' .. c.id .. '",' .. string.sub(entry, 2) end
 end
@@ -72,6 +75,7 @@ if channelScope then
   redis.call('ZADD', FORGET, forgetAt, field, forgetAt, counter)
   forgetExpired()
 else
+  if not inTurn then receipt = (string.match(redis.call('HGET', WORK, head) or '', '^%d+@%S+ ') or '') .. receipt end
   c.state, c.callbackID, c.bodyDigest, c.receipt = inTurn and 'routed' or 'parked', callbackID, bodyDigest, receipt
   redis.call('HSET', WORK, digest, formatCredential(c))
 end

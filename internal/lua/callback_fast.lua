@@ -16,7 +16,7 @@ do
     if kind == ARGV[2] and (ARGV[3] == '' or ARGV[3] == id) and now < tonumber(deadline) and now < nextDueAt and now < tonumber(touchAt)
       and entries - committed < tonumber(maxEntries) and bytes - committedBytes < tonumber(maxBytes) then
       local newestEntry, prefix = nil, ARGV[3] == '' and '{"workItemId":"' .. id .. '",'
-      for i = 9, #ARGV do
+      for i = 10, #ARGV do
         local entry = prefix and prefix .. string.sub(ARGV[i], 2) or ARGV[i]
         entries, bytes = entries + 1, bytes + #entry
         newestEntry = string.format(ID_FORMAT, entries, now)

@@ -139,6 +139,12 @@ local head, tail, parked  -- the field queue, if it was read
 local newestEntry         -- ID of the last entry that this script added
 local liveConnection = '' -- ID of the connection that runs this script; its lease does not expire meanwhile
 
+-- Makes a full store run the rest of the script. A store without memory refuses a command that
+-- adds data, but only if the script has changed nothing before: here the script deletes a
+-- field that does not exist. Scripts call it first that remove data, or that must work so
+-- that data can be removed.
+local function runWhenFull() redis.call('HDEL', META, '') end
+
 local function readFields(...)
   local names, values = { ... }, redis.call('HMGET', META, ...)
   for i = 1, #names do channel[names[i]] = values[i] or '' end
@@ -265,12 +271,13 @@ end
 -- has three kinds of fields:
 --   <number>  of an unsettled work item: the time from which its entries can be
 --             added to the stream, a space, and the entries. An awaited item has its
---             deadline and the timeout entry. A parked one has 0 and its callback's
---             entries, a cancelled one 0 and no entries. Only the deadline of the
---             first item needs a timer, since later items wait for it.
+--             deadline, @ and its ID, and the timeout entry. A parked one has 0 and its
+--             callback's entries, a cancelled one 0 and no entries. Only the deadline of
+--             the first item needs a timer, since later items wait for it.
 --   <digest>  of a credential: state (awaiting, routed, parked or cancelled), number of
 --             the work item (0 for a channel credential), kind, deadline, work item ID,
---             and after a callback its ID, the digest of its body and the receipt
+--             and after a callback its ID, the digest of its body and the receipt, which
+--             starts with deadline, @ and ID of the item it waits for, and a space, if it was parked
 --   @<ID>     of a work item: the digest of its credential
 --   <digest> <ID or body digest>  a use of a channel credential: callback ID, body digest and receipt
 --   #<number> the field of a use; uses are numbered, so that the oldest can be dropped
@@ -298,7 +305,7 @@ local function advanceQueue(skipAwaited)
   while head <= tail do
     local item = redis.call('HGET', WORK, head) or '0 '
     local space = string.find(item, ' ', 1, true)
-    local at = tonumber(string.sub(item, 1, space - 1))
+    local at = tonumber(string.match(item, '^%d+'))
     if at <= now then
       if at == 0 then parked = parked - (#item - space) end
       addPackedEntries(item, space + 1)

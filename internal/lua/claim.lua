@@ -56,6 +56,7 @@ end
 
 local refused = checkArguments()
 if refused then return refused end
+if ARGV[4] ~= 'open' or redis.call('EXISTS', META) == 1 then runWhenFull() end
 loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed', 'held')
 local action, requestedAt = ARGV[4], ARGV[5] or ''
 if channel.state == '' and action == 'open' then

@@ -48,6 +48,7 @@ end
 
 if not isID(ARGV[2]) then return invalid('position', ARGV[2], ID_RULE) end
 if not isNumber(ARGV[3], NEVER) then return invalid('number of entries to keep', ARGV[3], 'use a number such as 1000') end
+runWhenFull()
 loadChannel('state', 'claimToken')
 if ARGV[1] == '' then return 'claim_lost' end
 local refusal = claimRefusal(ARGV[1])

@@ -8,6 +8,7 @@
 -- returns  'detached', or 'not_owner' if the connection does not own the session
 --
 -- Atomic so that a replaced connection cannot report the session as disconnected.
+runWhenFull()
 liveConnection = ARGV[1]
 loadChannel('state', 'epoch', 'cancelled')
 -- The browser may have another connection already, which does not know the entry. A loss

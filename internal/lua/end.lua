@@ -10,6 +10,7 @@
 for i = 3, math.max(3, #ARGV) do
   if not isObject(ARGV[i]) then return invalid('entry', ARGV[i], OBJECT_RULE) end
 end
+runWhenFull()
 loadChannel('state', 'claimToken', 'queue')
 local refusal = claimRefusal(ARGV[1])
 if refusal then return refusal end

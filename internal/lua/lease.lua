@@ -11,12 +11,12 @@
 local window = tonumber(ARGV[3])
 local left = tonumber(ARGV[2]) - tonumber(redis.call('GET', KEYS[1]) or '0')
 local grant = math.max(0, math.min(tonumber(ARGV[1]), left))
+local ttl = redis.call('PTTL', KEYS[1])
+local isNew = ttl < 0 or ttl > window -- a new window, or its length was reduced
+if isNew then ttl = window end
+redis.call('PEXPIRE', KEYS[1], ttl) -- before INCRBY: a full store accepts INCRBY only after a command that needs no memory
 if grant > 0 then
   redis.call('INCRBY', KEYS[1], grant)
 end
-local ttl = redis.call('PTTL', KEYS[1])
-if ttl < 0 or ttl > window then -- a new window, or its length was reduced
-  redis.call('PEXPIRE', KEYS[1], window)
-  ttl = window
-end
+if isNew then redis.call('PEXPIRE', KEYS[1], ttl) end
 return { grant, math.max(0, left - grant), ttl }

@@ -11,6 +11,7 @@
 --          or {'lost'}, {'ended'}, {'expired'}, {'not_owner'}
 --
 -- Atomic so that a replaced connection cannot renew its successor's lease.
+runWhenFull()
 liveConnection = ARGV[1]
 loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed', 'held', 'claimToken')
 local refusal = ownerRefusal(ARGV[1], ARGV[2])

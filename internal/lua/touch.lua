@@ -4,6 +4,7 @@
 --          entries are committed
 --
 -- Atomic so that a work item either times out or is answered.
+runWhenFull()
 loadChannel('state')
 if channel.state == 'ended' and committed == entries then return -2 end
 if channel.flow == '' or dueAt == NEVER then return -1 end

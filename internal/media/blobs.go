@@ -154,7 +154,7 @@ const (
 // list sends one JSON object per blob and line, in order of path.
 func (s *Service) list(w *httpserve.Response, r *http.Request) error {
 	var issues fault.Issues
-	query := r.URL.Query()
+	query := issues.ParseQuery(r.URL.RawQuery)
 	after, _ := issues.QueryValue(query, "after")
 	limit := defaultListLimit
 	if text, given := issues.QueryValue(query, "limit"); given {

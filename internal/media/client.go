@@ -157,7 +157,11 @@ func (c *Client) deleteIf(ctx context.Context, path, condition, value string) (g
 // List implements speech.BlobStore.
 func (c *Client) List(ctx context.Context, after string, limit int) (blobs []speech.BlobInfo, err error) {
 	u := c.base.JoinPath("media")
-	u.RawQuery = url.Values{"after": {after}, "limit": {strconv.Itoa(limit)}}.Encode()
+	query := url.Values{"limit": {strconv.Itoa(limit)}}
+	if after != "" {
+		query.Set("after", after)
+	}
+	u.RawQuery = query.Encode()
 	err = c.call(ctx, http.MethodGet, u, nil, nil, func(body io.Reader) error {
 		lines := bufio.NewScanner(body)
 		lines.Buffer(nil, maxLine)

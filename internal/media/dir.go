@@ -46,7 +46,7 @@ func (d fd) openDir(name string) (fd, error) { return d.open(name, unix.O_RDONLY
 
 // makeDir opens a subdirectory and creates it if it is missing.
 func (d fd) makeDir(name string) (fd, error) {
-	err := retryEINTR(func() error { return unix.Mkdirat(int(d), name, 0o750) })
+	err := retryEINTR(func() error { return unix.Mkdirat(int(d), name, 0o700) })
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return 0, err
 	}
@@ -55,7 +55,7 @@ func (d fd) makeDir(name string) (fd, error) {
 
 // create creates a file for writing. It fails if the name exists.
 func (d fd) create(name string) (fd, error) {
-	return d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o640)
+	return d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 }
 
 // list returns the sorted names in a subdirectory.

@@ -173,21 +173,34 @@ func TestPutAndDelete(t *testing.T) {
 		if allow := resp.Header.Get("Allow"); (resp.StatusCode == 405) != (allow != "") {
 			t.Errorf("%s: status %d with Allow %q, want Allow only with 405", tt.name, resp.StatusCode, allow)
 		}
+		if id := resp.Header.Get("X-Request-Id"); resp.StatusCode >= 400 && (id == "" || !strings.Contains(body, `"requestId":"`+id+`"`)) {
+			t.Errorf("%s: X-Request-Id %q, want the ID in %s", tt.name, id, body)
+		}
 		if strings.Contains(body, token) {
 			t.Errorf("%s: the response contains the token", tt.name)
 		}
 	}
+	for request, want := range map[string]string{
+		"GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n":                       "VALIDATION_ERROR",
+		"GET / HTTP/1.1\r\nHost: localhost\r\nExpect: more\r\n\r\n":          "EXPECTATION_FAILED",
+		"PUT /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: a\r\n\r\n": "NOT_IMPLEMENTED",
+		"GET / HTTP/3.0\r\nHost: localhost\r\n\r\n":                          "HTTP_VERSION_NOT_SUPPORTED",
+	} {
+		if status, body := s.raw(request, "GET"); !strings.Contains(body, want) {
+			t.Errorf("%q: %d %s, want %s", request, status, body, want)
+		}
+	}
 	for name, request := range map[string]string{
-		"no length":     "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + token + "\r\n\r\n",
-		"chunks":        "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + token + "\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
-		"chunks, empty": "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + token + "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"no length":     "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token + "\r\n\r\n",
+		"chunks":        "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token + "\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+		"chunks, empty": "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token + "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 	} {
 		if status, body := s.raw(request, "PUT"); status != 411 || !strings.Contains(body, "LENGTH_REQUIRED") {
 			t.Errorf("%s: status %d, want 411 LENGTH_REQUIRED: %s", name, status, body)
 		}
 	}
 	// Content-Length is checked before the body is sent.
-	if status, _ := s.raw("PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer "+token+"\r\nContent-Length: 101\r\n\r\n", "PUT"); status != 413 {
+	if status, _ := s.raw("PUT /media/ab/x.pcm HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+token+"\r\nContent-Length: 101\r\n\r\n", "PUT"); status != 413 {
 		t.Errorf("too large Content-Length: status %d, want 413", status)
 	}
 }

@@ -64,7 +64,8 @@ func New(o Options) (*Service, error) {
 	if o.MaxBytes > 0 {
 		s.options.MaxObjectBytes = min(o.MaxObjectBytes, o.MaxBytes)
 	}
-	s.fastPath = fastlane.New(fastlane.Options{MaxBytes: o.MemoryBytes, MaxUpload: s.options.MaxObjectBytes, Load: s.load, Served: s.served})
+	s.fastPath = fastlane.New(fastlane.Options{
+		MaxBytes: o.MemoryBytes, MaxUpload: s.options.MaxObjectBytes, AcceptHost: s.acceptsHost, Load: s.load, Served: s.served})
 	var err error
 	if s.store, err = OpenStore(o, func(p Path, step func() error) error { return s.fastPath.Change(Prefix+string(p), step) }); err != nil {
 		return nil, err
@@ -85,7 +86,7 @@ func New(o Options) (*Service, error) {
 
 // Serve serves a listener until Shutdown, with TLS if secure is not nil.
 func (s *Service) Serve(l net.Listener, secure *tls.Config) error {
-	if err := s.server.Serve(s.fastPath.Listen(l, secure)); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.server.Serve(httpserve.Listen(s.server, s.fastPath.Listen(l, secure), s.options.Log)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve media: %w", err)
 	}
 	return nil
@@ -116,6 +117,8 @@ func (s *Service) route(w *httpserve.Response, r *http.Request) error {
 	path := r.URL.EscapedPath()
 	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
+	case !s.acceptsHost(r.Host):
+		return errForeignHost
 	case (path == "/health" || path == "/metrics") && !isRead:
 		return httpserve.MethodNotAllowed(w, "GET, HEAD")
 	case path == "/health":
@@ -145,12 +148,13 @@ func (s *Service) route(w *httpserve.Response, r *http.Request) error {
 	return httpserve.MethodNotAllowed(w, "GET, HEAD, PUT, DELETE")
 }
 
+var errForeignHost = fault.New(fault.Forbidden, "Use localhost or a loopback address as the host. To use another name, set MEDIA_UPLOAD_TOKEN.")
+
 func (s *Service) health(w *httpserve.Response) error {
-	text, status := "ok", http.StatusOK
 	if s.draining.Load() {
-		text, status = "draining", http.StatusServiceUnavailable
+		return fault.New(fault.ServiceUnavailable, "The media service is shutting down.").WithRetryAfter(time.Second)
 	}
-	w.WriteBytes(status, "text/plain; charset=utf-8", []byte(text))
+	w.WriteBytes(http.StatusOK, "text/plain; charset=utf-8", []byte("ok"))
 	return nil
 }
 
@@ -160,6 +164,12 @@ func (s *Service) scrape(w *httpserve.Response, r *http.Request) error {
 	}
 	s.prometheus.ServeHTTP(w, r)
 	return nil
+}
+
+// acceptsHost prevents DNS rebinding: a page could let its own name resolve to this
+// machine and use a service without a token. Such a service listens on loopback only.
+func (s *Service) acceptsHost(host string) bool {
+	return len(s.options.UploadTokens) > 0 || httpserve.IsLocalHost(host)
 }
 
 func (s *Service) mayChange(r *http.Request) bool {
@@ -188,7 +198,11 @@ func (s *Service) observe(w *httpserve.Response, took time.Duration) {
 	s.metrics.requests.WithLabelValues(method, strconv.Itoa(w.Status)).Inc()
 	s.metrics.duration.WithLabelValues(method).Observe(took.Seconds())
 	s.metrics.sent.Add(float64(w.Bytes))
-	w.Log(w.Request.Context(), s.options.Log, slog.LevelDebug, took, w.Request.RemoteAddr)
+	ctx := w.Request.Context()
+	if w.RequestID != "" { // the client has received it
+		ctx = httpserve.WithRequestID(ctx, w.RequestID)
+	}
+	w.Log(ctx, s.options.Log, slog.LevelDebug, took, w.Request.RemoteAddr)
 }
 
 // served records a response from memory.

@@ -74,7 +74,23 @@ func TestDrainingServiceClosesConnections(t *testing.T) {
 		t.Errorf("before draining: status %d, %q, close %v; want 200, ok, false", resp.StatusCode, body, resp.Close)
 	}
 	s.drain()
-	if resp, body := s.do("GET", "/health", ""); resp.StatusCode != 503 || body != "draining" || !resp.Close {
-		t.Errorf("draining: status %d, %q, close %v; want 503, draining, true", resp.StatusCode, body, resp.Close)
+	if resp, body := s.do("GET", "/health", ""); resp.StatusCode != 503 || !strings.Contains(body, "SERVICE_UNAVAILABLE") || !resp.Close {
+		t.Errorf("draining: status %d, %q, close %v; want 503, SERVICE_UNAVAILABLE, true", resp.StatusCode, body, resp.Close)
+	}
+}
+
+func TestServiceWithoutTokenRejectsForeignHosts(t *testing.T) {
+	s := start(t, media.Options{MemoryBytes: 1 << 20}, nil)
+	s.mustPut(blobURL, content)
+	for host, want := range map[string]int{s.addr: 200, "localhost:3002": 200, "[::1]": 200, "rebound.example:3002": 403, "192.0.2.1": 403, "localhost.example": 403} {
+		for range 2 { // the second could come from memory
+			if status, body := s.raw("GET "+blobURL+" HTTP/1.1\r\nHost: "+host+"\r\n\r\n", "GET"); status != want {
+				t.Errorf("GET with Host %s: %d %s, want %d", host, status, body, want)
+			}
+		}
+		put := "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 1\r\n\r\nx"
+		if status, body := s.raw(put, "PUT"); (status == 403) != (want == 403) {
+			t.Errorf("PUT with Host %s: %d %s, want 403: %v", host, status, body, want == 403)
+		}
 	}
 }

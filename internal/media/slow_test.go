@@ -62,24 +62,24 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 		"no request":  {0, 3 * time.Minute, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
 		"slow header": {0, time.Minute, func(c net.Conn) { drip(c, "GET /media/ab/x.pcm HTTP/1.1\r\nX: ", text) }},
 		"slow body": {0, time.Minute, func(c net.Conn) {
-			drip(c, "PUT /media/ab/y.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 4000\r\n\r\n", text)
+			drip(c, "PUT /media/ab/y.pcm HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000\r\n\r\n", text)
 		}},
 		"slow unread body": {0, time.Minute, func(c net.Conn) {
-			drip(c, "GET /nowhere HTTP/1.1\r\nHost: h\r\nContent-Length: 4000\r\n\r\n", text)
+			drip(c, "GET /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000\r\n\r\n", text)
 		}},
 		"missing body": {0, time.Minute, func(c net.Conn) {
-			_, _ = io.WriteString(c, "PUT /media/ab/y.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\n")
+			_, _ = io.WriteString(c, "PUT /media/ab/y.pcm HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n")
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil || resp.StatusCode != http.StatusBadRequest || !resp.Close {
 				t.Errorf("response to a missing body: %v, %v; want status 400 and a closed connection", resp, err)
 			}
 		}},
 		"stalled reader": {0, 2 * time.Minute, func(c net.Conn) {
-			_, _ = io.WriteString(c, "GET /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\n\r\n")
+			_, _ = io.WriteString(c, "GET /media/ab/x.pcm HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			time.Sleep(time.Hour)
 		}},
 		"stalled reader, from memory": {64 << 20, 2 * time.Minute, func(c net.Conn) {
-			_, _ = io.WriteString(c, "GET /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\n\r\n")
+			_, _ = io.WriteString(c, "GET /media/ab/x.pcm HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			time.Sleep(time.Hour)
 		}},
 	} {
@@ -148,7 +148,7 @@ func TestTruncatedBodyStoresNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(conn, "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\n%s", "second"[:cut])
+		fmt.Fprintf(conn, "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\n%s", "second"[:cut])
 		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
 		}

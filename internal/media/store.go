@@ -58,7 +58,7 @@ var errNotFound = fault.New(fault.NotFound, "Blob not found.")
 // or delete a blob, the store passes the step that does it to change, which runs the
 // step and can invalidate the path in a cache. change may be nil.
 func OpenStore(o Options, change func(p Path, step func() error) error) (_ *Store, err error) {
-	if err := os.MkdirAll(o.Root, 0o750); err != nil {
+	if err := os.MkdirAll(o.Root, 0o700); err != nil {
 		return nil, fmt.Errorf("create media root: %w", err)
 	}
 	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: change, log: o.Log, accessTimes: accessTimes{pending: map[Path]time.Time{}}}

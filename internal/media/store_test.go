@@ -146,7 +146,7 @@ func TestServesThousandConnections(t *testing.T) {
 	for range 2 { // all connections stay open
 		for i, c := range conns {
 			path := []string{"/media/ab/x.pcm", "/media/ab/x.pcm?from-disk"}[i%2]
-			fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: h\r\n\r\n", path)
+			fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)
 		}
 		for i, c := range conns {
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)

@@ -36,13 +36,14 @@ type Page[T any] struct {
 // can be the ID of an item.
 func Parse(params map[string][]string, validID func(string) bool, issues *fault.Issues) Query {
 	q := Query{Limit: DefaultLimit}
-	if s, _ := issues.QueryValue(params, "limit"); s != "" {
+	if s, given := issues.QueryValue(params, "limit"); given {
 		n, err := strconv.Atoi(s)
 		issues.Check(err == nil && n >= 1 && n <= MaxLimit, "/query/limit", fault.IssueValue, "limit must be a number from 1 to %d.", MaxLimit)
 		q.Limit = n
 	}
-	q.After, _ = issues.QueryValue(params, "cursor")
-	issues.Check(q.After == "" || validID(q.After), "/query/cursor", fault.IssueValue, "cursor must be the nextCursor of the previous page.")
+	cursor, given := issues.QueryValue(params, "cursor")
+	q.After = cursor
+	issues.Check(!given || validID(cursor), "/query/cursor", fault.IssueValue, "cursor must be the nextCursor of the previous page.")
 	return q
 }
 

@@ -240,11 +240,7 @@ var errConflict = errors.New("the limits have changed")
 // save saves limits in the store and, with an audit entry, in the mirror: in both or
 // in none, unless the mirror fails to commit.
 func (s *Settings) save(ctx context.Context, old []byte, before, limits Limits) error {
-	changes, err := audit.Changes(before.Tiers, limits.Tiers)
-	if err != nil {
-		return err
-	}
-	entry, err := audit.New(ctx, time.Now(), audit.UpdateLimits, Topic, "", changes)
+	entry, err := audit.New(ctx, time.Now(), audit.UpdateLimits, Topic, "", before.Tiers, limits.Tiers)
 	if err != nil {
 		return err
 	}

@@ -316,7 +316,7 @@ func TestChange(t *testing.T) {
 		if err := f.Change(t.Context(), replaceWith(limits)); err != nil {
 			t.Fatal(err)
 		}
-		if len(f.mirror.entries) != 1 || string(f.mirror.entries[0].Details) != `{"api":{"from":{"max":600,"windowMs":60000},"to":{"max":10,"windowMs":1000}}}` {
+		if len(f.mirror.entries) != 1 || string(f.mirror.entries[0].Details) != `{"changes":[{"path":"/api/max","from":600,"to":10},{"path":"/api/windowMs","from":60000,"to":1000}]}` {
 			t.Errorf("audit entries %+v, want one with the change", f.mirror.entries)
 		}
 		if *f.Current() != limits || string(f.store.value) != normalize(ten) || string(f.mirror.value) != normalize(ten) {

@@ -81,7 +81,7 @@ var rules = []rule{
 	// The second alternative is a password with an unescaped slash. Such a URL is
 	// invalid, and parsers quote it in their errors.
 	{"://", regexp.MustCompile(`(://[^\s/?#@:"'<>]*:)([^\s/?#"'<>]*|\d*[^\s/?#"'<>\d][^\s"'<>]*)@`), always},
-	{"bearer basic", regexp.MustCompile(`(?i)\b(bearer|basic)(?:\s+|%20)([^\s"'\\]+)`), schemeValue},
+	{"bearer basic", regexp.MustCompile(`(?i)\b(bearer|basic)(?:\s+|%20)((?:[^\s"'\\%]|%[^2]|%2[^0])+)`), schemeValue},
 	{"eyj eya ewo", regexp.MustCompile(`()((?:eyJ|eyA|ewo)[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?)`), always},
 	{"tk_", regexp.MustCompile(`(tk_[A-Za-z0-9]+_)([A-Za-z0-9_-]+)`), always},
 	{"cbt_", regexp.MustCompile(`(cbt_)([A-Za-z0-9_-]{16,})`), always},

@@ -76,6 +76,11 @@ var temporaryCodes = []string{
 // replies: then the effect is unknown.
 func Temporary(err error) bool { return slices.Contains(temporaryCodes, ErrorCode(err)) }
 
+// Full reports whether err is the reply of a server that has no memory left (noeviction),
+// or of the embedded engine at its limit. The command or script had no effect. Commands that
+// remove data work.
+func Full(err error) bool { return ErrorCode(err) == "OOM" }
+
 // PublishAudio publishes an audio frame on a channel's topic. It goes through the
 // node that holds the channel's slot, so that a cluster keeps the order.
 func PublishAudio(ctx context.Context, c rueidis.Client, topic, message string) error {

@@ -106,6 +106,9 @@ func retriedCallbacks(t *testing.T, opts Options) {
 			if err != nil || o.Status != c.want || string(o.Receipt) != string(c.delivery.Receipt) || (o.Number == 2) != (c.want == callback.Parked) {
 				t.Errorf("%s: %+v, %v, want %s with this receipt", c.delivery.Receipt, o, err, c.want)
 			}
+			if w := o.WaitsFor; (w != nil) != (c.want == callback.Parked) || w != nil && (w.WorkItemID != first.ID || !w.Deadline.Equal(first.ExpiresAt)) {
+				t.Errorf("%s: waits for %+v, want %+v if it is parked", c.delivery.Receipt, w, first)
+			}
 		}
 	}
 	if err := d.End(t.Context(), "done"); err != nil {

@@ -3,6 +3,8 @@ package redisstore
 import (
 	"context"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -41,12 +43,15 @@ func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Cre
 
 // Deliver implements callback.Store.
 func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (result callback.DeliverResult, err error) {
-	args := make([]string, 0, 8+len(d.Entries))
-	duplicateFor := ""
+	args := make([]string, 0, 9+len(d.Entries))
+	duplicateFor, park := "", ""
 	if d.DuplicateFor > 0 {
 		duplicateFor = millis(d.DuplicateFor)
 	}
-	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch, rueidis.BinaryString(d.Receipt))
+	if d.Park {
+		park = "1"
+	}
+	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch, rueidis.BinaryString(d.Receipt), park)
 	for _, entry := range d.Entries {
 		args = append(args, rueidis.BinaryString(entry))
 	}
@@ -55,11 +60,23 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (resu
 		return result, err
 	}
 	reply = append(reply, "", "", "") // receipt, number and offer are optional
-	result = callback.DeliverResult{Status: callback.Status(reply[0]), Receipt: []byte(reply[1]), Offer: []byte(reply[3])}
+	first, receipt := splitReceipt(reply[1])
+	result = callback.DeliverResult{Status: callback.Status(reply[0]), Receipt: []byte(receipt), WaitsFor: first, Offer: []byte(reply[3])}
 	if reply[2] != "" {
 		result.Number, err = strconv.ParseInt(reply[2], 10, 64)
 	}
 	return result, err
+}
+
+// splitReceipt splits a stored receipt into the work item for which the callback waited,
+// if it was parked, and the JSON object.
+func splitReceipt(stored string) (first *callback.AwaitedItem, receipt string) {
+	start := max(0, strings.IndexByte(stored, '{'))
+	deadline, id, parked := strings.Cut(strings.TrimSuffix(stored[:start], " "), "@")
+	if ms, err := strconv.ParseInt(deadline, 10, 64); parked && err == nil {
+		first = &callback.AwaitedItem{WorkItemID: id, Deadline: time.UnixMilli(ms).UTC()}
+	}
+	return first, stored[start:]
 }
 
 // StillParked implements callback.Store.

@@ -74,7 +74,7 @@ func (d *callbackFixture) delivery(item callruntime.WorkItem, body string) callb
 	params := callback.DeliverParams{
 		Credential: callback.Credential{ChannelID: d.id, Kind: item.Kind, Digest: digest(item.Token)},
 		CallbackID: uuid.NewString(), BodyDigest: digest(body), DuplicateFor: 24 * time.Hour, Epoch: d.epoch,
-		Entries: [][]byte{d.entry(wire.KindBotEvent, body), d.entry(wire.KindBotEvent, body+"'")}, Receipt: []byte(`{"of": "` + body + `"}`),
+		Entries: [][]byte{d.entry(wire.KindBotEvent, body), d.entry(wire.KindBotEvent, body+"'")}, Receipt: []byte(`{"of": "` + body + `"}`), Park: true,
 	}
 	if item.Kind != wire.BotItem {
 		params.WorkItemID = item.ID

@@ -17,6 +17,7 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
+	"telapi/internal/redisconn"
 	"telapi/internal/session"
 	"telapi/internal/tracing"
 )
@@ -100,6 +101,9 @@ func (c *Channels) Append(ctx context.Context, owner channel.Owner, frames []cha
 	}
 	args[0], args[1], args[2], args[3] = owner.ConnectionID, owner.Number, owner.LastEntry, string(flags)
 	reply, err := runScript(ctx, c.store, "append frames", "frame", owner.ChannelID, rueidis.RedisResult.AsStrSlice, args...)
+	if redisconn.Full(err) {
+		return slices.Repeat([]channel.Outcome{channel.Backpressure}, len(frames)), "", nil
+	}
 	if err != nil || len(reply) < 2 {
 		return nil, "", cmp.Or(err, errUnexpectedReply)
 	}

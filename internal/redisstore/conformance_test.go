@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 	engines := map[string]func(*testing.T) Options{
 		"embedded": func(t *testing.T) Options {
 			logs := &testlog.Buffer{}
-			e, err := StartEmbedded(t.TempDir(), logs.Logger())
+			e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir()}, logs.Logger())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 			return opts
 		},
 		"cluster with one seed address": func(t *testing.T) Options {
-			return Options{RedisOptions: config.RedisOptions{Addrs: servers.StartRedisCluster(t).Addrs()[:1]}}
+			return Options{RedisOptions: config.RedisOptions{Addrs: servers.SharedRedisCluster(t).Addrs()[:1]}}
 		},
 	}
 	tests := map[string]func(*testing.T, Options){

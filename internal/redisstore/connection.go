@@ -141,6 +141,7 @@ func (s *Store) requestProbe() {
 func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
+	full := false // as logged
 	select {
 	case <-s.probes: // requested for an earlier connection
 	default:
@@ -155,7 +156,19 @@ func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 		if err := s.probe(ctx, client); err != nil {
 			return fmt.Errorf("probe: %w", err)
 		}
+		if full != s.Full() {
+			full = !full
+			s.logFull(full)
+		}
 		s.measureClock(ctx, client)
+	}
+}
+
+func (s *Store) logFull(full bool) {
+	if full {
+		s.log.Error("the key-value store is full: it refuses frames, callbacks and new sessions until data is removed", "remedy", s.FullRemedy())
+	} else {
+		s.log.Info("the key-value store accepts writes again")
 	}
 }
 
@@ -166,10 +179,15 @@ func (s *Store) measureClock(ctx context.Context, client rueidis.Client) {
 }
 
 // probe checks all nodes and succeeds as soon as one check does: a cluster that has
-// lost a node still serves the other nodes' keys.
+// lost a node still serves the other nodes' keys. A full store is not a failure.
 func (s *Store) probe(ctx context.Context, client rueidis.Client) error {
 	return s.onAnyNode(ctx, client, func(ctx context.Context, node rueidis.Client) error {
-		return probeNode(ctx, node, client.Mode())
+		err := probeNode(ctx, node, client.Mode())
+		if redisconn.Full(err) {
+			s.refused.Store(time.Now().UnixNano())
+			return nil
+		}
+		return err
 	})
 }
 
@@ -204,7 +222,7 @@ func (s *Store) onAnyNode(ctx context.Context, client rueidis.Client, run func(c
 
 func probeNode(ctx context.Context, node rueidis.Client, mode rueidis.ClientMode) error {
 	if mode != rueidis.ClientModeCluster {
-		// A write, because a full or read-only server still answers PING. The TTL
+		// A write, because a read-only server still answers PING. The TTL
 		// removes the key if the service stops.
 		return node.Do(ctx, node.B().Set().Key(kv.ProbeKey).Value("1").Px(probeInterval*10).Build()).Error()
 	}

@@ -1,9 +1,11 @@
 package redisstore
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -27,6 +29,9 @@ const (
 	// otherwise two servers could lock different files of that name.
 	engineLock = "embedded-kv.lock"
 
+	// defaultMaxBytes is also the default of EMBEDDED_KV_MAX_BYTES.
+	defaultMaxBytes = 256 << 20
+
 	// engineTick is the precision with which keys expire.
 	engineTick = 100 * time.Millisecond
 )
@@ -48,9 +53,17 @@ type Embedded struct {
 	jobs      sync.WaitGroup
 }
 
-// StartEmbedded starts an engine with the content that the last one on dataDir has
-// saved there, and records in dataDir how to connect to it.
-func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
+// EmbeddedOptions configure an embedded engine.
+type EmbeddedOptions struct {
+	DataDir  string
+	MaxBytes int  // of memory for its content; 0: defaultMaxBytes
+	KeepText bool // texts of browser actions are saved in DataDir
+}
+
+// StartEmbedded starts an engine with the content that the last one on DataDir has
+// saved there, and records in DataDir how to connect to it.
+func StartEmbedded(o EmbeddedOptions, log *slog.Logger) (*Embedded, error) {
+	dataDir := o.DataDir
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
@@ -62,7 +75,7 @@ func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("another server is running on %s: stop it, use another DATA_DIR, or set REDIS_URL so that several servers share one store", dataDir)
 	}
-	e, err := startLocked(dataDir, log)
+	e, err := startLocked(o, log)
 	if err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -76,18 +89,18 @@ func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 }
 
 // startLocked starts the engine of a data directory that is locked.
-func startLocked(dataDir string, log *slog.Logger) (*Embedded, error) {
+func startLocked(o EmbeddedOptions, log *slog.Logger) (*Embedded, error) {
 	password := rand.Text()
-	engine, err := startEngine(password)
+	engine, err := startEngine(password, cmp.Or(o.MaxBytes, defaultMaxBytes))
 	if err != nil {
 		return nil, err
 	}
 	e := &Embedded{
 		engine:    engine,
-		snapshots: &snapshots{engine: engine, path: filepath.Join(dataDir, snapshotFile), log: log, limit: maxSnapshotBytes},
+		snapshots: &snapshots{engine: engine, path: filepath.Join(o.DataDir, snapshotFile), log: log, privacy: privacy{o.KeepText}},
 		addr:      engine.Addr(),
 		pass:      redact.Secret(password),
-		file:      filepath.Join(dataDir, redisconn.EmbeddedFile),
+		file:      filepath.Join(o.DataDir, redisconn.EmbeddedFile),
 		done:      make(chan struct{}),
 	}
 	if err = e.snapshots.load(); err != nil {
@@ -109,7 +122,10 @@ func (e *Embedded) record() error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(e.file, content)
+	return replaceFile(e.file, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
 }
 
 // tick counts the engine's time until Close.

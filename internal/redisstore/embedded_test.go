@@ -20,7 +20,7 @@ import (
 func startEmbedded(t *testing.T, dir string) (*Embedded, *testlog.Buffer) {
 	t.Helper()
 	logs := &testlog.Buffer{}
-	e, err := StartEmbedded(dir, logs.Logger())
+	e, err := StartEmbedded(EmbeddedOptions{DataDir: dir}, logs.Logger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestJoinRunningEngine(t *testing.T) {
 	if value, ok, err := server.Limits(t.Context()); !ok || err != nil {
 		t.Errorf("limits read by the server: %q, found %t, %v, want true", value, ok, err)
 	}
-	if _, err := StartEmbedded(dir, logs.Logger()); err == nil || !strings.Contains(err.Error(), "another server is running on "+dir+": stop it") {
+	if _, err := StartEmbedded(EmbeddedOptions{DataDir: dir}, logs.Logger()); err == nil || !strings.Contains(err.Error(), "another server is running on "+dir+": stop it") {
 		t.Errorf("start a second engine: %v", err)
 	}
 
@@ -71,7 +71,7 @@ func TestOneOfConcurrentServersStarts(t *testing.T) {
 	var started sync.WaitGroup
 	var engines [8]*Embedded
 	for i := range engines {
-		started.Go(func() { engines[i], _ = StartEmbedded(dir, slog.New(slog.DiscardHandler)) })
+		started.Go(func() { engines[i], _ = StartEmbedded(EmbeddedOptions{DataDir: dir}, slog.New(slog.DiscardHandler)) })
 	}
 	started.Wait()
 	running := 0

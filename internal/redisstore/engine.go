@@ -15,9 +15,6 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// errTooLarge is returned by dump if the content exceeds its limit.
-var errTooLarge = errors.New("the content is too large")
-
 // engine is the embedded engine. Its content can be dumped and loaded as a whole.
 type engine struct {
 	*miniredis.Miniredis
@@ -26,13 +23,17 @@ type engine struct {
 	// context do not lock the engine, because a script already holds the lock.
 	inScript any
 
+	memory *memory
+
 	ticking sync.Mutex
 	ticked  time.Time // until when TTLs have been counted down; whole milliseconds
 }
 
-// startEngine starts an empty engine on a free port of the loopback interface.
-func startEngine(password string) (*engine, error) {
+// startEngine starts an empty engine on a free port of the loopback interface. Its
+// content needs at most maxBytes of memory.
+func startEngine(password string, maxBytes int) (*engine, error) {
 	e := &engine{Miniredis: miniredis.NewMiniRedis(), ticked: time.Now()}
+	e.memory = newMemory(e, maxBytes)
 	e.RequireAuth(password)
 	if err := e.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, err
@@ -52,10 +53,12 @@ func startEngine(password string) (*engine, error) {
 		e.Close()
 		return nil, err
 	}
+	e.server.SetPreHook(e.memory.hook)
 	return e, nil
 }
 
-// tick makes keys expire: the engine does not count time itself.
+// tick makes keys expire, since the engine does not count time itself, and measures
+// the memory that it needs.
 func (e *engine) tick() {
 	e.ticking.Lock()
 	defer e.ticking.Unlock()
@@ -63,17 +66,18 @@ func (e *engine) tick() {
 	elapsed := now.Sub(e.ticked).Truncate(time.Millisecond)
 	e.FastForward(elapsed)
 	e.ticked = now.Add(elapsed - now.Sub(e.ticked)) // the wall clock may have been set
+	e.memory.measure()
 }
 
 // dump returns the commands that create the engine's content, with the expiry of
 // keys as absolute times, and the number of keys. No other command and no script
-// runs meanwhile. It fails with errTooLarge if the commands exceed limit bytes.
-func (e *engine) dump(limit int) (commands [][]string, keys int, err error) {
+// runs meanwhile.
+func (e *engine) dump() (commands [][]string, keys int, err error) {
 	e.ticking.Lock()
 	defer e.ticking.Unlock()
 	e.Lock()
 	defer e.Unlock()
-	d := dump{console: newConsole(e.server, e.inScript), limit: limit}
+	d := dump{console: newConsole(e.server, e.inScript)}
 	for _, key := range d.strings("KEYS", "*") {
 		if d.key(key) {
 			keys++
@@ -151,20 +155,10 @@ func stringList(reply any) []string {
 // dump collects the commands that create keys.
 type dump struct {
 	*console
-	commands     [][]string
-	bytes, limit int
+	commands [][]string
 }
 
-func (d *dump) add(args ...string) {
-	for _, arg := range args {
-		d.bytes += len(arg)
-	}
-	if d.bytes > d.limit {
-		d.err = fmt.Errorf("%w: it has more than %d MiB; set REDIS_URL to use Redis", errTooLarge, d.limit>>20)
-		return
-	}
-	d.commands = append(d.commands, args)
-}
+func (d *dump) add(args ...string) { d.commands = append(d.commands, args) }
 
 // key adds the commands that create a key. It reports false for types that nothing
 // in this program uses, and which the engine cannot export.

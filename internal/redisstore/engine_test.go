@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -16,7 +15,7 @@ import (
 
 func newTestEngine(t *testing.T) (*engine, *console) {
 	t.Helper()
-	e, err := startEngine("secret")
+	e, err := startEngine("secret", defaultMaxBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +27,7 @@ func newTestEngine(t *testing.T) (*engine, *console) {
 
 func mustDump(t *testing.T, e *engine) [][]string {
 	t.Helper()
-	commands, _, err := e.dump(maxSnapshotBytes)
+	commands, _, err := e.dump()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,18 +197,6 @@ func TestDumpDoesNotInterruptScripts(t *testing.T) {
 	}
 	close(done)
 	writers.Wait()
-}
-
-func TestDumpIsLimited(t *testing.T) {
-	t.Parallel()
-	e, c := newTestEngine(t)
-	c.do("SET", "k", strings.Repeat("x", 1<<20))
-	if _, _, err := e.dump(1 << 20); !errors.Is(err, errTooLarge) {
-		t.Errorf("dump: %v, want errTooLarge", err)
-	}
-	if _, keys, err := e.dump(1<<20 + 100); keys != 1 || err != nil {
-		t.Errorf("dump: %d keys, %v", keys, err)
-	}
 }
 
 func TestFailedLoadLeavesEngineEmpty(t *testing.T) {

@@ -314,7 +314,7 @@ func (g *callGenerator) callback() []string {
 		return args
 	}
 	item := g.item()
-	args := []string{item.digest, item.kind, item.id, g.name("callback"), g.name("body"), pick(g, []string{"", "1", "86400000"}), g.epoch, `{"of": "` + item.id + `"}`}
+	args := []string{item.digest, item.kind, item.id, g.name("callback"), g.name("body"), pick(g, []string{"", "1", "86400000"}), g.epoch, `{"of": "` + item.id + `"}`, pick(g, []string{"", "1", "1"})}
 	switch {
 	case item.kind == "bot":
 		args[2] = ""

@@ -177,25 +177,11 @@ func TestCommandErrorIsNotUnavailability(t *testing.T) {
 	}
 }
 
-// A full store answers PING but rejects writes.
-func TestFullStoreIsUnavailable(t *testing.T) {
-	t.Parallel()
-	r := servers.StartRedis(t)
-	s, _ := connect(t, redisOptions(r))
-	r.MustDo("CONFIG", "SET", "maxmemory", "1")
-	if _, err := s.Lease(t.Context(), "k", 1, 1, time.Hour); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("lease in a full store: %v", err)
-	}
-	poll.Until(t, "a failing ping", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
-	r.MustDo("CONFIG", "SET", "maxmemory", "0")
-	poll.Until(t, "the store is available", func() bool { return s.Ping(t.Context()) == nil })
-}
-
 // Not parallel: it checks all goroutines of the process.
 func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 	r := servers.StartRedis(t)
 	before := goleak.IgnoreCurrent()
-	e, err := StartEmbedded(t.TempDir(), (&testlog.Buffer{}).Logger())
+	e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir()}, (&testlog.Buffer{}).Logger())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,14 @@
 package redisstore
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/gob"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -18,12 +20,9 @@ import (
 
 const (
 	// snapshotFile holds the content of an embedded engine. Its first line is a
-	// snapshotHeader; the rest is the list of commands that create the content.
+	// snapshotHeader; the rest are the commands that create the content.
 	snapshotFile    = "embedded-kv.snapshot"
 	snapshotVersion = 1
-
-	// maxSnapshotBytes limits the memory and disk space of a snapshot.
-	maxSnapshotBytes = 256 << 20
 
 	// snapshotInterval is the time between snapshots. It grows with the time for
 	// which a snapshot locks the engine, so that this is at most 2 % of the time.
@@ -44,10 +43,10 @@ type snapshotHeader struct {
 // snapshots saves an engine's content to a file and loads it. Only one goroutine at
 // a time may use it.
 type snapshots struct {
-	engine *engine
-	path   string
-	log    *slog.Logger
-	limit  int // in bytes
+	engine  *engine
+	path    string
+	log     *slog.Logger
+	privacy privacy
 
 	sum    string // checksum of the last snapshot
 	failed bool   // the last save
@@ -97,30 +96,54 @@ func (s *snapshots) save(stopped bool) (locked time.Duration) {
 // is always written.
 func (s *snapshots) write(stopped bool) (locked time.Duration, err error) {
 	start := time.Now()
-	commands, keys, err := s.engine.dump(s.limit)
+	commands, keys, err := s.engine.dump()
 	locked = time.Since(start)
 	if err != nil {
 		return locked, err
 	}
-	var content bytes.Buffer
-	if err := gob.NewEncoder(&content).Encode(commands); err != nil {
+	commands = s.privacy.redact(commands)
+	sum, length := sha256.New(), byteCount(0)
+	if err := encodeCommands(io.MultiWriter(sum, &length), commands); err != nil {
 		return locked, err
 	}
 	header := snapshotHeader{
 		Version: snapshotVersion, SavedAt: start.UTC(), Keys: keys, Stopped: stopped,
-		Bytes: content.Len(), SHA256: checksum(content.Bytes()),
+		Bytes: int(length), SHA256: hex.EncodeToString(sum.Sum(nil)),
 	}
 	if header.SHA256 == s.sum && !stopped {
 		return locked, nil
 	}
-	line, err := json.Marshal(header)
-	if err == nil {
-		err = replaceFile(s.path, append(line, '\n'), content.Bytes())
-	}
+	err = replaceFile(s.path, func(w io.Writer) error {
+		line, err := json.Marshal(header)
+		if err == nil {
+			_, err = w.Write(append(line, '\n'))
+		}
+		return errors.Join(err, encodeCommands(w, commands))
+	})
 	if err == nil {
 		s.sum = header.SHA256
 	}
 	return locked, err
+}
+
+// encodeCommands writes each command as a value of its own, so that the encoder needs
+// little memory.
+func encodeCommands(w io.Writer, commands [][]string) error {
+	encoder := gob.NewEncoder(w)
+	for _, command := range commands {
+		if err := encoder.Encode(command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// byteCount counts the bytes that are written to it.
+type byteCount int
+
+func (c *byteCount) Write(b []byte) (int, error) {
+	*c += byteCount(len(b))
+	return len(b), nil
 }
 
 // readSnapshot reads a file and verifies its checksum.
@@ -140,8 +163,16 @@ func readSnapshot(path string) (header snapshotHeader, commands [][]string, err 
 	case header.SHA256 != checksum(content):
 		return header, nil, errors.New("it is damaged: its checksum is wrong")
 	}
-	err = gob.NewDecoder(bytes.NewReader(content)).Decode(&commands)
-	return header, commands, err
+	decoder := gob.NewDecoder(bytes.NewReader(content))
+	for {
+		var command []string
+		if err := decoder.Decode(&command); errors.Is(err, io.EOF) {
+			return header, commands, nil
+		} else if err != nil {
+			return header, nil, err
+		}
+		commands = append(commands, command)
+	}
 }
 
 func checksum(content []byte) string {
@@ -151,19 +182,15 @@ func checksum(content []byte) string {
 
 // replaceFile writes a file with mode 0600. After a crash the file has its old or its
 // new content. Only one goroutine at a time may write a file.
-func replaceFile(path string, parts ...[]byte) error {
+func replaceFile(path string, write func(io.Writer) error) error {
 	temp := path + ".new"
 	_ = os.Remove(temp) // a crash may have left it
 	file, err := os.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	for _, part := range parts {
-		if err == nil {
-			_, err = file.Write(part)
-		}
-	}
-	if err == nil {
+	buffer := bufio.NewWriterSize(file, 64<<10)
+	if err = errors.Join(write(buffer), buffer.Flush()); err == nil {
 		err = file.Sync()
 	}
 	if err = errors.Join(err, file.Close()); err == nil {

@@ -91,7 +91,7 @@ func TestUnchangedContentIsNotWrittenAgain(t *testing.T) {
 	t.Parallel()
 	e, c := newTestEngine(t)
 	logs := &testlog.Buffer{}
-	s := &snapshots{engine: e, path: filepath.Join(t.TempDir(), snapshotFile), log: logs.Logger(), limit: 1 << 20}
+	s := &snapshots{engine: e, path: filepath.Join(t.TempDir(), snapshotFile), log: logs.Logger()}
 	c.do("SET", "k", "v")
 	c.do("PEXPIRE", "k", "3600000")
 	c.do("XADD", "s", "*", "f", "v")
@@ -111,10 +111,12 @@ func TestUnchangedContentIsNotWrittenAgain(t *testing.T) {
 	if header, _, err := readSnapshot(s.path); err != nil || !header.Stopped {
 		t.Errorf("snapshot of the stopped engine: %+v, %v", header, err)
 	}
-	s.limit = 1
+	path := s.path
+	s.path = filepath.Join(path, "not a directory")
+	s.save(true)
+	c.do("SET", "k", "v2")
 	s.save(false)
-	s.save(false)
-	s.limit = 1 << 20
+	s.path = path
 	s.save(false)
 	if logs.Count("cannot write the snapshot") != 1 || logs.Count("written again") != 1 {
 		t.Errorf("logged:\n%s\nwant one error and one message", logs)

@@ -62,6 +62,7 @@ type Store struct {
 	timeouts   timeouts
 	clock      redisconn.Clock // of the servers
 	probes     chan struct{}   // requests for an early probe
+	refused    atomic.Int64    // when the store was last full, in Unix ns
 	tasks      *background.Group
 	scripts    map[string]*rueidis.Lua                // the channel scripts
 	replicated map[string]*redisconn.ReplicatedScript // used instead, where they exist
@@ -133,8 +134,32 @@ func (s *Store) PublishScriptVersion(ctx context.Context) {
 	}
 }
 
+// errFull is returned if the store has no memory left. The connection is not replaced,
+// because reads and removals work.
+var errFull = fault.New(fault.ServiceUnavailable, "The key-value store is full. Retry in a few seconds.").WithRetryAfter(fullRetryAfter)
+
+const (
+	fullRetryAfter = 5 * time.Second
+	// fullMemory is how long the store counts as full after it has refused a write. It
+	// is longer than the interval between probes.
+	fullMemory = 3 * probeInterval
+)
+
+// Full reports whether the store has just refused a write because it has no memory left.
+func (s *Store) Full() bool { return time.Since(time.Unix(0, s.refused.Load())) < fullMemory }
+
+// FullRemedy returns what the operator of a full store can do.
+func (s *Store) FullRemedy() string {
+	setting := "maxmemory of Redis"
+	if s.opts.Embedded {
+		setting = "EMBEDDED_KV_MAX_BYTES"
+	}
+	return "start a call runtime that processes the waiting entries, or raise " + setting
+}
+
 // do runs an operation within commandTimeout and the caller's deadline. It returns
-// fault.ServiceUnavailable if the store is the cause of a failure.
+// fault.ServiceUnavailable if the store is the cause of a failure. A full store has no
+// effect of the operation.
 func (s *Store) do(caller context.Context, operation string, run func(context.Context, rueidis.Client) error) error {
 	current := s.state.Load()
 	if current.client == nil && s.opts.ConnectTimeout > 0 {
@@ -154,6 +179,10 @@ func (s *Store) do(caller context.Context, operation string, run func(context.Co
 	err := run(ctx, current.client)
 	if err == nil {
 		return nil
+	}
+	if redisconn.Full(err) {
+		s.refused.Store(time.Now().UnixNano())
+		return errFull.WithCause(fmt.Errorf("%s: %w", operation, err))
 	}
 	if !unavailable(err) {
 		return fmt.Errorf("%s: %w", operation, err)

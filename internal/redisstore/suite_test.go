@@ -9,12 +9,14 @@ import (
 	"telapi/test/testlog"
 )
 
+func TestMain(m *testing.M) { servers.Main(m) }
+
 // TestStoreConforms runs the tests that the fakes of ratelimit and usage also pass.
 func TestStoreConforms(t *testing.T) {
 	for engine, start := range map[string]func(t *testing.T) Options{
 		"embedded": func(t *testing.T) Options {
 			var logs testlog.Buffer
-			e, err := StartEmbedded(t.TempDir(), logs.Logger())
+			e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir()}, logs.Logger())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -79,7 +79,7 @@ func (q *ActionQueue) AddAction(sessionID, messageID string, at time.Time, brows
 	stored := slices.Clone(browserAction)
 	if !q.keepText {
 		var err error
-		if stored, err = redactText(browserAction); err != nil {
+		if stored, err = RedactText(browserAction); err != nil {
 			q.dropped.WithLabelValues("malformed").Inc()
 			return
 		}
@@ -114,9 +114,9 @@ func isIdentifier(text string) bool {
 	})
 }
 
-// redactText replaces every string and number in a JSON value by the redaction
+// RedactText replaces every string and number in a JSON value by the redaction
 // mark, at any depth, except identifiers in kept members of the top level.
-func redactText(value []byte) ([]byte, error) {
+func RedactText(value []byte) ([]byte, error) {
 	var out bytes.Buffer
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	enc := jsontext.NewEncoder(&out, jsontext.PreserveRawStrings(true))

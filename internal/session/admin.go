@@ -9,14 +9,25 @@ import (
 	"telapi/internal/audit"
 	"telapi/internal/fault"
 	"telapi/internal/page"
+	"telapi/internal/tenant"
 )
 
 // Query selects sessions, newest first.
 type Query struct {
-	TeamID string // empty: all teams
-	State  State  // empty: all states. A Store does not distinguish Connected and Disconnected
-	Now    time.Time
+	Teams tenant.Filter
+	State State // empty: all states. A Store does not distinguish Connected and Disconnected
+	Now   time.Time
 	page.Query
+}
+
+// ParseQuery reads the query parameters state, cursor and limit.
+func ParseQuery(params map[string][]string, issues *fault.Issues) Query {
+	q := Query{Query: page.Parse(params, ValidID, issues)}
+	if state, given := issues.QueryValue(params, "state"); given {
+		q.State = State(state)
+		fault.CheckOneOf(issues, "/query/state", q.State, States)
+	}
+	return q
 }
 
 // AdminView is a session as administrators see it.
@@ -25,21 +36,14 @@ type AdminView struct {
 	View
 }
 
-var validID = page.UUID(idPrefix)
+// ValidID reports whether the ID of a session has the right form.
+var ValidID = page.UUID(idPrefix)
 
-// List returns one page of sessions. It reads the query parameters state, cursor and
-// limit. A page of connected or disconnected sessions may be short although it is not
-// the last one: only the key-value store knows who is connected.
-func (s *Service) List(ctx context.Context, teamID string, params map[string][]string) (page.Page[AdminView], error) {
-	var issues fault.Issues
-	q := Query{TeamID: teamID, Now: s.Now(), Query: page.Parse(params, validID, &issues)}
-	if state, _ := issues.QueryValue(params, "state"); state != "" {
-		fault.CheckOneOf(&issues, "/query/state", State(state), States)
-		q.State = State(state)
-	}
-	if err := issues.Err(); err != nil {
-		return page.Page[AdminView]{}, err
-	}
+// List returns one page of sessions in their states of now. A page of connected or
+// disconnected sessions may be short although it is not the last one: only the
+// key-value store knows who is connected.
+func (s *Service) List(ctx context.Context, q Query) (page.Page[AdminView], error) {
+	q.Now = s.Now()
 	found, err := s.listViews(ctx, q)
 	if err == nil && q.State != "" {
 		found.Data = slices.DeleteFunc(found.Data, func(v AdminView) bool { return v.State != q.State })
@@ -83,7 +87,7 @@ func (s *Service) Revoke(ctx context.Context, id string, check func(teamID strin
 	if err != nil {
 		return fmt.Errorf("revoke session: %w", err)
 	}
-	entry, err := audit.New(ctx, s.Now(), audit.RevokeSession, "session:"+id, session.TeamID, struct{}{})
+	entry, err := audit.New(ctx, s.Now(), audit.RevokeSession, "session:"+id, session.TeamID, nil, nil)
 	if err != nil {
 		return err
 	}

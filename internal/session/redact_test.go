@@ -43,15 +43,15 @@ func TestRedactText(t *testing.T) {
 		{"line break in a kept member", `{"type":"a\nb"}`, `{"type":"[redacted]"}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := redactText([]byte(tt.in))
+			got, err := RedactText([]byte(tt.in))
 			if err != nil || string(got) != tt.want {
 				t.Errorf("got %s, %v, want %s", got, err, tt.want)
 			}
 		})
 	}
 	for _, invalid := range []string{``, ` `, `{`, `{"a":1}{"b":"secret"}`, `{"a":1,"a":2}`, "{\"a\":\"\xff\"}", `nope`} {
-		if got, err := redactText([]byte(invalid)); err == nil {
-			t.Errorf("redactText(%q) = %s, want an error", invalid, got)
+		if got, err := RedactText([]byte(invalid)); err == nil {
+			t.Errorf("RedactText(%q) = %s, want an error", invalid, got)
 		}
 	}
 }
@@ -83,9 +83,9 @@ func FuzzRedactText(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, value []byte) {
-		got, err := redactText(value)
+		got, err := RedactText(value)
 		if (err == nil) != jsontext.Value(value).IsValid() {
-			t.Fatalf("redactText(%q): error %v, want an error only for invalid JSON", value, err)
+			t.Fatalf("RedactText(%q): error %v, want an error only for invalid JSON", value, err)
 		}
 		if err != nil {
 			return
@@ -100,9 +100,9 @@ func FuzzRedactText(f *testing.F) {
 			}
 		}
 		if len(redactable(in, 0)) != len(redactable(out, 0)) {
-			t.Fatalf("redactText(%s) = %s, which has another number of strings and numbers", value, got)
+			t.Fatalf("RedactText(%s) = %s, which has another number of strings and numbers", value, got)
 		}
-		if again, err := redactText(got); err != nil || !bytes.Equal(again, got) {
+		if again, err := RedactText(got); err != nil || !bytes.Equal(again, got) {
 			t.Fatalf("redacting %s again gave %s, %v", got, again, err)
 		}
 	})

@@ -88,9 +88,8 @@ func parseTokenRequest(body []byte, keys []string) (tokenParams, error) {
 	if err := issues.Err(); err != nil {
 		return tokenParams{}, err
 	}
-	var err error
-	p.idempotency.Digest, err = strictjson.Digest(body)
-	return p, err
+	p.idempotency.Digest = strictjson.Digest(body)
+	return p, nil
 }
 
 var idempotencyKeyPattern = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)

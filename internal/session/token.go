@@ -39,9 +39,10 @@ type Tokens struct {
 	verifier   *auth.Verifier
 }
 
-// NewTokens returns Tokens that sign with the current secret and verify with the
-// current and the previous one.
+// NewTokens returns Tokens that sign with a key derived from the current secret, and verify
+// with those of the current and the previous one.
 func NewTokens(secrets auth.Secrets) *Tokens {
+	secrets = secrets.ForCallTokens()
 	// Service checks the expiry, because expired tokens get a different error
 	// from invalid ones.
 	return &Tokens{[]byte(secrets.Current.Reveal()), auth.NewVerifier(secrets, jwt.WithoutClaimsValidation())}

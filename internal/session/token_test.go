@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -132,18 +133,20 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		delete(changed, claim)
 		return changed
 	}
-	if _, _, err := e.service.Verify(t.Context(), e.service.Parse(signClaims(testSecret, jwt.SigningMethodHS256, validClaims))); err != nil {
+	callKey := auth.Secrets{Current: testSecret}.ForCallTokens().Current
+	if _, _, err := e.service.Verify(t.Context(), e.service.Parse(signClaims(callKey, jwt.SigningMethodHS256, validClaims))); err != nil {
 		t.Fatalf("valid token: %v", err)
 	}
-	hs256 := func(claims jwt.MapClaims) string { return signClaims(testSecret, jwt.SigningMethodHS256, claims) }
+	hs256 := func(claims jwt.MapClaims) string { return signClaims(callKey, jwt.SigningMethodHS256, claims) }
 	for name, token := range map[string]string{
 		"missing":                "",
 		"garbage":                "a.b.c",
 		"huge":                   strings.Repeat("a", 1<<20),
 		"truncated":              issued.Token[:len(issued.Token)-1],
 		"another secret":         signClaims("another secret of more than 32 bytes", jwt.SigningMethodHS256, validClaims),
+		"the console's secret":   signClaims(testSecret, jwt.SigningMethodHS256, validClaims),
 		"no algorithm":           signClaims("", jwt.SigningMethodNone, validClaims),
-		"another algorithm":      signClaims(testSecret, jwt.SigningMethodHS512, validClaims),
+		"another algorithm":      signClaims(callKey, jwt.SigningMethodHS512, validClaims),
 		"a console JWT":          hs256(jwt.MapClaims{"sub": "u", "teamId": "t1", "scopes": auth.Scopes, "exp": s.ExpiresAt.Unix()}),
 		"a console JWT with aud": hs256(jwt.MapClaims{"sub": s.ID, "teamId": "t1", "scopes": auth.Scopes, "exp": s.ExpiresAt.Unix(), "aud": "console"}),
 		"audience is a list":     hs256(replace("aud", []string{auth.SessionAudience})),
@@ -185,8 +188,8 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 	}
 	_, _, err := e.service.Verify(t.Context(), e.service.Parse(sign(func(s *session.Session) { s.ID, s.ExpiresAt = "ses_gone", e.now })))
 	wantFault(t, "expired token of a deleted session", err, fault.SessionEnded)
-	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, 24*time.Hour, e.clock).Verify(issued.Token); !fault.Is(err, fault.Unauthorized) {
-		t.Errorf("a call token passes as a console JWT: %v", err)
+	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, 24*time.Hour, e.clock).Verify(issued.Token); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+		t.Errorf("a call token as a console JWT: error %v, want %v", err, jwt.ErrTokenSignatureInvalid)
 	}
 	e.service.Store = unavailableStore{e.db}
 	_, _, err = e.service.Verify(t.Context(), e.service.Parse(issued.Token))

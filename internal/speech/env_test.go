@@ -85,7 +85,7 @@ func (endpoints) Get(_ context.Context, teamID, id string) (endpoint.Endpoint, e
 func (e *env) service(t *testing.T, providers ...speech.Provider) *speech.Service {
 	t.Helper()
 	s := speech.NewService(speech.Deps{
-		Store: e, Blobs: e.blobs, Leases: e.leases, Reporter: e, Endpoints: endpoints{}, Providers: providers, Retries: 1,
+		Store: e, Blobs: e.blobs, Leases: e.leases, Reporter: e, Endpoints: endpoints{}, Providers: providers, Retries: 1, TeamShare: 50,
 		Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: e.now,
 	})
 	t.Cleanup(s.Close)

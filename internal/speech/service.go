@@ -11,13 +11,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
+	"telapi/internal/budget"
 	"telapi/internal/endpoint"
-	"telapi/internal/fault"
 )
 
 // Route is the path of requests for speech, and the prefix of audio URLs.
@@ -31,8 +30,8 @@ const VoicesRoute = "/api/v1/runtime/voices"
 const synthesisTimeout = 50 * time.Second
 
 // The memory of audio that is being synthesized or read from the cache. A character is
-// spoken in about a fifteenth of a second, which are 3 KB at 24 kHz. A longer text waits
-// for others to finish.
+// spoken in about a fifteenth of a second, which are 3 KB at 24 kHz. A text waits until
+// others of its team have finished.
 const (
 	memoryBudget       = 64 << 20
 	memoryPerCharacter = 4 << 10
@@ -49,6 +48,7 @@ type Deps struct {
 	}
 	Providers []Provider // in order of preference
 	Retries   int        // per provider
+	TeamShare int        // percentage of the memory for audio that a team may use
 	Log       *slog.Logger
 	Registry  prometheus.Registerer
 	Now       func() time.Time
@@ -60,9 +60,9 @@ type Service struct {
 	Deps
 	metrics      metrics
 	penalties    penalties
-	blobsRetryAt atomic.Int64  // when an unavailable media service is tried again, in Unix nanoseconds
-	encoders     chan struct{} // bounds concurrent encodings, so that other requests need not wait for a CPU
-	memory       *semaphore.Weighted
+	blobsRetryAt atomic.Int64   // when an unavailable media service is tried again, in Unix nanoseconds
+	encoders     chan struct{}  // bounds concurrent encodings, so that other requests need not wait for a CPU
+	memory       *budget.Budget // bytes of audio
 
 	flights singleflight.Group // shares one synthesis between identical requests
 	tasks   *background.Group  // the syntheses of flights
@@ -72,7 +72,7 @@ type Service struct {
 func NewService(deps Deps) *Service {
 	s := &Service{
 		Deps: deps, penalties: penalties{list: map[target]penalty{}}, tasks: background.NewGroup(),
-		encoders: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1)), memory: semaphore.NewWeighted(memoryBudget),
+		encoders: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1)), memory: budget.New(deps.Registry, "speech_bytes", "bytes for speech that is being synthesized", memoryBudget, deps.TeamShare),
 	}
 	s.metrics = newMetrics(deps.Registry, s.providerNames())
 	return s
@@ -200,14 +200,13 @@ func (s *Service) runTask(ctx context.Context, r Request, providers []Provider) 
 	return made, err
 }
 
-// reserve waits until there is memory for the audio of a request.
+// reserve waits until the team may use the memory for the audio of a request.
 func (s *Service) reserve(ctx context.Context, r Request) (release func(), err error) {
-	size := min(int64(float64(r.Characters())*memoryPerCharacter/r.Speed), memoryBudget/4)
-	if err := s.memory.Acquire(ctx, size); err != nil {
-		return nil, fault.New(fault.ServiceUnavailable, "Too many long texts are being synthesized. Try again later.").
-			WithRetryAfter(retryAfterFailure).WithCause(err)
+	size := min(int64(float64(r.Characters())*memoryPerCharacter/r.Speed), s.memory.Share())
+	if err := s.memory.Wait(ctx, r.TeamID, size); err != nil {
+		return nil, err
 	}
-	return func() { s.memory.Release(size) }, nil
+	return func() { s.memory.Return(r.TeamID, size) }, nil
 }
 
 // requestKey identifies identical requests, on this instance and in leases.

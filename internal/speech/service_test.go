@@ -262,18 +262,30 @@ func TestSpeechWaitsForMemory(t *testing.T) {
 		s := e.service(t, p)
 		long := strings.Repeat("a", speech.MaxCharacters)
 		var requests sync.WaitGroup
-		for n := range 5 {
+		request := func(n int, teamID string, want fault.Code) {
 			requests.Go(func() {
 				body := fmt.Sprintf(`{"text":%q,"speed":%g,"disableCache":%v}`, long, 1+float64(n)/10, n%2 == 0)
-				if _, err := s.Synthesize(t.Context(), "t1", []byte(body)); !fault.Is(err, fault.ServiceUnavailable) || fault.From(err).RetryAfter == 0 {
-					t.Errorf("request %d: %v, want SERVICE_UNAVAILABLE with Retry-After", n, err)
+				if _, err := s.Synthesize(t.Context(), teamID, []byte(body)); !fault.Is(err, want) || fault.From(err).RetryAfter == 0 {
+					t.Errorf("request %d of %s: %v, want %s with Retry-After", n, teamID, err, want)
 				}
 			})
+			synctest.Wait()
 		}
-		synctest.Wait()
-		if calls := p.calls.Load(); calls != 4 {
-			t.Errorf("%d texts are synthesized at a time, want 4", calls)
+		expect := func(want int64) {
+			t.Helper()
+			if calls := p.calls.Load(); calls != want {
+				t.Errorf("%d texts are synthesized at a time, want %d", calls, want)
+			}
 		}
+		request(0, "t1", fault.ServiceUnavailable) // the provider times out
+		request(1, "t1", fault.ServiceUnavailable)
+		request(2, "t1", fault.RateLimitExceeded) // waits for the share of its team
+		expect(2)
+		request(3, "t2", fault.ServiceUnavailable)
+		request(4, "t2", fault.ServiceUnavailable)
+		expect(4)
+		request(5, "t3", fault.ServiceUnavailable) // waits for any other
+		expect(4)
 		requests.Wait() // all time out
 		close(p.gate)
 		synthesize(t, s, `{"text":"after the others"}`)

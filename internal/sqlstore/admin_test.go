@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
@@ -15,7 +17,11 @@ import (
 	"telapi/internal/page"
 	"telapi/internal/session"
 	"telapi/internal/team"
+	"telapi/internal/tenant"
 )
+
+// allTeams selects the data of all teams.
+var allTeams = tenant.All(auth.Principal{Scopes: auth.Scopes})
 
 // testEntry returns an audit entry. IDs sort by n.
 func testEntry(n int, teamID string) audit.Entry {
@@ -73,20 +79,52 @@ func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 			query audit.Query
 			want  []string
 		}{
-			"all":         {audit.Query{Query: page.All}, []string{"au_6", "au_5", "au_4", "au_3", "au_2", "au_1"}},
-			"team":        {audit.Query{TeamID: "t1", Query: page.Query{Limit: 2}}, []string{"au_6", "au_4"}},
-			"second page": {audit.Query{TeamID: "t1", Query: page.Query{After: "au_4", Limit: 2}}, []string{"au_3", "au_2"}},
-			"times":       {audit.Query{From: testTime.Add(2 * time.Minute), To: testTime.Add(4 * time.Minute), Query: page.All}, []string{"au_3", "au_2"}},
-			"other team":  {audit.Query{TeamID: "t3", Query: page.All}, nil},
+			"all":         {audit.Query{Teams: allTeams, Query: page.All}, []string{"au_6", "au_5", "au_4", "au_3", "au_2", "au_1"}},
+			"team":        {audit.Query{Teams: tenant.Only("t1"), Query: page.Query{Limit: 2}}, []string{"au_6", "au_4"}},
+			"second page": {audit.Query{Teams: tenant.Only("t1"), Query: page.Query{After: "au_4", Limit: 2}}, []string{"au_3", "au_2"}},
+			"times":       {audit.Query{Teams: allTeams, From: testTime.Add(2 * time.Minute), To: testTime.Add(4 * time.Minute), Query: page.All}, []string{"au_3", "au_2"}},
+			"other team":  {audit.Query{Teams: tenant.Only("t3"), Query: page.All}, nil},
+			"no team":     {audit.Query{Query: page.All}, nil},
 		} {
 			if got := auditIDs(t, s, tt.query); !slices.Equal(got, tt.want) {
 				t.Errorf("%s: %q, want %q", name, got, tt.want)
 			}
 		}
-		entries, err := s.AuditEntries(ctx, audit.Query{Query: page.Query{Limit: 1}})
+		entries, err := s.AuditEntries(ctx, audit.Query{Teams: allTeams, Query: page.Query{Limit: 1}})
 		must(t, err)
 		if got, want := fmt.Sprint(entries[0]), fmt.Sprint(testEntry(6, "t1")); got != want {
 			t.Errorf("entry is %s, want %s", got, want)
+		}
+	})
+}
+
+func TestOldAuditEntriesAreDeleted(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
+		var all []string
+		start := time.Now()
+		for n := range 5 {
+			e := testEntry(n, "t1")
+			id, err := uuid.NewV7()
+			must(t, err)
+			e.ID = "au_" + id.String()
+			must(t, s.AddAuditEntries(t.Context(), e))
+			all = append(all, e.ID)
+		}
+		slices.Reverse(all) // newest first
+		for _, tt := range []struct {
+			before  time.Time
+			limit   int
+			deleted int64
+			left    []string
+		}{
+			{start.Add(-time.Second), 10, 0, all},
+			{time.Now().Add(time.Second), 2, 2, all[:3]},
+			{time.Now().Add(time.Second), 10, 3, nil},
+		} {
+			deleted, err := s.DeleteAuditEntries(t.Context(), tt.before, tt.limit)
+			if got := auditIDs(t, s, audit.Query{Teams: allTeams, Query: page.All}); err != nil || deleted != tt.deleted || !slices.Equal(got, tt.left) {
+				t.Errorf("deleted %d (error %v), left %q, want %d and %q", deleted, err, got, tt.deleted, tt.left)
+			}
 		}
 	})
 }
@@ -106,7 +144,7 @@ func TestTeamsAndKeysArePaged(t *testing.T) {
 			if after != "" {
 				after = "k" + after
 			}
-			keys, err := s.Keys(t.Context(), "tc", page.Query{After: after, Limit: 2})
+			keys, err := s.Keys(t.Context(), tenant.Only("tc"), page.Query{After: after, Limit: 2})
 			if got := ids(keys, func(k auth.Key) string { return k.ID[1:] }); err != nil || !slices.Equal(got, want) {
 				t.Errorf("keys after %q: %v, %v, want %v", after, got, err, want)
 			}
@@ -142,9 +180,9 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 				}
 			}
 		}
-		list := func(teamID string, state session.State) (got []string) {
+		list := func(teams tenant.Filter, state session.State) (got []string) {
 			t.Helper()
-			found, err := s.Sessions(ctx, session.Query{TeamID: teamID, State: state, Now: now, Query: page.All})
+			found, err := s.Sessions(ctx, session.Query{Teams: teams, State: state, Now: now, Query: page.All})
 			must(t, err)
 			return ids(found, func(s session.Session) string { return s.ID })
 		}
@@ -157,17 +195,21 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 			session.Expired:      {"ses_3_late_t1"},
 			session.Revoked:      nil,
 		} {
-			if got := list("t1", state); !slices.Equal(got, want) {
+			if got := list(tenant.Only("t1"), state); !slices.Equal(got, want) {
 				t.Errorf("state %q: %q, want %q", state, got, want)
 			}
 		}
-		if got := list("", session.Issued); !slices.Equal(got, []string{"ses_0_issued_t2", "ses_0_issued_t1"}) {
+		if got := list(allTeams, session.Issued); !slices.Equal(got, []string{"ses_0_issued_t2", "ses_0_issued_t1"}) {
 			t.Errorf("issued in all teams: %q", got)
+		}
+
+		if got := list(tenant.Filter{}, session.Issued); got != nil {
+			t.Errorf("issued in no team: %q", got)
 		}
 
 		_, err := s.UpdateTeam(ctx, "t1", func(t *team.Team) ([]audit.Entry, error) { t.Disabled = true; return nil, nil })
 		must(t, err)
-		if got := list("t1", session.Revoked); !slices.Equal(got, []string{"ses_3_late_t1", "ses_1_live_t1", "ses_0_issued_t1"}) || len(list("t2", session.Revoked)) != 0 {
+		if got := list(tenant.Only("t1"), session.Revoked); !slices.Equal(got, []string{"ses_3_late_t1", "ses_1_live_t1", "ses_0_issued_t1"}) || len(list(tenant.Only("t2"), session.Revoked)) != 0 {
 			t.Errorf("revoked with the team: %q, want all that had not ended", got)
 		}
 		// A request that was already accepted creates its session afterwards.
@@ -177,7 +219,7 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 			t.Errorf("redeem a session of a disabled team: %v, want %s", err, fault.NotFound)
 		}
 		must(t, s.DeleteEndpoint(ctx, "et2", func(endpoint.Endpoint) ([]audit.Entry, error) { return nil, nil }))
-		if got := list("t2", session.Revoked); len(got) != 3 {
+		if got := list(tenant.Only("t2"), session.Revoked); len(got) != 3 {
 			t.Errorf("revoked with the endpoint: %q, want three", got)
 		}
 	})

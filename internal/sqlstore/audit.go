@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"math"
+	"time"
 
 	"telapi/internal/audit"
 )
@@ -12,6 +13,7 @@ const (
 	auditColumns = `id, happened_at, actor_type, actor_id, action, target, team_id, details`
 
 	insertAudit = `INSERT INTO audit (` + auditColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
+	deleteAudit = `DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)`
 )
 
 func auditFields(e *audit.Entry) []any {
@@ -45,8 +47,23 @@ func (s *Store) execAudited(ctx context.Context, verb, kind string, entries []au
 	})
 }
 
+// AddAuditEntries implements audit.Store.
+func (s *Store) AddAuditEntries(ctx context.Context, entries ...audit.Entry) error {
+	return s.inTx(ctx, "add audit entries", func(ctx context.Context, tx *sql.Tx) error { return writeAudit(ctx, tx, entries) })
+}
+
+// DeleteAuditEntries implements audit.Store.
+func (s *Store) DeleteAuditEntries(ctx context.Context, before time.Time, limit int) (deleted int64, err error) {
+	err = s.inTx(ctx, "delete audit entries", func(ctx context.Context, tx *sql.Tx) (err error) {
+		deleted, err = execRows(ctx, tx, deleteAudit, audit.FirstID(before), limit)
+		return err
+	})
+	return deleted, err
+}
+
 // AuditEntries implements audit.Store.
 func (s *Store) AuditEntries(ctx context.Context, q audit.Query) ([]audit.Entry, error) {
+	teamID, _ := q.Teams.Team()
 	from, to := int64(0), int64(math.MaxInt64)
 	if !q.From.IsZero() {
 		from = q.From.UnixMilli()
@@ -54,18 +71,15 @@ func (s *Store) AuditEntries(ctx context.Context, q audit.Query) ([]audit.Entry,
 	if !q.To.IsZero() {
 		to = q.To.UnixMilli()
 	}
-	return list(ctx, s, "audit entries", auditFields, listAudit(q), q.TeamID, from, to, q.After, q.Limit)
+	return list(ctx, s, "audit entries", auditFields, listAudit(q), teamID, from, to, q.After, q.Limit)
 }
 
 // listAudit returns a query that uses all its parameters, because PostgreSQL needs
 // their types.
 func listAudit(q audit.Query) string {
-	team, after := `$1 = ''`, `$4 = ''`
-	if q.TeamID != "" {
-		team = `team_id = $1`
-	}
+	after := `$4 = ''`
 	if q.After != "" {
 		after = `id < $4`
 	}
-	return `SELECT ` + auditColumns + ` FROM audit WHERE ` + team + ` AND happened_at >= $2 AND happened_at < $3 AND ` + after + ` ORDER BY id DESC LIMIT $5`
+	return `SELECT ` + auditColumns + ` FROM audit WHERE ` + inTeams(q.Teams) + ` AND happened_at >= $2 AND happened_at < $3 AND ` + after + ` ORDER BY id DESC LIMIT $5`
 }

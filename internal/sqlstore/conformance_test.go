@@ -17,15 +17,26 @@ import (
 	"telapi/test/servers"
 )
 
-// engines are the databases under test. make returns an empty one.
+// engines are the databases under test. make returns an empty one, and migrated one
+// on which Migrate has little to do.
 var engines = []struct {
-	name string
-	make func(t *testing.T) Options
+	name           string
+	make, migrated func(t *testing.T) Options
 }{
-	{"SQLite", func(t *testing.T) Options { return Options{DataDir: t.TempDir()} }},
+	{"SQLite", sqliteOptions, sqliteOptions},
 	{"PostgreSQL", func(t *testing.T) Options {
 		return Options{DSN: redact.Secret(servers.SharedPostgres(t).NewDatabase(t))}
-	}},
+	}, migratedPostgres},
+}
+
+func sqliteOptions(t *testing.T) Options { return Options{DataDir: t.TempDir()} }
+
+func migratedPostgres(t *testing.T) Options {
+	return Options{DSN: redact.Secret(servers.SharedPostgres(t).Clone(t, func(url string) {
+		s, err := Open(Options{DSN: redact.Secret(url)})
+		must(t, err)
+		must(t, s.Migrate(t.Context()), s.Close())
+	}))}
 }
 
 // onEachEngine runs a test on a migrated database of each engine.
@@ -33,10 +44,8 @@ func onEachEngine(t *testing.T, test func(t *testing.T, s *Store)) {
 	for _, engine := range engines {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, engine.make(t))
-			if err := s.Migrate(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			s := open(t, engine.migrated(t))
+			must(t, s.Migrate(t.Context()))
 			test(t, s)
 		})
 	}

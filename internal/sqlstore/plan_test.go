@@ -10,26 +10,28 @@ import (
 	"telapi/internal/audit"
 	"telapi/internal/page"
 	"telapi/internal/session"
+	"telapi/internal/tenant"
 )
 
 var placeholder = regexp.MustCompile(`\$\d+`)
 
 func TestNoQueryScansATable(t *testing.T) {
 	queries := []string{
-		selectTeam, listTeams, updateTeam, selectKey, listKeys, listTeamKeys, revokeKey, touchKey,
-		selectEndpoint, listEndpoints, listTeamEndpoints, updateEndpoint, selectSetting, redeemSession, endSession, touchSession,
+		selectTeam, listTeams, updateTeam, selectKey, revokeKey, countKeys, trimKeys, touchKey,
+		selectEndpoint, countEndpoints, updateEndpoint, selectSetting, redeemSession, endSession, touchSession,
 		overdueSessions, expireSession, staleSessions, unsettledSessions, deleteSessions, selectKeyRecord, insertAction,
-		revokeSessionsOfTeam, revokeSessionsOfEndpoint, recordingsAfter, expiredRecordings, unusedRecordings, deleteReports,
+		revokeSessionsOfTeam, revokeSessionsOfEndpoint, recordingsAfter, expiredRecordings, unusedRecordings, deleteReports, deleteAudit,
 	}
 	for _, interval := range usageIntervals {
 		queries = append(queries, fmt.Sprintf(sumUsage, interval))
 	}
-	for _, teamID := range []string{"", "t1"} {
+	for _, teams := range []tenant.Filter{allTeams, tenant.Only("t1")} {
+		queries = append(queries, listKeys(teams), listEndpoints(teams))
 		for _, after := range []string{"", "x"} {
 			q := page.Query{After: after}
-			queries = append(queries, listAudit(audit.Query{TeamID: teamID, Query: q}), listSessions(session.Query{TeamID: teamID, Query: q}))
+			queries = append(queries, listAudit(audit.Query{Teams: teams, Query: q}), listSessions(session.Query{Teams: teams, Query: q}))
 			for state := range stateConditions {
-				queries = append(queries, listSessions(session.Query{TeamID: teamID, State: state, Query: q}))
+				queries = append(queries, listSessions(session.Query{Teams: teams, State: state, Query: q}))
 			}
 		}
 	}
@@ -51,7 +53,7 @@ func TestStateOfTeamIsIndexed(t *testing.T) {
 	s := open(t, Options{DataDir: t.TempDir()})
 	must(t, s.Migrate(t.Context()))
 	for _, state := range []session.State{session.Issued, session.Connected, session.Ended, session.Revoked} {
-		query := listSessions(session.Query{TeamID: "t1", State: state})
+		query := listSessions(session.Query{Teams: tenant.Only("t1"), State: state})
 		var id, parent, unused int
 		var step string
 		must(t, s.write.QueryRowContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 4)...).Scan(&id, &parent, &unused, &step))

@@ -20,6 +20,7 @@ import (
 
 	"telapi/internal/audit"
 	"telapi/internal/fault"
+	"telapi/internal/tenant"
 )
 
 const (
@@ -309,4 +310,13 @@ func (d digest) Scan(from any) error {
 	}
 	copy(d.sum[:], raw)
 	return nil
+}
+
+// inTeams returns the condition that a row belongs to the teams of a filter. Its
+// parameter $1 is the team's ID; without one, no row matches.
+func inTeams(f tenant.Filter) string {
+	if _, all := f.Team(); all {
+		return `$1 = ''`
+	}
+	return `team_id = NULLIF($1, '')`
 }

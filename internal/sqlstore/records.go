@@ -11,6 +11,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
+	"telapi/internal/tenant"
 )
 
 const (
@@ -71,11 +72,11 @@ const (
 	keyPage   = ` AND (created_at, id) > (COALESCE((SELECT created_at FROM api_keys WHERE id = $2), CASE $2 WHEN '' THEN 0 END), $2)
 		ORDER BY created_at, id LIMIT $3`
 
-	listKeys     = `SELECT ` + keyColumns + ` FROM api_keys WHERE $1 = ''` + keyPage
-	listTeamKeys = `SELECT ` + keyColumns + ` FROM api_keys WHERE team_id = $1` + keyPage
-
 	revokeKey = `UPDATE api_keys SET revoked_at = COALESCE(revoked_at, $2) WHERE id = $1`
-	touchKey  = `UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)`
+	countKeys = `SELECT count(*) FROM api_keys WHERE team_id = $1 AND revoked_at IS NULL`
+	trimKeys  = `DELETE FROM api_keys WHERE id IN
+		(SELECT id FROM api_keys WHERE team_id = $1 AND revoked_at IS NOT NULL ORDER BY created_at DESC, id DESC LIMIT 1000 OFFSET $2)`
+	touchKey = `UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)`
 )
 
 func keyFields(k *auth.Key) []any {
@@ -83,9 +84,39 @@ func keyFields(k *auth.Key) []any {
 		timestamp{&k.CreatedAt}, timestamp{&k.ExpiresAt}, timestamp{&k.RevokedAt}, timestamp{&k.LastUsedAt}}
 }
 
-// CreateKey adds an API key.
+// CreateKey adds an API key to its team and deletes old revoked ones.
 func (s *Store) CreateKey(ctx context.Context, k auth.Key, entries ...audit.Entry) error {
-	return s.execAudited(ctx, "create", "API key", entries, insertKey, keyFields(&k)...)
+	return s.inTeam(ctx, "API key", k.TeamID, countKeys, auth.MaxKeys, entries, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := execRows(ctx, tx, trimKeys, k.TeamID, auth.MaxKeys)
+		if err == nil {
+			_, err = execRows(ctx, tx, insertKey, keyFields(&k)...)
+		}
+		return err
+	})
+}
+
+// inTeam adds a record to a team in a transaction, unless the team has highest such
+// records according to the query count. It locks the team, so that concurrent
+// transactions count each other's records.
+func (s *Store) inTeam(ctx context.Context, kind, teamID, count string, highest int, entries []audit.Entry, insert func(context.Context, *sql.Tx) error) error {
+	return s.inTx(ctx, "create "+kind, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := queryRow(ctx, tx, "team", teamFields, lockTeam, teamID); err != nil {
+			return err
+		}
+		n, err := queryRow(ctx, tx, kind, column[int], count, teamID)
+		if err != nil {
+			return err
+		}
+		if n >= highest {
+			var issues fault.Issues
+			issues.Add("", fault.IssueTooMany, "A team can have at most %d %ss.", highest, kind)
+			return issues.Err()
+		}
+		if err := insert(ctx, tx); err != nil {
+			return constraintError(err, kind)
+		}
+		return writeAudit(ctx, tx, entries)
+	})
 }
 
 // Key returns an API key, even if it is revoked or expired.
@@ -93,14 +124,14 @@ func (s *Store) Key(ctx context.Context, id string) (auth.Key, error) {
 	return get(ctx, s, "API key", keyFields, selectKey, id)
 }
 
-// Keys returns a page of a team's keys, or of all keys if teamID is empty, oldest
-// first.
-func (s *Store) Keys(ctx context.Context, teamID string, q page.Query) ([]auth.Key, error) {
-	query := listTeamKeys
-	if teamID == "" {
-		query = listKeys
-	}
-	return list(ctx, s, "API keys", keyFields, query, teamID, q.After, q.Limit)
+// Keys implements auth.KeyStore.
+func (s *Store) Keys(ctx context.Context, teams tenant.Filter, q page.Query) ([]auth.Key, error) {
+	teamID, _ := teams.Team()
+	return list(ctx, s, "API keys", keyFields, listKeys(teams), teamID, q.After, q.Limit)
+}
+
+func listKeys(teams tenant.Filter) string {
+	return `SELECT ` + keyColumns + ` FROM api_keys WHERE ` + inTeams(teams) + keyPage
 }
 
 // RevokeKey stores the time of the first revocation.
@@ -116,12 +147,11 @@ func (s *Store) TouchKeys(ctx context.Context, used map[string]time.Time) error 
 const (
 	endpointColumns = `id, team_id, name, enabled, modes, origins, profile, created_at, updated_at`
 
-	insertEndpoint    = `INSERT INTO endpoints (` + endpointColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
-	selectEndpoint    = `SELECT ` + endpointColumns + ` FROM endpoints WHERE id = $1`
-	listEndpoints     = `SELECT ` + endpointColumns + ` FROM endpoints WHERE id > $1 ORDER BY id LIMIT $2`
-	listTeamEndpoints = `SELECT ` + endpointColumns + ` FROM endpoints WHERE team_id = $1 AND id > $2 ORDER BY id LIMIT $3`
-	lockEndpoint      = `UPDATE endpoints SET name = name WHERE id = $1 RETURNING ` + endpointColumns
-	updateEndpoint    = `UPDATE endpoints SET name = $2, enabled = $3, modes = $4, origins = $5, profile = $6, updated_at = $7 WHERE id = $1`
+	insertEndpoint = `INSERT INTO endpoints (` + endpointColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+	selectEndpoint = `SELECT ` + endpointColumns + ` FROM endpoints WHERE id = $1`
+	countEndpoints = `SELECT count(*) FROM endpoints WHERE team_id = $1`
+	lockEndpoint   = `UPDATE endpoints SET name = name WHERE id = $1 RETURNING ` + endpointColumns
+	updateEndpoint = `UPDATE endpoints SET name = $2, enabled = $3, modes = $4, origins = $5, profile = $6, updated_at = $7 WHERE id = $1`
 )
 
 func endpointFields(e *endpoint.Endpoint) []any {
@@ -131,7 +161,10 @@ func endpointFields(e *endpoint.Endpoint) []any {
 
 // CreateEndpoint adds an endpoint to its team.
 func (s *Store) CreateEndpoint(ctx context.Context, e endpoint.Endpoint, entries ...audit.Entry) error {
-	return s.execAudited(ctx, "create", "endpoint", entries, insertEndpoint, endpointFields(&e)...)
+	return s.inTeam(ctx, "endpoint", e.TeamID, countEndpoints, endpoint.MaxPerTeam, entries, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := execRows(ctx, tx, insertEndpoint, endpointFields(&e)...)
+		return err
+	})
 }
 
 // Endpoint returns an endpoint of any team.
@@ -139,13 +172,14 @@ func (s *Store) Endpoint(ctx context.Context, id string) (endpoint.Endpoint, err
 	return get(ctx, s, "endpoint", endpointFields, selectEndpoint, id)
 }
 
-// Endpoints returns a page of a team's endpoints, or of all endpoints if teamID
-// is empty.
-func (s *Store) Endpoints(ctx context.Context, teamID string, q page.Query) ([]endpoint.Endpoint, error) {
-	if teamID == "" {
-		return list(ctx, s, "endpoints", endpointFields, listEndpoints, q.After, q.Limit)
-	}
-	return list(ctx, s, "endpoints", endpointFields, listTeamEndpoints, teamID, q.After, q.Limit)
+// Endpoints implements endpoint.Store.
+func (s *Store) Endpoints(ctx context.Context, teams tenant.Filter, q page.Query) ([]endpoint.Endpoint, error) {
+	teamID, _ := teams.Team()
+	return list(ctx, s, "endpoints", endpointFields, listEndpoints(teams), teamID, q.After, q.Limit)
+}
+
+func listEndpoints(teams tenant.Filter) string {
+	return `SELECT ` + endpointColumns + ` FROM endpoints WHERE ` + inTeams(teams) + ` AND id > $2 ORDER BY id LIMIT $3`
 }
 
 // UpdateEndpoint changes everything except an endpoint's ID, team and creation

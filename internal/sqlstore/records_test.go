@@ -20,6 +20,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
+	"telapi/internal/tenant"
 )
 
 func TestTeamRoundTrip(t *testing.T) {
@@ -65,6 +66,55 @@ func TestInvalidDigestErrorHidesValue(t *testing.T) {
 	})
 }
 
+// insertMany runs an INSERT ... SELECT with the numbers from 1 to n as column i.
+func insertMany(t *testing.T, s *Store, n int, insert string) {
+	t.Helper()
+	_, err := s.write.ExecContext(t.Context(), fmt.Sprintf(`WITH RECURSIVE numbers (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < %d) %s FROM numbers`, n, insert))
+	must(t, err)
+}
+
+// Concurrent requests must not exceed the maximum together.
+func TestTeamHasBoundedKeysAndEndpoints(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		newTeam(t, s, "t2")
+		insertMany(t, s, auth.MaxKeys-1, `INSERT INTO api_keys (id, team_id, name, digest, scopes, created_at) SELECT 'k' || i, 't1', '', '', '[]', i`)
+		insertMany(t, s, auth.MaxKeys+3, `INSERT INTO api_keys (id, team_id, name, digest, scopes, created_at, revoked_at) SELECT 'r' || i, 't1', '', '', '[]', i, i`)
+		insertMany(t, s, endpoint.MaxPerTeam-1, `INSERT INTO endpoints (id, team_id, name, enabled, modes, origins, profile, created_at, updated_at) SELECT 'e' || i, 't1', '', true, '[]', '[]', '{}', i, i`)
+		for kind, create := range map[string]func(id, teamID string) error{
+			"keys": func(id, teamID string) error {
+				return s.CreateKey(t.Context(), auth.Key{ID: id, TeamID: teamID, CreatedAt: testTime})
+			},
+			"endpoints": func(id, teamID string) error {
+				return s.CreateEndpoint(t.Context(), endpoint.Endpoint{ID: id, TeamID: teamID, CreatedAt: testTime, UpdatedAt: testTime})
+			},
+		} {
+			results := make(chan error)
+			for i := range 4 {
+				go func() { results <- create(fmt.Sprint("new", i), "t1") }()
+			}
+			created := 0
+			for range 4 {
+				switch err := <-results; {
+				case err == nil:
+					created++
+				case !fault.Is(err, fault.Validation) || !strings.Contains(err.Error(), "at most 1000"):
+					t.Errorf("%s: %v, want VALIDATION_ERROR with the maximum", kind, err)
+				}
+			}
+			if err := create("other", "t2"); created != 1 || err != nil {
+				t.Errorf("%d of 4 %s were created, another team's: %v; want 1, no error", created, kind, err)
+			}
+		}
+		for id, kept := range map[string]bool{"r3": false, "r4": true} {
+			if _, err := s.Key(t.Context(), id); fault.Is(err, fault.NotFound) == kept {
+				t.Errorf("revoked key %s: %v, want kept: %v", id, err, kept)
+			}
+		}
+		must(t, s.RevokeKey(t.Context(), "k1", testTime), s.CreateKey(t.Context(), auth.Key{ID: "after", TeamID: "t1", CreatedAt: testTime}))
+	})
+}
+
 func TestKeyRoundTrip(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
@@ -83,10 +133,12 @@ func TestKeyRoundTrip(t *testing.T) {
 				t.Errorf("key %+v, %v, want %+v", got, err, want)
 			}
 		}
-		for teamID, want := range map[string][]string{"t1": {"k2", "k1"}, "t2": {"k3"}, "": {"k3", "k2", "k1"}, "t3": nil} {
-			keys, err := s.Keys(ctx, teamID, page.All)
+		for teams, want := range map[tenant.Filter][]string{
+			tenant.Only("t1"): {"k2", "k1"}, tenant.Only("t2"): {"k3"}, tenant.Only("t3"): nil, tenant.Only(""): nil, allTeams: {"k3", "k2", "k1"},
+		} {
+			keys, err := s.Keys(ctx, teams, page.All)
 			if got := ids(keys, func(k auth.Key) string { return k.ID }); err != nil || !slices.Equal(got, want) {
-				t.Errorf("keys of %q: %v, %v, want %v", teamID, got, err, want)
+				t.Errorf("keys of %v: %v, %v, want %v", teams, got, err, want)
 			}
 		}
 	})
@@ -129,7 +181,7 @@ func TestLastUseNeverDecreases(t *testing.T) {
 		}
 		wg.Wait()
 		must(t, s.TouchKeys(t.Context(), earlier), s.TouchKeys(t.Context(), nil))
-		keys, err := s.Keys(t.Context(), "t1", page.All)
+		keys, err := s.Keys(t.Context(), tenant.Only("t1"), page.All)
 		must(t, err)
 		for _, k := range keys {
 			if !k.LastUsedAt.Equal(testTime.Add(time.Minute)) {
@@ -225,19 +277,22 @@ func TestEndpointsArePaged(t *testing.T) {
 			}))
 		}
 		for _, tt := range []struct {
-			name, team, after string
-			limit             int
-			want              []string
+			name  string
+			teams tenant.Filter
+			after string
+			limit int
+			want  []string
 		}{
-			{"first page", "t1", "", 4, []string{"e0", "e2", "e3", "e5"}},
-			{"last page", "t1", "e5", 4, []string{"e6", "e8"}},
-			{"past the end", "t1", "e8", 4, nil},
-			{"cursor between IDs", "t2", "e2", 9, []string{"e4", "e7"}},
-			{"all teams", "", "e3", 3, []string{"e4", "e5", "e6"}},
-			{"unknown team", "t3", "", 9, nil},
-			{"cursor with invalid text", "t1", "e\x00", 9, nil},
+			{"first page", tenant.Only("t1"), "", 4, []string{"e0", "e2", "e3", "e5"}},
+			{"last page", tenant.Only("t1"), "e5", 4, []string{"e6", "e8"}},
+			{"past the end", tenant.Only("t1"), "e8", 4, nil},
+			{"cursor between IDs", tenant.Only("t2"), "e2", 9, []string{"e4", "e7"}},
+			{"all teams", allTeams, "e3", 3, []string{"e4", "e5", "e6"}},
+			{"unknown team", tenant.Only("t3"), "", 9, nil},
+			{"no team", tenant.Filter{}, "", 9, nil},
+			{"cursor with invalid text", tenant.Only("t1"), "e\x00", 9, nil},
 		} {
-			found, err := s.Endpoints(t.Context(), tt.team, page.Query{After: tt.after, Limit: tt.limit})
+			found, err := s.Endpoints(t.Context(), tt.teams, page.Query{After: tt.after, Limit: tt.limit})
 			if got := ids(found, func(e endpoint.Endpoint) string { return e.ID }); err != nil || !slices.Equal(got, tt.want) {
 				t.Errorf("%s: %v, %v, want %v", tt.name, got, err, tt.want)
 			}

@@ -123,20 +123,18 @@ var stateConditions = map[session.State]string{
 
 // Sessions implements session.Store.
 func (s *Store) Sessions(ctx context.Context, q session.Query) ([]session.Session, error) {
-	return list(ctx, s, "sessions", sessionFields, listSessions(q), q.TeamID, q.Now.UnixMilli(), q.After, q.Limit)
+	teamID, _ := q.Teams.Team()
+	return list(ctx, s, "sessions", sessionFields, listSessions(q), teamID, q.Now.UnixMilli(), q.After, q.Limit)
 }
 
 // listSessions returns a query that uses all its parameters, because PostgreSQL needs
 // their types.
 func listSessions(q session.Query) string {
-	team, after := `$1 = ''`, `$3 = ''`
-	if q.TeamID != "" {
-		team = `team_id = $1`
-	}
+	after := `$3 = ''`
 	if q.After != "" {
 		after = `id < $3`
 	}
-	return `SELECT ` + sessionColumns + ` FROM sessions WHERE ` + team + ` AND CAST($2 AS BIGINT) > 0 AND ` + after + stateConditions[q.State] +
+	return `SELECT ` + sessionColumns + ` FROM sessions WHERE ` + inTeams(q.Teams) + ` AND CAST($2 AS BIGINT) > 0 AND ` + after + stateConditions[q.State] +
 		` ORDER BY id DESC LIMIT $4`
 }
 

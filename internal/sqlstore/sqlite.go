@@ -58,6 +58,7 @@ func openSQLite(dataDir string, busyTimeout time.Duration) (*Store, error) {
 		"journal_mode(WAL)", // readers and the writer do not block each other
 		"synchronous(FULL)", // a commit survives a power failure: a revoked key stays revoked
 		"foreign_keys(ON)",
+		"secure_delete(ON)", // deleted rows are overwritten with zeros
 	}
 	// Transactions lock the database when they begin (BEGIN IMMEDIATE). A
 	// transaction that locks it later, at its first write, can fail immediately.

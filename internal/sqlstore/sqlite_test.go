@@ -47,7 +47,7 @@ func TestEveryConnectionHasItsPragmas(t *testing.T) {
 		must(t, err)
 		defer func() { _ = conn.Close() }()
 		queryOnly := map[*sql.DB]string{s.write: "0", s.read: "1"}[pool]
-		for pragma, want := range map[string]string{"busy_timeout": "5000", "journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "query_only": queryOnly} {
+		for pragma, want := range map[string]string{"busy_timeout": "5000", "journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "secure_delete": "1", "query_only": queryOnly} {
 			var got string
 			must(t, conn.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got))
 			if got != want {

@@ -21,39 +21,51 @@ import (
 	"telapi/internal/fault"
 )
 
-// Limits on the structure of a value, far above what real bodies need. They are
-// checked before the value is decoded, because a short JSON text can become a large
-// Go value.
-const (
-	maxDepth   = 128    // recursive parsers need stack for each level
-	maxMembers = 10_000 // of one object; the decoder stores their names to find duplicates
-	// maxObjects and maxElements count all objects, and all members and array
-	// elements, of a value that is decoded into a Go type. They don't apply to a
-	// jsontext.Value, which needs no more memory than its text.
-	maxObjects  = 10_000
-	maxElements = 32_768
-)
-
-// Decode decodes exactly one JSON value into v. The error is MALFORMED_JSON.
+// Decode decodes exactly one JSON value into v. The error is MALFORMED_JSON, or
+// VALIDATION_ERROR if an array or object is too long, which is also in issues.
 //
 // A value of the wrong type is added to issues, with a path that starts with base.
 // Its field is left zero; a pointer field points to zero, so that the value does
 // not count as missing. A null counts as absent.
 func Decode(data []byte, v any, base string, issues *fault.Issues) error {
-	_, raw := v.(*jsontext.Value)
-	if err := checkStructure(data, raw); err != nil {
+	if err := checkStructure(data, v, base, issues); err != nil {
 		return err
 	}
+	return unmarshal(data, v, base, issues)
+}
+
+// DecodeKnown is like Decode. It also reports whether every member of the value has a
+// field in v. If not, UnknownMembers lists the others.
+func DecodeKnown(data []byte, v any, base string, issues *fault.Issues) (known bool, err error) {
+	if err := checkStructure(data, v, base, issues); err != nil {
+		return false, err
+	}
+	if json.Unmarshal(data, v, json.RejectUnknownMembers(true)) == nil {
+		return true, nil
+	}
+	reflect.ValueOf(v).Elem().SetZero()
+	return false, unmarshal(data, v, base, issues)
+}
+
+func unmarshal(data []byte, v any, base string, issues *fault.Issues) error {
 	err := json.Unmarshal(data, v)
 	if _, ok := errors.AsType[*json.SemanticError](err); ok {
 		// Decode again to record all type errors. This is slower, but only needed for invalid input.
 		reflect.ValueOf(v).Elem().SetZero()
 		err = json.Unmarshal(data, v, json.WithUnmarshalers(recordTypeErrors(base, issues)))
 	}
+	if other, ok := errors.AsType[*json.SemanticError](err); ok && jsontext.Value(data).IsValid() {
+		issues.Add(base+string(other.JSONPointer), fault.IssueType, "Has the wrong type or form.")
+		return nil
+	}
 	if err != nil {
-		return fault.New(fault.MalformedJSON, "Invalid JSON: %s.", syntaxProblem(err)).WithCause(err)
+		return malformed(err)
 	}
 	return nil
+}
+
+func malformed(err error) error {
+	return fault.New(fault.MalformedJSON, "Invalid JSON: %s.", syntaxProblem(err)).WithCause(err)
 }
 
 // syntaxProblem describes a syntax error without quoting the input.
@@ -66,66 +78,6 @@ func syntaxProblem(err error) string {
 		return fmt.Sprintf("duplicate name at byte %d", syntax.ByteOffset)
 	default:
 		return fmt.Sprintf("syntax error at byte %d", syntax.ByteOffset)
-	}
-}
-
-// checkStructure checks the limits. It only counts brackets and commas outside
-// strings, so it may return any result for invalid JSON, which the decoder rejects.
-func checkStructure(data []byte, raw bool) error {
-	var commas [maxDepth + 1]int32 // of the open containers
-	var isObject [maxDepth + 1]bool
-	depth, objects, elements := 0, 0, 0
-	for i := 0; i < len(data); i++ {
-		switch c := data[i]; c {
-		case '"':
-			i = stringEnd(data, i)
-		case '{', '[':
-			if depth++; depth > maxDepth {
-				return tooMany(maxDepth, "nesting levels")
-			}
-			if commas[depth], isObject[depth] = 0, c == '{'; isObject[depth] {
-				objects++
-			}
-		case ',':
-			elements++
-			if commas[depth]++; isObject[depth] && commas[depth] >= maxMembers {
-				return tooMany(maxMembers, "members in one object")
-			}
-		case '}', ']':
-			depth = max(0, depth-1)
-		}
-	}
-	switch {
-	case raw:
-		return nil
-	case objects > maxObjects:
-		return tooMany(maxObjects, "objects")
-	case elements > maxElements:
-		return tooMany(maxElements, "members and array elements")
-	}
-	return nil
-}
-
-func tooMany(limit int, what string) error {
-	return fault.New(fault.MalformedJSON, "The JSON has more than %d %s.", limit, what)
-}
-
-// stringEnd returns the position of the quote that closes the string at open, or
-// len(data). It uses IndexByte for speed, because most of a body is text.
-func stringEnd(data []byte, open int) int {
-	for i := open + 1; ; i++ {
-		next := bytes.IndexByte(data[i:], '"')
-		if next < 0 {
-			return len(data)
-		}
-		i += next
-		backslashes := 0
-		for data[i-1-backslashes] == '\\' {
-			backslashes++
-		}
-		if backslashes%2 == 0 { // the quote is not escaped
-			return i
-		}
 	}
 }
 
@@ -218,30 +170,14 @@ func Number(raw jsontext.Value) (float64, bool) {
 
 // Digest returns the SHA-256 of a body in canonical form, which does not depend on
 // white space, escapes or the order of members. Numbers stay as they are, because
-// normalizing them would round long ones.
-func Digest(body []byte) (string, error) {
+// normalizing them would round long ones. The body must have been decoded.
+func Digest(body []byte) string {
 	canonical := jsontext.Value(slices.Clone(body))
-	if err := canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)); err != nil {
-		return "", fmt.Errorf("canonicalize body: %w", err)
-	}
+	_ = canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)) // cannot fail: the body is valid
 	sum := sha256.Sum256(canonical)
-	return hex.EncodeToString(sum[:]), nil
+	return hex.EncodeToString(sum[:])
 }
 
-// DigestCompact returns a SHA-256 of a body without the white space between
-// values. It requires valid JSON and, unlike Digest, does not parse it again.
-func DigestCompact(body []byte) string {
-	hash := sha256.New()
-	start := 0 // of the bytes that are not hashed yet
-	for i := 0; i < len(body); i++ {
-		switch body[i] {
-		case ' ', '\t', '\r', '\n':
-			hash.Write(body[start:i])
-			start = i + 1
-		case '"':
-			i = stringEnd(body, i)
-		}
-	}
-	hash.Write(body[start:])
-	return hex.EncodeToString(hash.Sum(nil))
-}
+// TrimBOM removes a byte order mark, which some editors and libraries write, from the
+// start of a body.
+func TrimBOM(body []byte) []byte { return bytes.TrimPrefix(body, []byte("\xef\xbb\xbf")) }

@@ -1,11 +1,11 @@
 package strictjson
 
 import (
-	"errors"
 	"fmt"
-	"slices"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -13,12 +13,15 @@ import (
 )
 
 type order struct {
-	Name  string         `json:"name"`
-	Count *int64         `json:"count"`
-	Price float64        `json:"price"`
-	Open  *bool          `json:"open"`
-	Items []item         `json:"items"`
-	Free  jsontext.Value `json:"free"`
+	Name  string           `json:"name"`
+	Count *int64           `json:"count"`
+	Price float64          `json:"price"`
+	Open  *bool            `json:"open"`
+	Items []item           `json:"items"`
+	Free  jsontext.Value   `json:"free"`
+	Few   []int64          `json:"few" max:"3"`
+	Map   map[string]int64 `json:"map"`
+	When  time.Time        `json:"when"`
 }
 
 type item struct {
@@ -28,11 +31,11 @@ type item struct {
 func TestWrongTypesAreReportedWithTheirLocation(t *testing.T) {
 	var o order
 	var issues fault.Issues
-	body := `{"name":1,"count":1.5,"price":"x","open":0,"items":[{"key":"a"},7,{"key":[]}],"free":{"any":[1]}}`
+	body := `{"name":1,"count":1.5,"price":"x","open":0,"items":[{"key":"a"},7,{"key":[]}],"free":{"any":[1]},"when":"soon"}`
 	if err := Decode([]byte(body), &o, "/order", &issues); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"/order/name", "/order/count", "/order/price", "/order/open", "/order/items/1", "/order/items/2/key"}
+	want := []string{"/order/name", "/order/count", "/order/price", "/order/open", "/order/items/1", "/order/items/2/key", "/order/when"}
 	var got []string
 	for _, i := range issues.List() {
 		got = append(got, i.Path)
@@ -101,10 +104,10 @@ func TestInvalidJSONIsMalformed(t *testing.T) {
 		"too deep":                    strings.Repeat("[", 129) + strings.Repeat("]", 129),
 		"very deep":                   `{"free":` + strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10001),
 		"comment":                     `{"name":"a" /* x */}`,
-		"too many objects":            `{"items":[` + strings.Repeat(`{},`, maxObjects-1) + `{}]}`,
-		"too many elements":           `{"items":[` + strings.Repeat(`null,`, maxElements+1) + `null]}`,
-		"too many members":            `{"free":` + objectWith(maxMembers+1) + `}`,
 		"malformed after many issues": `{"items":[` + strings.Repeat(`0,`, 200) + `0`,
+		"malformed after many items":  `{"items":[` + strings.Repeat(`{},`, maxItems) + `{}],}`,
+		"trailing after many items":   `{"items":[` + strings.Repeat(`{},`, maxItems) + `{}]} 1`,
+		"duplicate after many items":  `{"items":[` + strings.Repeat(`{},`, maxItems) + `{}],"free":{"a":1,"a":2}}`,
 	} {
 		var o order
 		var issues fault.Issues
@@ -124,31 +127,38 @@ func TestInvalidJSONIsMalformed(t *testing.T) {
 	}
 }
 
-// objectWith returns an object with n members.
-func objectWith(n int) string {
+// list returns an array or object with n items.
+func list(brackets, item string, n int) string {
 	var b strings.Builder
 	for i := range n {
-		fmt.Fprintf(&b, `,"%d":0`, i)
+		fmt.Fprintf(&b, ","+item, i)
 	}
-	return "{" + b.String()[1:] + "}"
+	return brackets[:1] + b.String()[1:] + brackets[1:]
 }
 
-func TestLargestStructuresAreAccepted(t *testing.T) {
-	for name, body := range map[string]string{
-		"objects":  `{"items":[` + strings.Repeat(`{},`, maxObjects-2) + `{}]}`,
-		"elements": `{"items":[` + strings.Repeat(`null,`, maxElements) + `null]}`,
-		"members":  `{"free":` + objectWith(maxMembers) + `}`,
+func TestTooManyItemsAreAnIssue(t *testing.T) {
+	for name, tt := range map[string]struct{ body, want string }{
+		"items":              {`{"items":` + list("[]", `{"x%d":0}`, maxItems) + `}`, ""},
+		"items, one more":    {`{"items":` + list("[]", `{"x%d":0}`, maxItems+1) + `}`, "/order/items: At most 32768 items are allowed. Send fewer."},
+		"few, one more":      {`{"few":` + list("[]", `%d`, maxItems+1) + `}`, "/order/few: At most 3 items are allowed. Send fewer."},
+		"map, one more":      {`{"map":` + list("{}", `"%d":0`, maxItems+1) + `}`, "/order/map: At most 32768 members are allowed. Send fewer."},
+		"all":                {`{"few":` + list("[]", `%d`, maxItems+1) + `,"map":` + list("{}", `"%d":0`, maxItems+1) + `}`, "/order/few: At most 3 items are allowed. Send fewer. /order/map: At most 32768 members are allowed. Send fewer."},
+		"members of raw":     {`{"free":[` + list("{}", `"%d":0`, maxItems) + `]}`, ""},
+		"raw, one more":      {`{"free":[[` + list("{}", `"%d":0`, maxItems+1) + `]]}`, "/order/free/0/0: At most 32768 members are allowed. Send fewer."},
+		"elements of raw":    {`{"free":` + list("[]", `{"x%d":[{}]}`, 2*maxItems) + `}`, ""},
+		"unknown, one more":  {list("{}", `"%d":0`, maxItems+1), "/order: At most 32768 members are allowed. Send fewer."},
+		"elements of others": {`{"zzz":` + list("[]", `%d`, 2*maxItems) + `}`, ""},
 	} {
 		var o order
 		var issues fault.Issues
-		if err := Decode([]byte(body), &o, "", &issues); err != nil || issues.Err() != nil {
-			t.Errorf("%s: error %v and issues %v, want none", name, err, issues.Err())
+		err := Decode([]byte(tt.body), &o, "/order", &issues)
+		var got []string
+		for _, i := range issues.List() {
+			got = append(got, i.String())
 		}
-	}
-	var raw jsontext.Value
-	var issues fault.Issues
-	if err := Decode([]byte(`[`+strings.Repeat(`{"a":0},`, 2*maxElements)+`0]`), &raw, "", &issues); err != nil {
-		t.Errorf("raw value: %v, want no limit on its objects", err)
+		if s := strings.Join(got, " "); s != tt.want || (err != nil) != (s != "") || err != nil && !fault.Is(err, fault.Validation) {
+			t.Errorf("%s: error %v with issues %q, want %q", name, err, s, tt.want)
+		}
 	}
 }
 
@@ -167,36 +177,47 @@ func TestDecodingStopsRecordingAtTheLimit(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"name":1,"items":[{"key":2}],"free":{}}`))
 	f.Add([]byte(`{"count":1e999}`))
-	f.Add([]byte("{ \"name\" : \"a \\\\\\\" b\\\\\" , \"items\":[ ] }"))
+	f.Add([]byte("{ \"name\" : \"a \\\\\\\" b\\\\\" , \"items\":[ ], \"\\u0061\":\"\\/\" }"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var o order
 		var issues fault.Issues
 		if err := Decode(data, &o, "", &issues); err != nil {
-			var e *fault.Error
-			if !errors.As(err, &e) || e.Code != fault.MalformedJSON {
-				t.Fatalf("unexpected error %v", err)
+			if !fault.Is(err, fault.MalformedJSON) || jsontext.Value(data).IsValid() && strings.Count(string(data), "[")+strings.Count(string(data), "{") <= maxDepth {
+				t.Fatalf("%q: unexpected error %v", data, err)
 			}
 			return
 		}
-		compact := jsontext.Value(slices.Clone(data))
-		if err := compact.Compact(); err != nil || DigestCompact(compact) != DigestCompact(data) {
-			t.Fatalf("digests of %q and %q differ (error %v), want equal ones", data, compact, err)
+		var same order
+		if known, err := DecodeKnown(data, &same, "", new(fault.Issues)); err != nil || !reflect.DeepEqual(o, same) || known && len(issues.List()) > 0 {
+			t.Fatalf("%q: DecodeKnown returned %+v, %v, %v, want %+v", data, same, known, err, o)
 		}
 	})
 }
 
-func TestDigestCompactIgnoresOnlyWhiteSpace(t *testing.T) {
-	const body = `{"a":"x y\\\" z\\","b":[1,2.0]}`
+func TestDigestIgnoresOnlyOrderSpaceAndEscapes(t *testing.T) {
+	const body = `{"a":"x y\\\" z\\","b":[1,{"d":2.0,"c":[]}]}`
 	for other, same := range map[string]bool{
 		body: true,
-		"\t{ \"a\" :\r\n\"x y\\\\\\\" z\\\\\" , \"b\":[1, 2.0 ]}\n": true,
-		`{"a":"xy\\\" z\\","b":[1,2.0]}`:                            false, // white space in a string
-		`{"a":"x y\\\" z\\","b":[12.0]}`:                            false,
-		`{"a":"x y\\\" z\\","b":[1,2]}`:                             false, // numbers are not normalized
-		`{"b":[1,2.0],"a":"x y\\\" z\\"}`:                           false,
+		"\t{ \"a\" :\r\n\"x y\\\\\\\" z\\\\\" , \"b\":[1, {\"d\":2.0 , \"c\": [ ] } ]}\n": true,
+		`{"b":[1,{"c":[],"d":2.0}],"\u0061":"\u0078 y\\\" z\\"}`:                          true,
+		`{"a":"xy\\\" z\\","b":[1,{"d":2.0,"c":[]}]}`:                                     false, // white space in a string
+		`{"a":"x y\\\" z\\","b":[{"d":2.0,"c":[]},1]}`:                                    false, // order of elements
+		`{"a":"x y\\\" z\\","b":[1,{"d":2,"c":[]}]}`:                                      false, // numbers are not normalized
+		`{"a":"x y\\\" z\\","b":[1,{"d":2.0,"c":{}}]}`:                                    false,
+		`{"a":"x y\\\" z\\","b":[1,{"d":2.0},"c",[]]}`:                                    false,
 	} {
-		if (DigestCompact([]byte(other)) == DigestCompact([]byte(body))) != same {
+		if (Digest([]byte(other)) == Digest([]byte(body))) != same {
 			t.Errorf("%s and %s: equal digests %t, want %t", other, body, !same, same)
 		}
+	}
+}
+
+// BenchmarkDigest digests a body of 1 KB whose members are not in order.
+func BenchmarkDigest(b *testing.B) {
+	body := []byte(`{"conversation":{"identifier":{"id":"call-1"}},"messages":{"timestamp":"2026-11-15T09:30:00Z","message":[{"messageId":1,"content":
+		{"textMessage":{"textPlain":"` + strings.Repeat("word ", 140) + `"},"event":{"typing":{"enable":true,"duration":800},"pause":1}}}]},"from":{"avatar":"x"}}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		Digest(body)
 	}
 }

@@ -24,13 +24,16 @@ type Warning struct {
 // String returns path and message.
 func (w Warning) String() string { return w.Path + ": " + w.Message }
 
+// MaxWarnings bounds the warnings about one value.
+const MaxWarnings = 100
+
 // UnknownMembers returns a warning for each member of a JSON value that does not
-// exist in the type of v, into which the value is decoded. If allowEmbedded is set,
+// exist in the type of v, into which the value is decoded, up to 100. If allowEmbedded is set,
 // a struct with a field tagged "embed", which collects all other members, has no
 // unknown members. The map hints has the right name for names that clients confuse
 // with it.
 func UnknownMembers(raw jsontext.Value, v any, path string, allowEmbedded bool, hints map[string]string) []Warning {
-	u := unknownMembers{allowEmbedded: allowEmbedded, hints: hints}
+	u := unknownMembers{allowEmbedded: allowEmbedded, hints: hints, types: map[reflect.Type]structType{}}
 	u.walk(raw, reflect.TypeOf(v), path)
 	return u.warnings
 }
@@ -38,7 +41,24 @@ func UnknownMembers(raw jsontext.Value, v any, path string, allowEmbedded bool, 
 type unknownMembers struct {
 	allowEmbedded bool
 	hints         map[string]string
+	types         map[reflect.Type]structType
 	warnings      []Warning
+}
+
+// structType holds the members of a struct, and whether it collects others.
+type structType struct {
+	fields map[string]reflect.StructField
+	embeds bool
+}
+
+func (u *unknownMembers) structType(t reflect.Type) structType {
+	s, ok := u.types[t]
+	if !ok {
+		s.fields = map[string]reflect.StructField{}
+		s.embeds = collectFields(t, s.fields)
+		u.types[t] = s
+	}
+	return s
 }
 
 func (u *unknownMembers) walk(raw jsontext.Value, t reflect.Type, path string) {
@@ -47,30 +67,33 @@ func (u *unknownMembers) walk(raw jsontext.Value, t reflect.Type, path string) {
 	case t.Kind() == reflect.Pointer:
 		u.walk(raw, t.Elem(), path)
 	case t.Kind() == reflect.Slice && raw.Kind() == '[':
-		var items []jsontext.Value
-		_ = json.Unmarshal(raw, &items) // cannot fail: raw is a decoded array
-		for i, item := range items {
+		for i, item := range Elements(raw) {
+			if len(u.warnings) == MaxWarnings {
+				return
+			}
 			u.walk(item, t.Elem(), fault.Pointer(path, i))
 		}
 	case t.Kind() == reflect.Struct:
-		fields := map[string]reflect.Type{}
-		if embeds := collectFields(t, fields); embeds && u.allowEmbedded {
+		s := u.structType(t)
+		if s.embeds && u.allowEmbedded {
 			return
 		}
 		for name, value := range Members(raw) {
-			at := fault.Pointer(path, name)
-			if field, ok := fields[name]; ok {
-				u.walk(value, field, at)
+			if len(u.warnings) == MaxWarnings {
+				return
+			}
+			if field, ok := s.fields[name]; ok {
+				u.walk(value, field.Type, fault.Pointer(path, name))
 			} else {
-				u.warnings = append(u.warnings, UnknownMember(at, name, slices.Sorted(maps.Keys(fields)), u.hints))
+				u.warnings = append(u.warnings, UnknownMember(path, name, s.fields, u.hints))
 			}
 		}
 	}
 }
 
-// collectFields adds the names and types of a struct's members to fields. It
+// collectFields adds the fields of a struct's members to fields. It
 // reports whether the struct has a field tagged "embed".
-func collectFields(t reflect.Type, fields map[string]reflect.Type) (embeds bool) {
+func collectFields(t reflect.Type, fields map[string]reflect.StructField) (embeds bool) {
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
@@ -79,20 +102,29 @@ func collectFields(t reflect.Type, fields map[string]reflect.Type) (embeds bool)
 		case options == "embed":
 			embeds = true
 		case name != "" && name != "-":
-			fields[name] = f.Type
+			fields[name] = f
 		}
 	}
 	return embeds
 }
 
-// UnknownMember returns the warning for a member that has none of the known names.
-// It suggests a similar name, if there is one.
-func UnknownMember(path, name string, known []string, hints map[string]string) Warning {
-	message := fmt.Sprintf("%q has no effect.", name)
-	if similar := suggest(name, known, hints); similar != "" {
+// UnknownMember returns the warning for a member of the object at path whose name is
+// not in known. It suggests a similar name, if there is one.
+func UnknownMember[T any](path, name string, known map[string]T, hints map[string]string) Warning {
+	message := fmt.Sprintf("%q has no effect.", Shorten(name))
+	if similar := suggest(name, slices.Sorted(maps.Keys(known)), hints); similar != "" {
 		message += fmt.Sprintf(" Did you mean %q?", similar)
 	}
-	return Warning{path, message}
+	return Warning{fault.Pointer(path, Shorten(name)), message}
+}
+
+// Shorten returns a name of a member that is too long for a message without its end.
+func Shorten(name string) string {
+	const longest = 128 // bytes
+	if len(name) <= longest {
+		return name
+	}
+	return strings.ToValidUTF8(name[:longest], "") + "…"
 }
 
 // suggest returns the hint for a name, or the most similar known name, or "".
@@ -144,11 +176,8 @@ func distance(a, b string) int {
 // syntax error. Other values have none. A value is valid until the next iteration.
 func Members(raw jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	return func(yield func(string, jsontext.Value) bool) {
-		dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // checked before
-		if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
-			return
-		}
-		for dec.PeekKind() == '"' {
+		dec := open(raw, '{')
+		for dec != nil && dec.PeekKind() == '"' {
 			name, err := dec.ReadToken()
 			if err != nil {
 				return
@@ -160,4 +189,28 @@ func Members(raw jsontext.Value) iter.Seq2[string, jsontext.Value] {
 			}
 		}
 	}
+}
+
+// Elements returns the elements of a JSON array and their positions, up to the first
+// syntax error. Other values have none. A value is valid until the next iteration.
+func Elements(raw jsontext.Value) iter.Seq2[int, jsontext.Value] {
+	return func(yield func(int, jsontext.Value) bool) {
+		dec := open(raw, '[')
+		for i := 0; dec != nil && dec.PeekKind() != ']'; i++ {
+			value, err := dec.ReadValue()
+			if err != nil || !yield(i, value) {
+				return
+			}
+		}
+	}
+}
+
+// open returns a decoder after the bracket that opens a value, or nil if the value is of
+// another kind.
+func open(raw jsontext.Value, bracket jsontext.Kind) *jsontext.Decoder {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // checked before
+	if t, err := dec.ReadToken(); err != nil || t.Kind() != bracket {
+		return nil
+	}
+	return dec
 }

@@ -1,6 +1,7 @@
 package strictjson
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -38,6 +39,27 @@ func TestUnknownMembersAreReportedWithSuggestion(t *testing.T) {
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("allowEmbedded %v: warnings\n%s\nwant\n%s", allowEmbedded, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+// objectWith returns an object with n members.
+func objectWith(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"%d":0`, i)
+	}
+	return "{" + b.String()[1:] + "}"
+}
+
+// Each suggestion compares a name with all known names.
+func TestWarningsAreBounded(t *testing.T) {
+	for name, value := range map[string]string{
+		"members": objectWith(1000),
+		"items":   `{"policies":[` + strings.Repeat(`{"x":1},`, 1000) + `{}]}`,
+	} {
+		if got := len(UnknownMembers(jsontext.Value(value), profile{}, "", false, nil)); got != MaxWarnings {
+			t.Errorf("%s: %d warnings, want %d", name, got, MaxWarnings)
 		}
 	}
 }

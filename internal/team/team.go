@@ -59,6 +59,9 @@ type settings struct {
 	Disabled   bool   `json:"disabled"`
 }
 
+// Exists reports whether the team was read from the database.
+func (t Team) Exists() bool { return !t.CreatedAt.IsZero() }
+
 func (t Team) settings() settings { return settings{t.Name, t.Quota(), t.Disabled} }
 
 // Check normalizes the name and records every issue.
@@ -113,7 +116,7 @@ func (r *Registry) Create(ctx context.Context, t Team) (Team, error) {
 		return Team{}, err
 	}
 	t.ID, t.CreatedAt = idPrefix+uuid.Must(uuid.NewV7()).String(), r.Now()
-	entry, err := audit.New(ctx, r.Now(), audit.CreateTeam, TopicPrefix+t.ID, t.ID, t.settings())
+	entry, err := audit.New(ctx, r.Now(), audit.CreateTeam, TopicPrefix+t.ID, t.ID, nil, t.settings())
 	if err == nil {
 		err = r.Store.CreateTeam(ctx, t, entry)
 	}
@@ -138,11 +141,7 @@ func (r *Registry) Update(ctx context.Context, id string, change func(*Team) err
 		if err := issues.Err(); err != nil || t.settings() == before {
 			return nil, err
 		}
-		changes, err := audit.Changes(before, t.settings())
-		if err != nil {
-			return nil, err
-		}
-		entry, err := audit.New(ctx, r.Now(), audit.UpdateTeam, TopicPrefix+id, id, changes)
+		entry, err := audit.New(ctx, r.Now(), audit.UpdateTeam, TopicPrefix+id, id, before, t.settings())
 		return []audit.Entry{entry}, err
 	})
 	if err != nil {
@@ -162,10 +161,12 @@ type Catalog struct {
 
 // NewCatalog returns an empty cache.
 func NewCatalog(teams Store) *Catalog {
-	return &Catalog{cache.New[Team](TopicPrefix, cache.Size, cache.TTL), teams}
+	one := func(t Team) (teamID string, size int64) { return t.ID, 1 }
+	return &Catalog{cache.New(TopicPrefix, cache.Size, cache.TTL, one), teams}
 }
 
-// Team returns a team. A team that exists only in the console has the default quota.
+// Team returns a team. One that does not exist has the default quota, and Exists returns
+// false.
 func (c *Catalog) Team(ctx context.Context, id string) (Team, error) {
 	return c.Get(ctx, id, func(ctx context.Context) (Team, error) {
 		t, err := c.teams.Team(ctx, id)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,10 +28,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// export starts the pipelines of traces, metrics and logs to the collector. It
-// returns the handler that exports logs. Failures of the export are logged to console
-// only: exporting them would cause further failures.
-func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger) (slog.Handler, error) {
+// export starts the pipelines of the signals that have an endpoint. It returns the
+// handler that exports logs, or nil. Failures of the export are logged to console only:
+// exporting them would cause further failures.
+func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger) (logs slog.Handler, err error) {
 	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		attribute.String("service.name", "telapi"),
 		attribute.String("service.version", o.Version),
@@ -41,7 +40,6 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 	if err != nil {
 		console.WarnContext(ctx, "invalid OTEL_RESOURCE_ATTRIBUTES; ignoring invalid attributes", "error", err)
 	}
-	baseURL := strings.TrimRight(o.Endpoint, "/")
 	redact := redactor{unmaskedDigits: o.MSISDNDigits}
 	newPipeline := func(signal string) *pipeline { return &pipeline{signal: signal, console: console, ended: t.ended} }
 	// These are global: the last instance in a process receives the messages of
@@ -49,33 +47,38 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(newPipeline("all").report))
 	otel.SetLogger(logr.FromSlogHandler(console.Handler()))
 
-	spans, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(baseURL+"/v1/traces"))
-	if err != nil {
-		return nil, fmt.Errorf("traces: %w", err)
+	if o.Endpoints.Traces != "" {
+		spans, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(o.Endpoints.Traces))
+		if err != nil {
+			return nil, fmt.Errorf("traces: %w", err)
+		}
+		tracing := sdktrace.NewTracerProvider(sdktrace.WithResource(res),
+			sdktrace.WithBatcher(spanExporter{spans, newPipeline("traces"), redact}))
+		t.TracerProvider = tracing
+		t.shutdown = append(t.shutdown, tracing.Shutdown)
 	}
-	tracing := sdktrace.NewTracerProvider(sdktrace.WithResource(res),
-		sdktrace.WithBatcher(spanExporter{spans, newPipeline("traces"), redact}))
-	t.TracerProvider = tracing
-	t.shutdown = append(t.shutdown, tracing.Shutdown)
-
-	metrics, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(baseURL+"/v1/metrics"))
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
+	if o.Endpoints.Metrics != "" {
+		metrics, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(o.Endpoints.Metrics))
+		if err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+		pipe := newPipeline("metrics")
+		source := bridge.NewMetricProducer(bridge.WithGatherer(redactingGatherer(t.Registry, redact, pipe)))
+		metering := sdkmetric.NewMeterProvider(sdkmetric.WithResource(res),
+			sdkmetric.WithReader(sdkmetric.NewPeriodicReader(metricExporter{metrics, pipe}, sdkmetric.WithProducer(source))))
+		t.shutdown = append(t.shutdown, metering.Shutdown)
 	}
-	metricsPipeline := newPipeline("metrics")
-	source := bridge.NewMetricProducer(bridge.WithGatherer(redactingGatherer(t.Registry, redact, metricsPipeline)))
-	metering := sdkmetric.NewMeterProvider(sdkmetric.WithResource(res),
-		sdkmetric.WithReader(sdkmetric.NewPeriodicReader(metricExporter{metrics, metricsPipeline}, sdkmetric.WithProducer(source))))
-	t.shutdown = append(t.shutdown, metering.Shutdown)
-
-	records, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(baseURL+"/v1/logs"))
-	if err != nil {
-		return nil, fmt.Errorf("logs: %w", err)
+	if o.Endpoints.Logs != "" {
+		records, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(o.Endpoints.Logs))
+		if err != nil {
+			return nil, fmt.Errorf("logs: %w", err)
+		}
+		logging := sdklog.NewLoggerProvider(sdklog.WithResource(res),
+			sdklog.WithProcessor(sdklog.NewBatchProcessor(logExporter{records, newPipeline("logs")})))
+		t.shutdown = append(t.shutdown, logging.Shutdown)
+		logs = otelslog.NewHandler("telapi", otelslog.WithLoggerProvider(logging), otelslog.WithVersion(o.Version))
 	}
-	logging := sdklog.NewLoggerProvider(sdklog.WithResource(res),
-		sdklog.WithProcessor(sdklog.NewBatchProcessor(logExporter{records, newPipeline("logs")})))
-	t.shutdown = append(t.shutdown, logging.Shutdown)
-	return otelslog.NewHandler("telapi", otelslog.WithLoggerProvider(logging), otelslog.WithVersion(o.Version)), nil
+	return logs, nil
 }
 
 // reportInterval is the minimum time between two warnings of a pipeline.

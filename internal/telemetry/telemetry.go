@@ -29,10 +29,13 @@ type Options struct {
 	Writer       io.Writer                  // for the log
 	Color        func(isTerminal bool) bool // whether text has colours; nil: on a terminal
 	Export       bool                       // OTEL_ENABLED
-	Endpoint     string                     // base URL of the OTLP/HTTP collector
-	MSISDNDigits int                        // trailing digits of phone numbers that are not masked
+	Endpoints    Endpoints
+	MSISDNDigits int // trailing digits of phone numbers that are not masked
 	Version      string
 }
+
+// Endpoints are the OTLP/HTTP URLs of the signals. A signal without one is not exported.
+type Endpoints struct{ Traces, Metrics, Logs string }
 
 // Telemetry holds the logger, the metrics registry and the tracer provider.
 type Telemetry struct {
@@ -58,15 +61,17 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	t.ended, t.end = context.WithCancel(context.WithoutCancel(ctx))
 	switch {
 	case !o.Export:
-	case o.Endpoint == "":
+	case o.Endpoints == Endpoints{}:
 		t.Logger.InfoContext(ctx, "OTEL_ENABLED is set, but nothing is exported: set OTEL_EXPORTER_OTLP_ENDPOINT")
 	default:
 		exportHandler, err := t.export(ctx, o, t.Logger)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("export to %s: %w", o.Endpoint, err), t.Shutdown(ctx))
+			return nil, errors.Join(fmt.Errorf("export telemetry: %w", err), t.Shutdown(ctx))
 		}
-		t.Logger.InfoContext(ctx, "exporting traces, metrics and logs", "collector", o.Endpoint)
-		t.Logger = slog.New(newHandler(o, slog.NewMultiHandler(console, exportHandler)))
+		t.Logger.InfoContext(ctx, "exporting telemetry", "traces", o.Endpoints.Traces, "metrics", o.Endpoints.Metrics, "logs", o.Endpoints.Logs)
+		if exportHandler != nil {
+			t.Logger = slog.New(newHandler(o, slog.NewMultiHandler(console, exportHandler)))
+		}
 	}
 	return t, nil
 }

@@ -77,6 +77,12 @@ func startCollector(t *testing.T) *collector {
 	return c
 }
 
+func endpoints(base string) Endpoints {
+	return Endpoints{base + "/v1/traces", base + "/v1/metrics", base + "/v1/logs"}
+}
+
+func (c *collector) endpoints() Endpoints { return endpoints(c.URL) }
+
 // startTelemetry returns telemetry and its log.
 func startTelemetry(t *testing.T, o Options) (*Telemetry, *bytes.Buffer) {
 	t.Helper()
@@ -121,7 +127,7 @@ func emitSecrets(t *testing.T, tele *Telemetry) {
 
 func TestExportSendsRedactedTracesMetricsAndLogs(t *testing.T) {
 	c := startCollector(t)
-	tele, log := startTelemetry(t, Options{Export: true, Endpoint: c.URL + "/", Version: "0.9.18"})
+	tele, log := startTelemetry(t, Options{Export: true, Endpoints: c.endpoints(), Version: "0.9.18"})
 	emitSecrets(t, tele)
 	if err := tele.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
@@ -155,7 +161,7 @@ func TestExportSendsRedactedTracesMetricsAndLogs(t *testing.T) {
 
 func TestDisabledExportSendsNothing(t *testing.T) {
 	c := startCollector(t)
-	tele, log := startTelemetry(t, Options{Export: false, Endpoint: c.URL})
+	tele, log := startTelemetry(t, Options{Export: false, Endpoints: c.endpoints()})
 	emitSecrets(t, tele)
 	if err := tele.Shutdown(t.Context()); err != nil || c.requests != 0 || strings.Contains(log.String(), "OTEL") {
 		t.Errorf("the collector received %d requests (shutdown error %v), want 0; log: %s", c.requests, err, log)
@@ -180,7 +186,7 @@ func TestUnreachableCollectorDoesNotBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = l.Close() // the port is closed now
-	tele, log := startTelemetry(t, Options{Export: true, Endpoint: "http://" + l.Addr().String()})
+	tele, log := startTelemetry(t, Options{Export: true, Endpoints: endpoints("http://" + l.Addr().String())})
 	for range 10_000 { // more than the queues hold
 		ctx, span := tele.TracerProvider.Tracer("test").Start(t.Context(), "work")
 		tele.Logger.DebugContext(ctx, "work")
@@ -197,7 +203,7 @@ func TestUnreachableCollectorDoesNotBlock(t *testing.T) {
 
 func TestSDKMessagesAreLoggedWithoutSecrets(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://u:"+secret+"@host%zz")
-	_, log := startTelemetry(t, Options{Export: true, Endpoint: startCollector(t).URL})
+	_, log := startTelemetry(t, Options{Export: true, Endpoints: startCollector(t).endpoints()})
 	if !strings.Contains(log.String(), "parse url") || strings.Contains(log.String(), secret) {
 		t.Errorf("log: %s\nwant \"parse url\" without the secret", log)
 	}
@@ -242,7 +248,7 @@ func TestLogLevelAppliesToLogAndExport(t *testing.T) {
 	levels := []string{"debug", "info", "warn", "error"}
 	for minimum, level := range levels {
 		c := startCollector(t)
-		tele, log := startTelemetry(t, Options{Level: level, Export: true, Endpoint: c.URL})
+		tele, log := startTelemetry(t, Options{Level: level, Export: true, Endpoints: c.endpoints()})
 		log.Reset()
 		tele.Logger.Debug("level debug")
 		tele.Logger.Info("level info")

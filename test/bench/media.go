@@ -71,7 +71,7 @@ func mediaGets(at *site, s settings) error {
 	for _, g := range gets {
 		requests := make([][]byte, objects)
 		for i := range requests {
-			requests[i] = fmt.Appendf(nil, "GET /media/%s HTTP/1.1\r\nHost: media\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n", objectName(g.kib, i))
+			requests[i] = fmt.Appendf(nil, "GET /media/%s HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n", objectName(g.kib, i))
 		}
 		ours, baseline, config, scheme := plain, server{peer.process, peer.plain}, (*tls.Config)(nil), "HTTP"
 		if g.secure {
@@ -103,7 +103,7 @@ func mediaPuts(at *site, s settings) error {
 	var uploads atomic.Int64
 	body := make([]byte, kib<<10)
 	upload := func(buffer []byte) []byte { // always a new object, as in a cache
-		head := fmt.Appendf(buffer[:0], "PUT /media/%s HTTP/1.1\r\nHost: media\r\nContent-Length: %d\r\n\r\n", objectName(kib, int(uploads.Add(1))), len(body))
+		head := fmt.Appendf(buffer[:0], "PUT /media/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", objectName(kib, int(uploads.Add(1))), len(body))
 		return append(head, body...)
 	}
 	s.span, s.rounds = s.span/6, s.rounds*3 // short rounds, because disks are sometimes busy and uploads fill them

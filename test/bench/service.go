@@ -40,7 +40,7 @@ func (s *site) startTelapi(settings ...string) (*telapi, error) {
 	t := &telapi{
 		binary: s.binary,
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: 30 * time.Second},
-		env:    append(os.Environ(), "DATA_DIR="+dir, "TELAPI_PORT=0", "OTEL_ENABLED=false", "SESSION_MAX_FRAMES_PER_SECOND=10000"),
+		env:    append(os.Environ(), "DATA_DIR="+dir, "TELAPI_PORT=0", "OTEL_ENABLED=false", "SESSION_MAX_FRAMES_PER_SECOND=10000", "TEAM_SHARE_PERCENT=100"),
 	}
 	t.env = append(t.env, settings...)
 	if s.redisURL != "" {

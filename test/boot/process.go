@@ -17,9 +17,16 @@ import (
 	"telapi/test/testlog"
 )
 
-// Binary builds the program as "make build" does, once per test run, and returns its
-// path.
+// EnvPrograms is the environment variable with the directory of programs that were
+// built for the test run.
+const EnvPrograms = "TEST_PROGRAMS"
+
+// Binary returns the path of the program under test. It builds it as "make build" does,
+// unless it was built for all packages.
 var Binary = sync.OnceValues(func() (string, error) {
+	if dir := os.Getenv(EnvPrograms); dir != "" {
+		return filepath.Join(dir, "telapi"), nil
+	}
 	dir, err := os.MkdirTemp("", "telapi-e2e")
 	if err != nil {
 		return "", err

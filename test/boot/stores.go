@@ -1,20 +1,40 @@
 package boot
 
 import (
+	"context"
 	"testing"
 
+	"telapi/internal/redact"
+	"telapi/internal/sqlstore"
 	"telapi/test/servers"
 )
 
-// RealStores returns the settings of an empty PostgreSQL database and a Redis
+// RealStores returns the settings of a migrated PostgreSQL database and a Redis
 // server, and the Redis server.
 func RealStores(t testing.TB, options ...servers.RedisOption) (Env, *servers.Redis) {
+	t.Helper()
 	redis := servers.StartRedis(t, options...)
-	return Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}, redis
+	return Env{"DATABASE_URL": Database(t), "REDIS_URL": redis.URL()}, redis
 }
 
-// ClusterStores returns the settings of an empty PostgreSQL database and a Redis
-// cluster.
+// ClusterStores returns the settings of a migrated PostgreSQL database and an empty
+// Redis cluster.
 func ClusterStores(t testing.TB) Env {
-	return Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": servers.StartRedisCluster(t).URL()}
+	t.Helper()
+	return Env{"DATABASE_URL": Database(t), "REDIS_URL": servers.SharedRedisCluster(t).URL()}
+}
+
+// Database returns the URL of a migrated PostgreSQL database for the test.
+func Database(t testing.TB) string {
+	t.Helper()
+	return servers.SharedPostgres(t).Clone(t, func(url string) {
+		db, err := sqlstore.Open(sqlstore.Options{DSN: redact.Secret(url)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = db.Close() }()
+		if err := db.Migrate(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

@@ -2,7 +2,7 @@
 // compares everything that was acknowledged with everything that arrived.
 //
 // `make campaign` runs it in full size and writes the results to
-// docs/reliability.md. `make test` runs a small version.
+// docs/reliability.md. `make check` runs a small version.
 package campaign
 
 import (
@@ -20,7 +20,7 @@ import (
 const envRuntime = "CAMPAIGN_RUNTIME"
 
 var (
-	scale = flag.Float64("scale", 0, "size of the campaign; 1: 1,000 browsers and 100,000 operations; 0: the small version of make test")
+	scale = flag.Float64("scale", 0, "size of the campaign; 1: 1,000 browsers and 100,000 operations; 0: the small version of make check")
 	count = flag.Int("operations", 0, "minimum number of operations; 0: 100,000 times the scale")
 	only  = flag.String("only", "", "inject only faults whose name contains this text")
 	write = flag.String("write", "", "file to write the results to, between its markers")

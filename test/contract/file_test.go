@@ -283,11 +283,12 @@ func TestCompareRoutes(t *testing.T) {
 		want   string // in the failure message; empty: no failure
 	}{
 		{"equal", func(r []Route) []Route { return r }, ""},
-		{"undocumented route", func(r []Route) []Route { return append(r, Route{"POST", "/new", "", ""}) }, "POST /new is a route"},
-		{"undocumented method", func(r []Route) []Route { return append(r, Route{"POST", "/health", "", ""}) }, "POST /health is a route"},
+		{"undocumented route", func(r []Route) []Route { return append(r, Route{Method: "POST", Path: "/new"}) }, "POST /new is a route"},
+		{"undocumented method", func(r []Route) []Route { return append(r, Route{Method: "POST", Path: "/health"}) }, "POST /health is a route"},
 		{"missing route", func(r []Route) []Route { return r[1:] }, "lists " + first},
 		{"different scope", func(r []Route) []Route { r[0].Scope += "X"; return r }, first + ": the route has scope"},
 		{"different tier", func(r []Route) []Route { r[0].Tier += "x"; return r }, first + ": the route has scope"},
+		{"different parameters", func(r []Route) []Route { r[0].Params += " x"; return r }, first + ": the route has scope"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := changed(tt.change)

@@ -15,6 +15,7 @@ type Route struct {
 	Path   string
 	Scope  string // x-required-scope; empty: none
 	Tier   string // x-rate-limit-tier; empty: not limited
+	Params string // names of the query parameters, sorted, with spaces between them
 }
 
 // CompareRoutes fails t for every route that api/openapi.yaml does not list or
@@ -34,7 +35,7 @@ func CompareRoutes(t testing.TB, routes []Route) {
 		case !listed:
 			t.Errorf("%s is a route, but api/openapi.yaml does not list it", name)
 		case d != r:
-			t.Errorf("%s: the route has scope %q and tier %q, api/openapi.yaml has %q and %q", name, r.Scope, r.Tier, d.Scope, d.Tier)
+			t.Errorf("%s: the route has scope %q, tier %q and parameters %q, api/openapi.yaml has %q, %q and %q", name, r.Scope, r.Tier, r.Params, d.Scope, d.Tier, d.Params)
 		}
 		delete(described, name)
 	}
@@ -47,7 +48,14 @@ func (c *Checker) routes() map[string]Route {
 	described := map[string]Route{}
 	for path, item := range c.doc.Paths.Map() {
 		for method, op := range item.Operations() {
-			described[method+" "+path] = Route{method, path, extension(op, "x-required-scope"), extension(op, "x-rate-limit-tier")}
+			var params []string
+			for _, p := range op.Parameters {
+				if p.Value.In == openapi3.ParameterInQuery {
+					params = append(params, p.Value.Name)
+				}
+			}
+			slices.Sort(params)
+			described[method+" "+path] = Route{method, path, extension(op, "x-required-scope"), extension(op, "x-rate-limit-tier"), strings.Join(params, " ")}
 		}
 	}
 	return described

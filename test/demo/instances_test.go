@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -21,8 +22,12 @@ import (
 // session.
 func listInstances(t *testing.T, i *boot.Instance, key, sessionID string) (list []httpapi.Instance, serving httpapi.Instance) {
 	t.Helper()
+	path := "/playground/instances"
+	if sessionID != "" {
+		path += "?sessionId=" + sessionID
+	}
 	var body struct{ Instances []httpapi.Instance }
-	if err := json.NewDecoder(get(t, i, "/playground/instances?sessionId="+sessionID, "", key).Body).Decode(&body); err != nil {
+	if err := json.NewDecoder(get(t, i, path, "", key).Body).Decode(&body); err != nil {
 		t.Fatal(err)
 	}
 	for _, instance := range body.Instances {
@@ -80,7 +85,7 @@ func (c *conversation) waitForAnswers(count int) {
 	for len(c.answers) < count || len(c.pending) > 0 {
 		m, err := c.Read()
 		if err != nil {
-			c.connect("?streamId=" + c.cursor)
+			c.connect("?streamId=" + cmp.Or(c.cursor, "start"))
 			continue
 		}
 		var status struct{ Event, StreamID, MessageID string }

@@ -17,7 +17,7 @@ import (
 // withMedia starts a media service and adds it to an environment.
 func withMedia(t *testing.T, env boot.Env) boot.Env {
 	t.Helper()
-	settings := boot.Env{"MEDIA_PORT": "0", "DATA_DIR": t.TempDir()}
+	settings := boot.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "DATA_DIR": t.TempDir()}
 	m, err := app.NewMedia(t.Context(), boot.Config(t, settings), app.Options{Log: &testlog.Buffer{}})
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,8 @@ const errorsIntro = `# Errors
 
 <!-- Generated from internal/fault and internal/channel; ` + "`make generate`" + ` rewrites it. -->
 
-Every 4xx and 5xx response of the API server has this body:
+Every 4xx and 5xx response of the API server and the media service has this body, and the request ID
+as the header ` + "`X-Request-Id`" + `:
 
 ` + "```json" + `
 {"error": {"code": "FORBIDDEN", "message": "This operation requires the scope READ_TEAM_USAGE, which your credential does not have.", "details": {"requiredScope": "READ_TEAM_USAGE"}, "requestId": "H4YPNE2V6ZQ"}}
@@ -25,17 +26,9 @@ Every 4xx and 5xx response of the API server has this body:
 - ` + "`requestId`" + ` identifies the request in the log. Set the header ` + "`X-Request-Id`" + ` to choose it.
 - ` + "`details`" + ` depends on the code. For VALIDATION_ERROR it lists all issues, each with a JSON Pointer.
 
-There are two exceptions. ` + "`/health`" + ` always returns its own body, also with 503. The HTTP server
-answers some requests itself, before any route: in plain text, without ` + "`X-Request-Id`" + `, and it closes
-the connection.
-
-| Status | Cause |
-|---|---|
-| 400 Bad Request | The request is not valid HTTP: a malformed request line, header, Host or Content-Length. |
-| 417 Expectation Failed | The header Expect has a value other than 100-continue. The response has no body. |
-| 431 Request Header Fields Too Large | The headers are larger than 32 KiB. |
-| 501 Not Implemented | Transfer-Encoding is not chunked. |
-| 505 HTTP Version Not Supported | The version in the request line is not HTTP/1.0 or HTTP/1.1. |
+There is one exception: ` + "`/health`" + ` of the API server always returns its own body, also with 503. Requests
+that are not valid HTTP get VALIDATION_ERROR or one of the codes with 417, 431, 501 and 505; then
+the service chooses the request ID and closes the connection.
 
 ## Error codes
 

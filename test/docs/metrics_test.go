@@ -201,6 +201,19 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	}
 }
 
+func TestDashboardShowsWhatRunbooksNeed(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(root, "deploy/grafana/telapi.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := metricNames(string(raw))
+	for _, name := range []string{"telapi_sessions_waiting", "telapi_sessions_waiting_seconds", "telapi_dependency_up", "telapi_recoveries_total", "telapi_claims_expired_total"} {
+		if !slices.Contains(shown, name) {
+			t.Errorf("the dashboard does not show %s", name)
+		}
+	}
+}
+
 func TestEveryAlertHasRunbook(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
 	if err != nil {
@@ -212,6 +225,9 @@ func TestEveryAlertHasRunbook(t *testing.T) {
 			heading := regexp.MustCompile(`(?mi)^#+ ` + strings.ReplaceAll(regexp.QuoteMeta(anchor), "-", "[- ]") + `$`)
 			if r.Annotations.Summary == "" || anchor == "" || !heading.Match(page) {
 				t.Errorf("%s: summary %q, runbook %q: want a summary and a heading of docs/operations.md", r.Alert, r.Annotations.Summary, r.Annotations.Runbook)
+			}
+			if row := regexp.MustCompile(`(?m)^\| [^|]*\b` + r.Alert + `\b[^|]* \| \[[^]]*\]\(#` + anchor + `\) \|$`); !row.Match(page) {
+				t.Errorf("%s is not in the table of runbooks with #%s", r.Alert, anchor)
 			}
 		}
 	}

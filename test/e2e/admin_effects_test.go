@@ -38,6 +38,7 @@ func call[T any](t *testing.T, i *boot.Instance, method, path, body string, stat
 type object = map[string]any
 
 func TestDisabledTeamStopsOnEveryInstance(t *testing.T) {
+	t.Parallel()
 	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
 		i := boot.Start(t, env)
 		other := i
@@ -89,43 +90,25 @@ func TestDeletedEndpointEndsItsSessions(t *testing.T) {
 	wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 }
 
-func TestNobodyGrantsScopesTheyLack(t *testing.T) {
+func TestOnlyThePlatformGrantsPlatformScopes(t *testing.T) {
 	i := boot.Start(t, nil)
 	tenant := boot.NewTenant(t, i, "tenant")
 	path := adminPath + "teams/" + tenant.Team.ID + "/keys"
-	for _, c := range []struct {
-		has, grants []auth.Scope
-		status      int
-		missing     auth.Scope
-	}{
-		{[]auth.Scope{auth.ManageTeam}, []auth.Scope{auth.ManageTeam}, 201, ""},
-		{[]auth.Scope{auth.ManageTeam, auth.ReadTeamApps}, []auth.Scope{auth.ReadTeamApps}, 201, ""},
-		{[]auth.Scope{auth.ManageTeam}, []auth.Scope{auth.ManageTeam, auth.ReadTeamApps}, 403, auth.ReadTeamApps},
-		{[]auth.Scope{auth.ManageTeam}, []auth.Scope{auth.ManagePlatform}, 403, auth.ManagePlatform},
-		{[]auth.Scope{auth.ManagePlatform}, []auth.Scope{auth.ManageTeam}, 403, auth.ManageTeam},
-	} {
-		body, _ := json.Marshal(object{"scopes": c.grants})
-		resp, text := i.Send(t, "POST", path, string(body), "Authorization", "Bearer "+consoleJWT(t, tenant.Team.ID, c.has...))
-		wantStatus(t, resp, text, c.status, string(c.missing))
+	for _, has := range []auth.Scope{auth.ManageTeam, auth.ManagePlatform} {
+		bearer := "Bearer " + consoleJWT(t, tenant.Team.ID, has)
+		for _, granted := range auth.Scopes {
+			status, part := 201, string(granted)
+			if has == auth.ManageTeam && (granted == auth.ManagePlatform || granted == auth.RunAllCalls) {
+				status, part = 403, `"requiredScope":"MANAGE_PLATFORM"`
+			}
+			resp, text := i.Send(t, "POST", path, fmt.Sprintf(`{"scopes":["READ_TEAM_APPS",%q]}`, granted), "Authorization", bearer)
+			wantStatus(t, resp, text, status, part)
+		}
 	}
-	if keys := call[struct{ Data []object }](t, i, "GET", "teams/"+tenant.Team.ID+"/keys", "", 200).Data; len(keys) != 3 || strings.Contains(fmt.Sprint(keys), "tk_") {
-		t.Errorf("keys are %v, want three without secrets", keys)
+	keys := call[struct{ Data []object }](t, i, "GET", "teams/"+tenant.Team.ID+"/keys", "", 200).Data
+	if want := 1 + 2*len(auth.Scopes) - 2; len(keys) != want || strings.Contains(fmt.Sprint(keys), "tk_") {
+		t.Errorf("keys are %v, want %d without secrets", keys, want)
 	}
-}
-
-func TestTeamManagerChangesOnlyTheQuota(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
-	path, manager := adminPath+"teams/"+tenant.Team.ID, "Bearer "+consoleJWT(t, tenant.Team.ID, auth.ManageTeam)
-	for body, status := range map[string]int{`{"dailyQuota":100}`: 200, `{"name":"x"}`: 403, `{"disabled":true}`: 403, `{"dailyQuota":null}`: 200} {
-		resp, text := i.Send(t, "PATCH", path, body, "Authorization", manager)
-		wantStatus(t, resp, text, status, "")
-	}
-	if team := call[object](t, i, "GET", "teams/"+tenant.Team.ID, "", 200); team["name"] != "tenant" || team["disabled"] != false {
-		t.Errorf("team is %v, want the old name and not disabled", team)
-	}
-	resp, text := i.Call(t, "GET", adminPath+"sessions?teamId=tm_other", "Authorization", manager)
-	wantStatus(t, resp, text, 404, code("NOT_FOUND"))
 }
 
 func TestTeamShowsRequestsOfToday(t *testing.T) {
@@ -143,6 +126,7 @@ func TestTeamShowsRequestsOfToday(t *testing.T) {
 }
 
 func TestAuditLogListsChangesWithTheirActors(t *testing.T) {
+	t.Parallel()
 	env, _ := boot.ServeEnv(t, boot.Env{})
 	i, _ := boot.Serve(t, env)
 	teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
@@ -182,7 +166,7 @@ func TestAuditLogListsChangesWithTheirActors(t *testing.T) {
 		t.Errorf("the second page lists %q, want the older entry", got)
 	}
 	if e := first.Data[0]; e.Actor.ID != "user-1" || e.Target != "team:"+teamID || e.TeamID != teamID ||
-		fmt.Sprint(e.Details) != "map[name:map[from:Acme to:Acme Ltd]]" {
+		fmt.Sprint(e.Details) != "map[changes:[map[from:Acme path:/name to:Acme Ltd]]]" {
 		t.Errorf("entry is %+v, want the console user, the team and both names", e)
 	}
 
@@ -191,6 +175,49 @@ func TestAuditLogListsChangesWithTheirActors(t *testing.T) {
 	}
 	if r := telapi(t, env, "audit", "--from", "yesterday"); r.exit != 2 || !strings.Contains(r.stderr, `invalid --from "yesterday"`) {
 		t.Errorf("telapi audit --from yesterday: exit %d %s, want 2", r.exit, r.stderr)
+	}
+}
+
+// Requests that an administrator may not make are recorded, at the latest when the
+// server stops. Those of the platform's administrator for what does not exist are not.
+func TestRefusedAdministrationIsRecorded(t *testing.T) {
+	env, _ := boot.ServeEnv(t, boot.Env{"DATA_DIR": t.TempDir()})
+	i := boot.Start(t, env)
+	tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
+	keyID, key := boot.NewKey(t, i, tenant.Team.ID, auth.ManageTeam)
+	for path, status := range map[string]int{
+		"endpoints/" + foreign.Endpoint.ID: 404, "sessions?teamId=" + foreign.Team.ID: 404, "limits": 403, "sessions": 200, "sessions?teamId=": 400,
+	} {
+		resp, body := i.Call(t, "GET", adminPath+path, "X-API-Key", key)
+		wantStatus(t, resp, body, status, "")
+	}
+	i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", key) // 403, but not administration
+	call[object](t, i, "GET", "endpoints/ep_unknown", "", 404)
+	if err := i.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	var refused []string
+	for line := range strings.Lines(telapi(t, env, "audit", "--json").stdout) {
+		var e struct {
+			Action, TeamID string
+			Actor          struct{ Type, ID string }
+			Details        struct {
+				Requests int
+				Attempts []struct{ Request, Code string }
+			}
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Action == "request.refused" {
+			refused = append(refused, e.Actor.Type+" "+e.Actor.ID+" "+e.TeamID)
+			if e.Details.Requests != 3 || len(e.Details.Attempts) != 3 || !strings.Contains(line, `"request":"GET /api/v1/admin/endpoints/`+foreign.Endpoint.ID+`","code":"NOT_FOUND"`) {
+				t.Errorf("entry %s, want three requests", line)
+			}
+		}
+	}
+	if !slices.Equal(refused, []string{"api_key " + keyID + " " + tenant.Team.ID}) {
+		t.Errorf("refused %q, want one entry of the key", refused)
 	}
 }
 

@@ -22,7 +22,7 @@ func writeFile(t *testing.T, name, text string) string {
 }
 
 func TestCallbackLint(t *testing.T) {
-	profile := writeFile(t, "profile.json", permissiveProfile)
+	profile := writeFile(t, "profile.json", "\ufeff"+permissiveProfile)
 	body := writeFile(t, "body.json", `{"conversation":{"identifier":{"id":"call-7"}},"messages":{"message":[{"content":{"textMessage":{"textHtml":"<p>Good</p><p>day</p>"}}}]},
 		"actions":[{"type":"hangup","commandId":"c1"},{"type":"transfer","target":"tel:+1900"}]}`)
 	r := telapi(t, nil, "callback", "lint", body, "--profile", profile, "--json")
@@ -44,7 +44,7 @@ func TestCallbackLint(t *testing.T) {
 	if r := telapi(t, boot.Env{"COMMANDS_DISABLED": "hangup"}, "callback", "lint", body, "--profile", profile); !strings.Contains(r.stdout, "hangup denied: platform_disabled") {
 		t.Errorf("with COMMANDS_DISABLED=hangup: %q, want hangup denied", r.stdout)
 	}
-	model := writeFile(t, "model.json", `{"content":"Hi","commands":[{"type":"hangup"}]}`)
+	model := writeFile(t, "model.json", "\ufeff"+`{"content":"Hi","commands":[{"type":"hangup"}]}`)
 	if r := telapi(t, nil, "callback", "lint", model, "--kind", "llm", "--profile", profile); r.exit != 0 || !containsAll(r.stdout, "LLM result: Hi", "command hangup") {
 		t.Errorf("LLM body: exit %d, %q, %q; want exit 0, the text and the command", r.exit, r.stdout, r.stderr)
 	}

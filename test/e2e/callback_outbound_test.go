@@ -18,6 +18,7 @@ import (
 // connects to it. The server is a separate process because net/http reads the
 // proxy settings only once per process.
 func TestCallbackSendsNoOutboundRequests(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -128,6 +128,7 @@ func TestCallbackIsDeliveredToRuntime(t *testing.T) {
 // A callback that is rejected before its token is consumed can be corrected and
 // sent again.
 func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
+	t.Parallel()
 	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
 		c, other := openCall(t, i, r, "call-1"), openCall(t, i, r, "call-2")
 		bot, llm, foreign := c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{Kind: wire.LLMItem}), other.await(callruntime.AwaitOptions{})
@@ -176,7 +177,7 @@ func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
 			call phoneCall
 			item callruntime.WorkItem
 			body string
-		}{{c, bot, good + strings.Repeat(" ", 1<<20-len(good))}, {c, llm, `{"content":"x"}`}, {other, foreign, other.botMessage("x")}} {
+		}{{c, bot, good + strings.Repeat(" ", 1<<20-len(good))}, {c, llm, "\ufeff" + `{"content":"x"}`}, {other, foreign, other.botMessage("x")}} {
 			resp, body := row.call.postCallback(row.item, row.body)
 			wantStatus(t, resp, body, 202, `"status":"accepted"`)
 		}
@@ -184,6 +185,7 @@ func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
 }
 
 func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
+	t.Parallel()
 	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		item := c.await(callruntime.AwaitOptions{})
@@ -247,6 +249,7 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 }
 
 func TestEarlyCallbackIsParked(t *testing.T) {
+	t.Parallel()
 	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		first, second, third := c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{})
@@ -274,6 +277,7 @@ func TestEarlyCallbackIsParked(t *testing.T) {
 // any number of instances and in the order of the work items. This small load
 // suits the race detector; test/faults posts many more.
 func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
+	t.Parallel()
 	const tokens, tries = 100, 5
 	onAllStores(t, func(t *testing.T, env boot.Env) {
 		env = talk.WithDataDir(t, env)

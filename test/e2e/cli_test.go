@@ -198,8 +198,9 @@ func TestMigrateAppliesPendingMigrations(t *testing.T) {
 // Revoking a key needs only the database. A failed announcement is reported, and
 // commands that announce nothing work.
 func TestKeyIsRevokedDuringRedisOutage(t *testing.T) {
+	t.Parallel()
 	redis := servers.StartRedis(t)
-	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
+	env := boot.Env{"DATABASE_URL": boot.Database(t), "REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
 	teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
 	keyID := boot.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["id"].(string)
 	redis.Stop()
@@ -216,8 +217,7 @@ func TestKeyIsRevokedDuringRedisOutage(t *testing.T) {
 }
 
 func TestAdminCommandsRejectOldSchema(t *testing.T) {
-	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir(), "REDIS_URL": "redis://127.0.0.1:1"}
-	boot.RunJSON(t, env, "migrate")
+	env := boot.Env{"DATABASE_URL": boot.Database(t), "DATA_DIR": t.TempDir(), "REDIS_URL": "redis://127.0.0.1:1"}
 	db, err := sql.Open("pgx", env["DATABASE_URL"])
 	if err != nil {
 		t.Fatal(err)

@@ -15,10 +15,12 @@ import (
 
 	"telapi/test/boot"
 	"telapi/test/poll"
+	"telapi/test/servers"
 )
 
 // telapi dev prints a URL, an API key and commands that work when pasted.
 func TestDevPrintsWorkingCurlCommand(t *testing.T) {
+	servers.Curl(t)
 	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": filepath.Join(t.TempDir(), "it's mine")}
 	p := boot.StartProcess(t, env, "dev")
 	url := strings.Fields(p.WaitForLine(t, "API "))[1]

@@ -145,8 +145,9 @@ func waitForRevocation(t *testing.T, i *boot.Instance, key string) {
 }
 
 func TestLimitsReloadAndSurviveFlush(t *testing.T) {
+	t.Parallel()
 	redis := servers.StartRedis(t)
-	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}
+	env := boot.Env{"DATABASE_URL": boot.Database(t), "REDIS_URL": redis.URL()}
 	a := boot.Start(t, env)
 	tenant := boot.NewTenant(t, a, "tenant")
 	waitForLimit := func(i *boot.Instance, want string) {

@@ -16,12 +16,13 @@ import (
 // telapi media gc removes expired files, files without a row and rows without a
 // file, with and without a running server. It keeps everything else.
 func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
+	t.Parallel()
 	for name, stores := range map[string]func(t *testing.T) boot.Env{
 		"embedded": func(t *testing.T) boot.Env { return boot.Env{"DATA_DIR": t.TempDir()} },
 		"postgres and redis": func(t *testing.T) boot.Env {
 			redis := servers.StartRedis(t)
 			redis.MustDo("SET", "telapi:lease:media-janitor", "this test", "PX", "600000") // keeps the server from cleaning up
-			return boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}
+			return boot.Env{"DATABASE_URL": boot.Database(t), "REDIS_URL": redis.URL()}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

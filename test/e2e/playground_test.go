@@ -92,6 +92,7 @@ func openFeed(t *testing.T, i *boot.Instance, key, session string) func() *demo.
 }
 
 func TestFeedShowsWholeSession(t *testing.T) {
+	t.Parallel()
 	onAllStores(t, func(t *testing.T, env boot.Env) {
 		env["PLAYGROUND_ENABLED"] = "true"
 		env = talk.WithDataDir(t, env)
@@ -135,14 +136,14 @@ func TestFeedShowsWholeSession(t *testing.T) {
 				if got.Lane != w.Lane || got.To != w.To || got.Kind != w.Kind || got.Title != w.Title || got.SessionID != id || got.At == 0 {
 					t.Errorf("%s: event %+v, want %+v", feed, *got, w)
 				}
-				if data := string(got.Data); data == "" || strings.Contains(data, item.Token) || strings.Contains(data, "4711") {
+				if data := string(got.Data); data == "" || strings.Contains(data, item.Token) || strings.Contains(data, "pin-swordfish") {
 					t.Errorf("%s: data is %s, want it without secrets", feed, data)
 				}
 			}
 		}
 		expect("the early feed", early, want[:3]...)
 		expect("the late feed", late, want[:3]...)
-		resp, body := i.Post(t, item.Path, `{"conversation":{"identifier":{"id":"`+id+`"}},"channelData":[{"key":"pin","value":"4711","sensitiveData":true}],
+		resp, body := i.Post(t, item.Path, `{"conversation":{"identifier":{"id":"`+id+`"}},"channelData":[{"key":"pin","value":"pin-swordfish","sensitiveData":true}],
 			"messages":{"message":[{"content":{"textMessage":{"textPlain":"hm"},"event":{"custom":{"name":"hangup"}}}}]}}`, "token", item.Token)
 		wantStatus(t, resp, body, 202, "accepted")
 		expect("the early feed", early, want[3:6]...)

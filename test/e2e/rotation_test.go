@@ -7,6 +7,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"telapi/internal/auth"
+	"telapi/internal/redact"
 	"telapi/test/boot"
 )
 
@@ -61,7 +62,8 @@ func TestJWTSecretRotation(t *testing.T) {
 		}
 		check(s.step, s.consoleSecrets...)
 		signed := issue(t, instances[0], tenant, `"mode":"chat"`).Token
-		if _, err := jwt.Parse(signed, func(*jwt.Token) (any, error) { return []byte(s.secret), nil }); err != nil {
+		secrets := auth.Secrets{Current: redact.Secret(s.secret)}.ForCallTokens()
+		if _, err := jwt.Parse(signed, func(*jwt.Token) (any, error) { return []byte(secrets.Current.Reveal()), nil }); err != nil {
 			t.Errorf("%s: a token was signed with JWT_SECRET_PREVIOUS: %v", s.step, err)
 		}
 	}
@@ -75,15 +77,18 @@ func TestJWTSecretRotation(t *testing.T) {
 	}
 }
 
-func TestConsoleJWTLifetimeIsLimited(t *testing.T) {
+func TestRejectedConsoleJWTIsExplained(t *testing.T) {
 	hour := boot.Start(t, boot.Env{"JWT_MAX_AGE": "1h"})
 	shorter := boot.Start(t, boot.Env{"JWT_MAX_AGE": "30m"})
 	for _, c := range []struct {
 		instance *boot.Instance
 		status   int
-	}{{hour, 200}, {shorter, 401}} {
+		want     string
+	}{{hour, 200, ""}, {shorter, 401, "longer than JWT_MAX_AGE (30m0s)"}} {
 		tenant := boot.NewTenant(t, c.instance, "tenant")
 		resp, body := c.instance.Call(t, "GET", capabilities, "Authorization", "Bearer "+consoleJWT(t, tenant.Team.ID, auth.ReadTeamApps)) // expires in an hour
-		wantStatus(t, resp, body, c.status, "")
+		wantStatus(t, resp, body, c.status, c.want)
 	}
+	resp, body := hour.Call(t, "GET", capabilities, "Authorization", "Bearer "+consoleJWT(t, "tm_unknown", auth.ReadTeamApps))
+	wantStatus(t, resp, body, 401, `\"tm_unknown\" is not a team`)
 }

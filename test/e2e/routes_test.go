@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -85,7 +86,8 @@ func TestRoutesMatchOpenAPI(t *testing.T) {
 	i := boot.Start(t, nil) // without the playground, which is not part of the API
 	var routes []contract.Route
 	for _, rt := range i.App.Routes() {
-		routes = append(routes, contract.Route{Method: rt.Method, Path: rt.Path, Scope: string(rt.Scope), Tier: string(rt.Tier)})
+		routes = append(routes, contract.Route{Method: rt.Method, Path: rt.Path, Scope: string(rt.Scope), Tier: string(rt.Tier),
+			Params: strings.Join(slices.Sorted(slices.Values(rt.Params)), " ")})
 	}
 	contract.CompareRoutes(t, routes)
 }
@@ -253,19 +255,19 @@ func TestEndpointPagination(t *testing.T) {
 			want = append(want, boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: fmt.Sprintf("endpoint %d", n), Modes: endpoint.Modes}).ID)
 		}
 		var got []string
-		for cursor := ""; ; {
+		for path := "/api/v1/endpoints?limit=3"; ; {
 			page := struct {
 				Data       []struct{ ID string }
 				NextCursor *string
 			}{}
-			getJSON(t, i, "/api/v1/endpoints?limit=3&cursor="+cursor, tenant.Key, &page)
+			getJSON(t, i, path, tenant.Key, &page)
 			for _, e := range page.Data {
 				got = append(got, e.ID)
 			}
 			if page.NextCursor == nil {
 				break
 			}
-			cursor = *page.NextCursor
+			path = "/api/v1/endpoints?limit=3&cursor=" + *page.NextCursor
 		}
 		if strings.Join(got, " ") != strings.Join(want, " ") {
 			t.Errorf("got endpoints\n%v, want\n%v", got, want)

@@ -13,6 +13,7 @@ import (
 
 // Two instances on the same stores, one of which has another JWT secret.
 func TestDifferentJWTSecretsAreSeen(t *testing.T) {
+	t.Parallel()
 	env := realStores(t)
 	const other = "another secret, which is long enough as well"
 	second := boot.Env{"JWT_SECRET": other}

@@ -90,7 +90,8 @@ func TestMalformedTokenRequestsAreRejected(t *testing.T) {
 		"deeply nested":            {`{"metadata":` + strings.Repeat(`{"a":`, 5000) + `1` + strings.Repeat(`}`, 5000) + `}`, "application/json", 400, "MALFORMED_JSON"},
 		"many open brackets":       {strings.Repeat("[", 60_000), "application/json", 400, "MALFORMED_JSON"},
 		"NaN":                      {`{"ttlSeconds":NaN}`, "application/json", 400, "MALFORMED_JSON"},
-		"byte order mark":          {"\ufeff" + good, "application/json", 400, "MALFORMED_JSON"},
+		"byte order mark":          {"\ufeff" + good, "application/json", 201, "sessionId"},
+		"two byte order marks":     {"\ufeff\ufeff" + good, "application/json", 400, "MALFORMED_JSON"},
 		"64 KiB":                   {strings.Repeat(" ", 64<<10-len(good)) + good, "application/json", 201, "sessionId"},
 		"64 KiB + 1 byte":          {strings.Repeat(" ", 64<<10-len(good)+1) + good, "application/json", 413, "PAYLOAD_TOO_LARGE"},
 		"no content type":          {good, "", 415, "UNSUPPORTED_MEDIA_TYPE"},
@@ -99,6 +100,7 @@ func TestMalformedTokenRequestsAreRejected(t *testing.T) {
 		"problem+json":             {good, "application/problem+json", 415, "UNSUPPORTED_MEDIA_TYPE"},
 		"other charset":            {good, "application/json; charset=latin1", 415, "UNSUPPORTED_MEDIA_TYPE"},
 		"UTF-8 in other notation":  {good, `Application/JSON; Charset="UTF-8"`, 201, "sessionId"},
+		"UTF-8 without hyphen":     {good, "application/json; charset=utf8", 201, "sessionId"},
 		"invalid content type":     {good, "application/json; =", 415, "UNSUPPORTED_MEDIA_TYPE"},
 		"endpoint with a NUL byte": {`{"endpointId":"\u0000"}`, "application/json", 404, "NOT_FOUND"},
 	} {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"database/sql"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -78,6 +79,7 @@ func TestRuntimeEndsSessionAfterDisconnect(t *testing.T) {
 // The text of a browser action never appears in logs, metrics or traces. It is
 // stored in the database only with ENABLE_PII_LOGGING.
 func TestBrowserActionTranscriptIsRedacted(t *testing.T) {
+	t.Parallel()
 	for _, keepText := range []string{"false", "true"} {
 		t.Run("ENABLE_PII_LOGGING="+keepText, func(t *testing.T) {
 			collector := boot.StartCollector(t)
@@ -108,7 +110,7 @@ func TestBrowserActionTranscriptIsRedacted(t *testing.T) {
 			}
 			places := map[string]string{"log": i.Log.String(), "metrics": metrics, "export": collector.String()}
 			if keepText == "false" {
-				places["database"] = readAllFiles(t, env["DATA_DIR"])
+				places["data directory"] = readAllFiles(t, env["DATA_DIR"])
 			}
 			for where, text := range places {
 				if strings.Contains(text, "swordfish") {
@@ -133,16 +135,87 @@ func storedAction(t *testing.T, env boot.Env, session, message string) (action s
 	return action
 }
 
+// The texts of browser actions are in no file, and after a session has ended neither are
+// its other texts: while the server runs, and after it has stopped. A runtime that has not
+// read them before a restart receives the entries without them.
+func TestTextsAreKeptOutOfFiles(t *testing.T) {
+	env := talk.WithDataDir(t, boot.Env{"LOG_LEVEL": "debug"})
+	i := boot.Start(t, env)
+	tenant := boot.NewTenant(t, i, "tenant")
+	connect := func(text string) (session string, b *talk.Browser, action string) {
+		session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		b = talk.Connect(t, i, session, token, "")
+		b.Expect(`"event":"ready"`)
+		b.Expect(`"event":"ack"`, b.Chat(text))
+		action = b.Send("browser_action", "browserAction", `{"type":"voice","transcript":"swordfish `+text+`"}`)
+		b.Expect(`"event":"ack"`, action)
+		return session, b, action
+	}
+	live, _, liveAction := connect("herring")
+	ended, _, endedAction := connect("halibut")
+	files := func() string { return readAllFiles(t, env["DATA_DIR"]) }
+	absent := func(when string, texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			if at := strings.Index(files(), text); at >= 0 {
+				t.Errorf("%s, a file contains %q: …%.300q", when, text, files()[max(0, at-150):])
+			}
+		}
+	}
+	poll.Until(t, "a snapshot with both conversations", func() bool {
+		all := files()
+		return strings.Contains(all, `"herring"`) && strings.Contains(all, `"halibut"`) &&
+			strings.Count(all, liveAction) > 1 && strings.Count(all, endedAction) > 1 // in the database and in the snapshot
+	})
+	absent("while the server runs", "swordfish")
+
+	if resp, body := i.Call(t, "DELETE", "/api/v1/sessions/"+ended, "X-API-Key", tenant.Key); resp.StatusCode != 204 {
+		t.Fatalf("end the session: %d %s", resp.StatusCode, body)
+	}
+	poll.Until(t, "a snapshot without the texts of the ended session", func() bool { return !strings.Contains(files(), "halibut") })
+	absent("after DELETE", "swordfish")
+	if err := i.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	absent("after the stop", "swordfish", "halibut")
+
+	boot.Start(t, env)
+	r := talk.StartRuntime(t, env)
+	for session, want := range map[string]string{live: `"herring"`, ended: `"[redacted]"`} {
+		ch, err := r.Attach(t.Context(), session)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var chat, action string
+		for chat == "" || action == "" {
+			if m := talk.Receive(t, ch).Message; m != nil {
+				chat, action = chat+string(m.Chat), action+string(m.BrowserAction)
+			}
+		}
+		if !strings.Contains(chat, want) || action != `{"type":"voice","transcript":"[redacted]"}` {
+			t.Errorf("after the restart, the runtime received %s and %s, want %s and a redacted action", chat, action, want)
+		}
+	}
+}
+
+// ignoreRemoved returns nil for a file that was replaced or removed meanwhile.
+func ignoreRemoved(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 func readAllFiles(t *testing.T, dir string) string {
 	t.Helper()
 	var all strings.Builder
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || d.Name() == "embedded-kv.snapshot" { // it has live conversations
-			return err
+		if err != nil || d.IsDir() {
+			return ignoreRemoved(err)
 		}
 		content, err := os.ReadFile(path)
 		all.Write(content)
-		return err
+		return ignoreRemoved(err)
 	})
 	if err != nil || all.Len() == 0 {
 		t.Fatalf("read %s: %v", dir, err)

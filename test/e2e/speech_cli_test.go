@@ -28,6 +28,14 @@ func TestSpeechWarm(t *testing.T) {
 	if out := warm(list, "--key", tenant.Key, "--json"); out.exit != 0 || strings.Count(out.stdout, `"cached":true`) != 3 || strings.Count(out.stdout, "\n") != 3 {
 		t.Errorf("second run with --json: %+v, want exit 0 and 3 cached", out)
 	}
+	_, speaker := boot.NewKey(t, i, tenant.Team.ID, "CREATE_SPEECH")
+	if out := warm(list, "--key", speaker); out.exit != 0 || !strings.Contains(out.stderr, "is not checked: This operation requires the scope READ_TEAM_APPS") {
+		t.Errorf("without READ_TEAM_APPS: %+v, want exit 0 and a warning", out)
+	}
+	_, reader := boot.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
+	if out := warm(list, "--key", reader); out.exit != 1 || !strings.Contains(out.stderr, "it does not have the scope CREATE_SPEECH") {
+		t.Errorf("without CREATE_SPEECH: %+v, want exit 1 and the scope", out)
+	}
 	bad := writeFile(t, "bad.txt", "fine\n{\"text\":\"too fast\",\"speed\":9}\n")
 	if out := warm(bad, "--key", tenant.Key); out.exit != 1 || !strings.Contains(out.stderr, "line 2: /speed") || !strings.Contains(out.stdout, "1 created, 0 cached, 1 failed") {
 		t.Errorf("invalid line: %+v, want exit 1 and an error for line 2", out)
@@ -68,9 +76,10 @@ func TestSpeechWarm(t *testing.T) {
 func TestSpeechProvidersAreListed(t *testing.T) {
 	i := boot.Start(t, boot.Env{"SPEECH_PROVIDERS": "tone"})
 	tenant := boot.NewTenant(t, i, "tenant")
-	resp, body := i.Call(t, "GET", "/api/v1/runtime/voices", "X-API-Key", tenant.Key)
-	wantStatus(t, resp, body, 200, `{"providers":[{"name":"tone"}]}`)
 	_, reader := boot.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
-	resp, body = i.Call(t, "GET", "/api/v1/runtime/voices", "X-API-Key", reader)
-	wantStatus(t, resp, body, 403, `"requiredScope":"CREATE_SPEECH"`)
+	resp, body := i.Call(t, "GET", "/api/v1/runtime/voices", "X-API-Key", reader)
+	wantStatus(t, resp, body, 200, `{"providers":[{"name":"tone"}]}`)
+	_, speaker := boot.NewKey(t, i, tenant.Team.ID, "CREATE_SPEECH")
+	resp, body = i.Call(t, "GET", "/api/v1/runtime/voices", "X-API-Key", speaker)
+	wantStatus(t, resp, body, 403, `"requiredScope":"READ_TEAM_APPS"`)
 }

@@ -210,6 +210,7 @@ func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
 }
 
 func TestSynthesisIsTakenOverFromKilledInstance(t *testing.T) {
+	t.Parallel()
 	provider, media := newSpeechProvider(t), boot.StartMedia(t)
 	env := boot.Merge(realStores(t), provider.env, media.Env)
 	survivor := boot.Start(t, env)

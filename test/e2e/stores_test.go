@@ -12,6 +12,7 @@ import (
 // An instance waits for stores that are unavailable at start and reconnects after
 // an outage, without a restart.
 func TestStoresRecoverFromOutage(t *testing.T) {
+	t.Parallel()
 	redis, pg := servers.StartRedis(t), servers.StartPostgres(t, servers.PostgresOptions{})
 	env := boot.Env{"DATABASE_URL": pg.URL(), "REDIS_URL": redis.URL()}
 	redis.Stop()
@@ -81,7 +82,7 @@ func TestHealthIsDegradedWithoutMediaService(t *testing.T) {
 // cache: it may have missed the revocation.
 func TestCacheIsDroppedWithoutAnnouncements(t *testing.T) {
 	redis := servers.StartRedis(t)
-	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}
+	env := boot.Env{"DATABASE_URL": boot.Database(t), "REDIS_URL": redis.URL()}
 	i := boot.Start(t, env)
 	tenant := boot.NewTenant(t, i, "tenant")
 	waitForStatus(t, i, 200, capabilities, "X-API-Key", tenant.Key)

@@ -17,6 +17,7 @@ import (
 // its claim, then the next one crashes and its claim expires. Pings are rare, so
 // that they cannot be the reason for the offers.
 func TestSecondRuntimeTakesOver(t *testing.T) {
+	t.Parallel()
 	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
 		env = talk.WithDataDir(t, boot.Merge(env, boot.Env{"SESSION_PING_INTERVAL": "5m"}))
 		i := boot.Start(t, env)

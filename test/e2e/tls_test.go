@@ -3,17 +3,15 @@ package e2e
 import (
 	"crypto/tls"
 	"encoding/base64"
-	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gorilla/websocket"
-	"golang.org/x/net/http2"
 
 	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/contract"
 	"telapi/test/servers"
 	"telapi/test/talk"
 )
@@ -63,46 +61,38 @@ func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
 	}
 }
 
-// The API is available over HTTP/2. WebSockets use HTTP/1.1, which clients select
-// because the server does not announce WebSockets over HTTP/2.
-func TestTLSOffersHTTP2AndWebSocketsStayOnHTTP1(t *testing.T) {
+// net/http does not end floods of HTTP/2 frames.
+func TestTLSOffersOnlyHTTP1(t *testing.T) {
 	ca, env := tlsEnv(t)
 	i := boot.Start(t, env)
-	tenant := boot.NewTenant(t, i, "tenant")
-	transport := &http.Transport{TLSClientConfig: ca.ClientTLS(), ForceAttemptHTTP2: true}
-	defer transport.CloseIdleConnections()
-	call := func(method, path, body string, status int) (response string) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, i.URL+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("X-API-Key", tenant.Key)
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := transport.RoundTrip(req)
-		if err != nil {
-			t.Fatalf("%s %s: %v", method, path, err)
-		}
-		raw := talk.Body(resp)
-		_ = resp.Body.Close()
-		if resp.StatusCode != status || resp.ProtoMajor != 2 || resp.Header.Get("Upgrade") != "" {
-			t.Errorf("%s %.40s: %s %d %s, want HTTP/2.0 and %d", method, path, resp.Proto, resp.StatusCode, raw, status)
-		}
-		return raw
-	}
-	call("GET", "/health", "", 200)
-	call("GET", "/api/v1/endpoints", "", 200)
-	call("GET", "/unknown", "", 404)
-	call("POST", "/api/v1/webhooks/bot/call-1", strings.Repeat(" ", 300<<10), 401)
-	var issued struct{ Token string }
-	answer := call("POST", "/api/v1/sessions/token", `{"endpointId":"`+tenant.Endpoint.ID+`","mode":"chat"}`, 201)
-	if err := json.Unmarshal([]byte(answer), &issued); err != nil {
+	address := strings.TrimPrefix(i.URL, "https://")
+	config := ca.ClientTLS()
+	config.NextProtos = []string{"h2", "http/1.1"}
+	conn, err := tls.Dial("tcp", address, config)
+	if err != nil {
 		t.Fatal(err)
 	}
-	call("GET", "/ws/session?token="+issued.Token, "", 426)
+	defer func() { _ = conn.Close() }()
+	if got := conn.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
+		t.Errorf("protocol %q, want http/1.1", got)
+	}
+	_, _ = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	if answer, _ := io.ReadAll(conn); !strings.HasPrefix(string(answer), "HTTP/1.1 404 ") {
+		t.Errorf("the preface of HTTP/2 gets %q, want 404", answer)
+	}
+	config.NextProtos = []string{"h2"}
+	if conn, err := tls.Dial("tcp", address, config); err == nil {
+		_ = conn.Close()
+		t.Error("a client that only uses HTTP/2 can connect")
+	}
 
+	transport := &http.Transport{TLSClientConfig: ca.ClientTLS()}
+	defer transport.CloseIdleConnections()
+	i.Client = &http.Client{Transport: contract.Transport(t, transport)}
+	tenant := boot.NewTenant(t, i, "tenant")
+	_, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 	dialer := websocket.Dialer{TLSClientConfig: ca.ClientTLS()}
-	ws, _, err := dialer.DialContext(t.Context(), "wss"+strings.TrimPrefix(i.URL, "https")+"/ws/session?token="+issued.Token, nil)
+	ws, _, err := dialer.DialContext(t.Context(), "wss://"+address+"/ws/session?token="+token, nil)
 	if err != nil {
 		t.Fatalf("open a WebSocket: %v", err)
 	}
@@ -126,44 +116,6 @@ func TestInvalidTLSCertificatePreventsStart(t *testing.T) {
 		env, _ := boot.ServeEnv(t, boot.Env{"API_TLS_ENABLED": "true", "EDGE_TLS_FULLCHAIN_B64": c.chain, "EDGE_TLS_PRIVKEY_B64": c.key})
 		if r := telapi(t, env, "serve"); r.exit != 1 || !strings.Contains(r.stderr, c.names) {
 			t.Errorf("%s: exit %d, stderr %s; want exit 1 and %s in it", name, r.exit, r.stderr, c.names)
-		}
-	}
-}
-
-// The server allocates the memory for a frame when the header of the frame arrives.
-// Without a limit, a client could allocate megabytes with a header of 9 bytes.
-func TestLargeHTTP2FrameIsRejected(t *testing.T) {
-	ca, env := tlsEnv(t)
-	i := boot.Launch(t, env)
-	config := ca.ClientTLS()
-	config.NextProtos = []string{"h2"}
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(i.URL, "https://"), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(poll.Timeout))
-	framer := http2.NewFramer(conn, conn)
-	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
-		t.Fatal(err)
-	}
-	if err := framer.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
-	// The header of a HEADERS frame with one byte more than the maximum of 16 KiB.
-	if _, err := conn.Write([]byte{0x00, 0x40, 0x01, byte(http2.FrameHeaders), 0, 0, 0, 0, 1}); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		frame, err := framer.ReadFrame()
-		if err != nil {
-			t.Fatalf("the connection ended without GOAWAY: %v", err)
-		}
-		if end, ok := frame.(*http2.GoAwayFrame); ok {
-			if end.ErrCode != http2.ErrCodeFrameSize {
-				t.Errorf("GOAWAY has the error %s, want FRAME_SIZE_ERROR", end.ErrCode)
-			}
-			return
 		}
 	}
 }

@@ -138,6 +138,7 @@ func TestTraceCoversWholeConversation(t *testing.T) {
 
 // A browser can name its own span, and invalid traces are ignored.
 func TestFrameJoinsTraceOfBrowser(t *testing.T) {
+	t.Parallel()
 	collector := boot.StartCollector(t)
 	env := boot.Merge(collector.Env(), boot.Env{"DATA_DIR": t.TempDir()})
 	i := boot.Start(t, env)

@@ -27,7 +27,7 @@ func TestCleanersTakeTurns(t *testing.T) {
 	for name, stores := range map[string]func(t *testing.T) (sqlstore.Options, redisstore.Options){
 		"embedded": func(t *testing.T) (sqlstore.Options, redisstore.Options) {
 			dir := t.TempDir()
-			engine, err := redisstore.StartEmbedded(dir, log)
+			engine, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{DataDir: dir}, log)
 			if err != nil {
 				t.Fatal(err)
 			}

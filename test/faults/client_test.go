@@ -65,7 +65,10 @@ func (c *client) done() bool {
 // connect tries random instances until a handshake succeeds.
 func (c *client) connect(ctx context.Context) (*websocket.Conn, error) {
 	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + c.token}, HandshakeTimeout: poll.Timeout}
-	query := "?connectionId=" + c.connection
+	query := ""
+	if c.connection != "" {
+		query = "?connectionId=" + c.connection
+	}
 	if c.cursor != "" {
 		query += "&streamId=" + c.cursor
 	}

@@ -61,7 +61,7 @@ func TestHandshakeToken(t *testing.T) {
 		unknown := sign(t, jwt.MapClaims{
 			"iss": "telapi", "aud": "telapi:session", "sub": "ses_unknown", "teamId": svc.teamID, "endpointId": "e", "mode": "chat", "jti": "j",
 			"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(), "rdm": time.Now().Add(time.Hour).Unix(),
-		}, boot.Secret)
+		}, auth.Secrets{Current: boot.Secret}.ForCallTokens().Current.Reveal())
 		for name, bad := range map[string]string{
 			"no token": "", "console JWT": console, "API key": svc.apiKey, "forged token": forged, "token of an unknown session": unknown, "garbage": "x.y.z",
 			"truncated token": token[:len(token)/2], "missing signature": token[:strings.LastIndex(token, ".")+1],

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"maps"
@@ -185,7 +186,7 @@ func TestPodsAreConfiguredAndRestricted(t *testing.T) {
 		for kind, object := range decode(t, text) {
 			if secret, ok := object.(*core.Secret); ok {
 				for variable := range secret.StringData {
-					if !bytes.Contains(documented, []byte("| `"+variable+"` |")) {
+					if !bytes.Contains(documented, []byte("| `"+variable+"` ")) {
 						t.Errorf("%s %s has %s, which is not a setting", name, kind, variable)
 					}
 				}
@@ -196,7 +197,7 @@ func TestPodsAreConfiguredAndRestricted(t *testing.T) {
 			}
 			container := pod.Containers[0]
 			for _, e := range container.Env {
-				if !bytes.Contains(documented, []byte("| `"+e.Name+"` |")) || (e.Value == "" && e.ValueFrom == nil) {
+				if !bytes.Contains(documented, []byte("| `"+e.Name+"` ")) || (e.Value == "" && e.ValueFrom == nil) {
 					t.Errorf("%s %s sets %s, which is not a setting, or sets it to nothing", name, kind, e.Name)
 				}
 			}
@@ -215,6 +216,56 @@ func TestPodsAreConfiguredAndRestricted(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A pod that is taken over must not reach everything in the cluster, and client addresses
+// come from the ingress controller only.
+func TestConnectionsOfPodsAreLimited(t *testing.T) {
+	for name, want := range map[string]struct {
+		proxies, api, media string
+	}{
+		"minimal":    {"10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fd00::/8", "53/UDP 53 https>1 443 4318 5432 6379", ""},
+		"everything": {"10.244.0.0/16,fd00:10:244::/56", "53/UDP 53 https>1 5432>1", "4318"},
+	} {
+		text, err := render(t, valueFiles(t)[name])
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		objects := decode(t, text)
+		for _, e := range podOf(objects["Deployment/telapi"]).Containers[0].Env {
+			if e.Name == "TRUSTED_PROXIES" && e.Value != want.proxies {
+				t.Errorf("%s: TRUSTED_PROXIES=%s, want %s", name, e.Value, want.proxies)
+			}
+		}
+		if !strings.Contains(text, "TRUSTED_PROXIES") {
+			t.Errorf("%s: TRUSTED_PROXIES is not set", name)
+		}
+		for policy, want := range map[string]string{"telapi": want.api, "telapi-media": want.media} {
+			spec := objects["NetworkPolicy/"+policy].(*networking.NetworkPolicy).Spec
+			if got := egress(spec); got != want || !slices.Contains(spec.PolicyTypes, networking.PolicyTypeEgress) {
+				t.Errorf("%s: %s may connect to %q with policy types %v, want %q", name, policy, got, spec.PolicyTypes, want)
+			}
+		}
+	}
+}
+
+// egress returns the ports to which a policy permits connections, with the protocol unless it
+// is TCP, and with the number of peers unless it permits all.
+func egress(spec networking.NetworkPolicySpec) string {
+	var list []string
+	for _, rule := range spec.Egress {
+		for _, port := range rule.Ports {
+			text := port.Port.String()
+			if port.Protocol != nil {
+				text += "/" + string(*port.Protocol)
+			}
+			if len(rule.To) > 0 {
+				text += fmt.Sprintf(">%d", len(rule.To))
+			}
+			list = append(list, text)
+		}
+	}
+	return strings.Join(list, " ")
 }
 
 // is reports whether a field has been set to the value.
@@ -238,6 +289,7 @@ func TestMissingValuesAreReported(t *testing.T) {
 		"autoscaling has no metric":   func(v chartutil.Values) { v["autoscaling"] = map[string]any{"enabled": true, "sockets": 0, "cpu": 0} },
 		"ingress.host is missing":     func(v chartutil.Values) { v["ingress"] = map[string]any{"enabled": true} },
 		"replica":                     func(v chartutil.Values) { v["replica"] = 3 }, // misspelled
+		"set trustedProxies":          func(v chartutil.Values) { v["settings"] = map[string]any{"TRUSTED_PROXIES": "10.0.0.0/8"} },
 		"telapi_port":                 func(v chartutil.Values) { v["settings"] = map[string]any{"telapi_port": 1} },
 	} {
 		values := valueFiles(t)["minimal"]

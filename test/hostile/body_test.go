@@ -59,7 +59,11 @@ func (s *statuses) expect(t *testing.T, allowed ...int) {
 
 // Large bodies that are expensive to decode, with a made-up, a used and a valid token.
 func TestExpensiveBodiesNeedBoundedMemory(t *testing.T) {
-	a := startTarget(t, nil)
+	onAllStores(t, nil, attackExpensiveBodiesNeedBoundedMemory)
+}
+
+func attackExpensiveBodiesNeedBoundedMemory(a *target) {
+	t := a.T
 	ch := a.openChannel()
 	item, used := a.item(ch, callruntime.ScopeChannel), a.item(ch, callruntime.ScopeWorkItem)
 	if status := a.post(used.Path, used.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
@@ -80,7 +84,7 @@ func TestExpensiveBodiesNeedBoundedMemory(t *testing.T) {
 	}
 	names := slices.Sorted(maps.Keys(bodies))
 	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
-		for token, allowed := range map[string][]int{"made-up": {401, 429, 0}, used.Token: {409, 503}, item.Token: {400, 202, 409, 503}} {
+		for token, allowed := range map[string][]int{"made-up": {401, 429, 0}, used.Token: {409, 429, 503}, item.Token: {400, 202, 409, 429, 503}} {
 			var got statuses
 			inParallel(200, func(i int) { got.add(a.post(item.Path, token, bodies[names[i%len(names)]])) })
 			got.expect(t, allowed...)
@@ -98,7 +102,11 @@ func members(n int) string {
 
 // Requests that never send the last byte of their body.
 func TestUnfinishedBodiesNeedBoundedMemory(t *testing.T) {
-	a := startTarget(t, nil)
+	onAllStores(t, nil, attackUnfinishedBodiesNeedBoundedMemory)
+}
+
+func attackUnfinishedBodiesNeedBoundedMemory(a *target) {
+	t := a.T
 	item := a.item(a.openChannel(), callruntime.ScopeChannel)
 	const size = 900 << 10
 	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {

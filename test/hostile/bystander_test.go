@@ -2,7 +2,6 @@ package hostile
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,7 +59,7 @@ func (a *target) startBystander() *bystander {
 	clients := make([]client, bystanders)
 	for i := range clients {
 		clients[i].URL = a.instance.URL
-		clients[i].Session, clients[i].Token = a.session()
+		clients[i].Session, clients[i].Token = a.sessionOf(a.other)
 	}
 	config, err := json.Marshal(clients)
 	if err != nil {
@@ -177,10 +176,9 @@ func runBystander(stdin io.Reader, stdout io.Writer) (exitCode int) {
 // run sends requests, fewer than the limit of a connection, and prints a sample for
 // each. Both requests must succeed, in whatever time a busy machine needs.
 func (c client) run(ctx context.Context, stdout io.Writer) error {
-	insecure := &tls.Config{InsecureSkipVerify: true}
 	// Load balancers open a connection for every check.
-	checker := http.Client{Timeout: poll.Timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: insecure}}
-	dialer := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + c.Token}, HandshakeTimeout: poll.Timeout, TLSClientConfig: insecure}
+	checker := http.Client{Timeout: poll.Timeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	dialer := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + c.Token}, HandshakeTimeout: poll.Timeout}
 	conn, _, err := dialer.Dial("ws"+strings.TrimPrefix(c.URL, "http")+"/ws/session", nil)
 	if err != nil {
 		return err
@@ -234,11 +232,11 @@ func (c client) run(ctx context.Context, stdout io.Writer) error {
 // so that the bystander waits in the server's queues and not for the attackers.
 func (b *bystander) prioritize() {
 	b.target.Helper()
-	for pid, priority := range map[int]string{
-		b.target.Cmd.Process.Pid:         "1",
-		b.target.redisInfo("process_id"): "2",
-		b.cmd.Process.Pid:                "2",
-	} {
+	priorities := map[int]string{b.target.Cmd.Process.Pid: "1", b.cmd.Process.Pid: "2"}
+	if b.target.redis != nil {
+		priorities[b.target.redisInfo("process_id")] = "2"
+	}
+	for pid, priority := range priorities {
 		out, err := exec.Command("chrt", "--all-tasks", "--rr", "--pid", priority, strconv.Itoa(pid)).CombinedOutput()
 		if err != nil {
 			b.target.Fatalf("chrt: %v %s", err, out)

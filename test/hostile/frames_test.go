@@ -58,7 +58,13 @@ func TestFloodsOfAnyFrameCloseTheSocket(t *testing.T) {
 			return strings.Repeat(strings.Repeat(frame(true, text, "{}"), 9)+valid, 100)
 		},
 	}
-	a := startTarget(t, nil)
+	onAllStores(t, nil, func(a *target) { a.flood(floods) })
+}
+
+// flood attacks with one client for each kind of flood.
+func (a *target) flood(floods map[string]func(session string) string) {
+	const text = 1
+	t := a.T
 	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
 		var attackers sync.WaitGroup
 		for name, flood := range floods {
@@ -111,25 +117,36 @@ func TestFramesWithinTheBudgetAreAccepted(t *testing.T) {
 	b.Expect(`"event":"ack"`, b.Chat("still open"))
 }
 
-// An instance has a maximum number of sockets. The reason is also reported to a plain
-// GET, and a socket that is closed makes room.
+// An instance has a maximum number of sockets, and a team has a share of them. The
+// reason is also reported to a plain GET, and a socket that is closed makes room.
 func TestConnectionsOfInstanceAreLimited(t *testing.T) {
-	i := boot.Start(t, boot.Env{"SESSION_MAX_CONNECTIONS": "1"})
-	tenant := boot.NewTenant(t, i, "tenant")
-	issue := func() (id, token string) {
+	i := boot.Start(t, boot.Env{"SESSION_MAX_CONNECTIONS": "2", "TEAM_SHARE_PERCENT": "50"})
+	tenants := []boot.Tenant{boot.NewTenant(t, i, "first"), boot.NewTenant(t, i, "second"), boot.NewTenant(t, i, "third")}
+	issue := func(tenant boot.Tenant) (id, token string) {
 		return talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 	}
-	id, token := issue()
-	b := talk.Connect(t, i, id, token, "")
-	b.Expect(`"event":"ready"`)
-	otherID, otherToken := issue()
-	_, resp, err := talk.Dial(t, i, otherToken, "")
-	if err == nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
-		t.Fatalf("second socket: %v, %v; want 503 with Retry-After", resp, err)
+	connect := func(tenant boot.Tenant) *talk.Browser {
+		id, token := issue(tenant)
+		b := talk.Connect(t, i, id, token, "")
+		b.Expect(`"event":"ready"`)
+		return b
 	}
-	if plain, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+otherToken); plain.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "1 open WebSockets") {
-		t.Errorf("plain GET: %d %s, want the reason of the handshake", plain.StatusCode, body)
+	refused := func(tenant boot.Tenant, status int, reason string) (id, token string) {
+		t.Helper()
+		id, token = issue(tenant)
+		_, resp, err := talk.Dial(t, i, token, "")
+		if err == nil || resp.StatusCode != status || resp.Header.Get("Retry-After") == "" {
+			t.Fatalf("handshake: %v, %v; want %d with Retry-After", resp, err, status)
+		}
+		if plain, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+token); plain.StatusCode != status || !strings.Contains(body, reason) {
+			t.Errorf("plain GET: %d %s, want the reason of the handshake", plain.StatusCode, body)
+		}
+		return id, token
 	}
+	b := connect(tenants[0])
+	otherID, otherToken := refused(tenants[0], http.StatusTooManyRequests, `{"limit":"sockets","max":1}`)
+	connect(tenants[1])
+	refused(tenants[2], http.StatusServiceUnavailable, `{"limit":"sockets","max":2}`)
 	b.Expect(`"event":"ack"`, b.Chat("still here"))
 	b.Cut()
 	poll.Until(t, "another socket is accepted", func() bool {

@@ -14,7 +14,11 @@ const maxLogGrowth = 1 << 20
 
 // Requests that are refused count in a tier, and fill neither log nor memory.
 func TestRefusedRequestsDoNotFillTheLog(t *testing.T) {
-	a := startTarget(t, nil)
+	onAllStores(t, nil, attackRefusedRequestsDoNotFillTheLog)
+}
+
+func attackRefusedRequestsDoNotFillTheLog(a *target) {
+	t := a.T
 	long := "/" + strings.Repeat("%00", 5_000)
 	requests := []struct{ method, path string }{
 		{"GET", "/unknown"}, {"GET", long}, {"PATCH", "/health"}, {"GET", "/api/v1/endpoints"}, {"GET", "//x/../y"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,44 +34,76 @@ const (
 	minIdle  = time.Millisecond
 )
 
-// target is the built binary with default limits, on Redis and PostgreSQL, with a
-// tenant.
+// target is the built binary with default limits and two tenants.
 type target struct {
 	*testing.T
 	*boot.Process
 	instance *boot.Instance
-	admin    *boot.Instance // creates tenants and keys
-	tenant   boot.Tenant
+	tenant   boot.Tenant // of the attackers
+	other    boot.Tenant // of the bystander
 	env      boot.Env
+	// Nil on embedded stores, whose data is in the instance's memory and DATA_DIR.
 	redis    rueidis.Client
 	database *pgx.Conn
 }
 
-// startTarget starts a target. Another instance creates the tenant.
+// startTarget starts a target on Redis and PostgreSQL.
 func startTarget(t *testing.T, env boot.Env) *target {
 	t.Helper()
 	return startTargetWith(t, env, func(env boot.Env) (*boot.Instance, *boot.Process) { return boot.Serve(t, env) })
 }
 
-// startTargetWith is startTarget with another way to start the binary.
+// startTargetWith is startTarget with another way to start the binary. Another instance
+// creates the tenants.
 func startTargetWith(t *testing.T, env boot.Env, serve func(boot.Env) (*boot.Instance, *boot.Process)) *target {
 	t.Helper()
 	stores, _ := boot.RealStores(t)
-	admin := boot.Start(t, stores)
-	env = boot.Merge(stores, env)
-	database, err := pgx.Connect(t.Context(), env["DATABASE_URL"])
-	if err != nil {
+	a := &target{T: t, env: boot.Merge(stores, env)}
+	a.createTenants(boot.Start(t, stores))
+	var err error
+	if a.database, err = pgx.Connect(t.Context(), a.env["DATABASE_URL"]); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = database.Close(context.Background()) })
-	instance, process := serve(env)
-	return &target{t, process, instance, admin, boot.NewTenant(t, admin, "tenant"), env, talk.StoreClient(t, env), database}
+	t.Cleanup(func() { _ = a.database.Close(context.Background()) })
+	a.redis = talk.StoreClient(t, a.env)
+	a.instance, a.Process = serve(a.env)
+	return a
 }
 
-// session creates a session.
+// startEmbedded starts a target on embedded stores.
+func startEmbedded(t *testing.T, env boot.Env) *target {
+	t.Helper()
+	dir := boot.Env{"DATA_DIR": t.TempDir()}
+	a := &target{T: t, env: boot.Merge(dir, env)}
+	admin := boot.Start(t, dir)
+	a.createTenants(admin)
+	if err := admin.Stop(); err != nil { // one instance at a time has the directory
+		t.Fatal(err)
+	}
+	a.instance, a.Process = boot.Serve(t, a.env)
+	return a
+}
+
+// onAllStores runs a test on each kind of stores.
+func onAllStores(t *testing.T, env boot.Env, test func(*target)) {
+	t.Run("Redis and PostgreSQL", func(t *testing.T) { test(startTarget(t, env)) })
+	t.Run("embedded", func(t *testing.T) { test(startEmbedded(t, env)) })
+}
+
+func (a *target) createTenants(admin *boot.Instance) {
+	a.Helper()
+	a.tenant, a.other = boot.NewTenant(a.T, admin, "tenant"), boot.NewTenant(a.T, admin, "other")
+}
+
+// session creates a session of the attackers.
 func (a *target) session() (id, token string) {
 	a.Helper()
-	return talk.Issue(a.T, a.instance, a.tenant.Key, map[string]any{"endpointId": a.tenant.Endpoint.ID, "mode": "chat"})
+	return a.sessionOf(a.tenant)
+}
+
+func (a *target) sessionOf(tenant boot.Tenant) (id, token string) {
+	a.Helper()
+	return talk.Issue(a.T, a.instance, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 }
 
 // connect creates a session and opens its socket.
@@ -98,7 +131,8 @@ func (a *target) fullSession() (id, token string) {
 }
 
 // growth is what an attack may add to the log and the stores, in bytes. The memory of
-// Redis is its maximum during the attack.
+// Redis is its maximum during the attack. An instance with embedded stores may need that
+// much more memory.
 type growth struct{ log, redis, database int }
 
 // attack runs an attack and fails the test if the instance needs too much memory, if
@@ -133,6 +167,10 @@ func (a *target) attack(allowed growth, attack func()) {
 			a.Errorf("%s has grown by %d bytes, want at most %d", what, grown[0], grown[1])
 		}
 	}
+	maxDuring, maxAfter := maxDuring, maxAfter
+	if a.redis == nil {
+		maxDuring, maxAfter = maxDuring+allowed.redis>>20, maxAfter+allowed.redis>>20
+	}
 	peak := a.memory("VmHWM")
 	if peak > maxDuring {
 		a.Errorf("memory reached %d MB, want at most %d", peak, maxDuring)
@@ -157,6 +195,15 @@ func (a *target) report(idle, during percentiles) {
 func (a *target) measure() growth {
 	a.Helper()
 	g := growth{log: len(a.Stderr.String())}
+	if a.redis == nil {
+		files, _ := filepath.Glob(filepath.Join(a.env["DATA_DIR"], "telapi.db*"))
+		for _, name := range files {
+			if info, err := os.Stat(name); err == nil {
+				g.database += int(info.Size())
+			}
+		}
+		return g
+	}
 	g.redis = a.redisInfo("used_memory_peak")
 	if err := a.database.QueryRow(a.Context(), "SELECT pg_database_size(current_database())").Scan(&g.database); err != nil {
 		a.Fatal(err)

@@ -42,6 +42,14 @@ var alertTests = map[string]struct {
 		[]series{{`up{job="telapi",instance="a"}`: zero}}, []series{{`up{job="telapi",instance="a"}`: one}, {`up{job="other",instance="a"}`: zero}},
 		map[string]string{"job": "telapi", "instance": "a"},
 	},
+	"TelapiAbsent": {
+		[]series{{`up{job="telapi-media",instance="m"}`: one}}, []series{{`up{job="telapi",instance="a"}`: zero}}, map[string]string{"job": "telapi"},
+	},
+	"TelapiMediaAbsent": {
+		[]series{{`telapi_dependency_up{dependency="media",instance="a"}`: zero}},
+		[]series{{`telapi_dependency_up{dependency="kv",instance="a"}`: one}, {`up{job="telapi-media",instance="m"}`: zero, `telapi_dependency_up{dependency="media",instance="a"}`: one}},
+		map[string]string{"job": "telapi-media"},
+	},
 	"TelapiMediaDown": {
 		[]series{{`up{job="telapi-media",instance="m"}`: zero}}, []series{{`up{job="telapi-media",instance="m"}`: one}},
 		map[string]string{"job": "telapi-media", "instance": "m"},
@@ -53,8 +61,20 @@ var alertTests = map[string]struct {
 		[]series{{`telapi_media_requests_total{status="507"}`: slow}}, []series{{`telapi_media_requests_total{status="201"}`: slow}}, nil,
 	},
 	"TelapiErrors": {
-		[]series{{`telapi_http_requests_total{status="500"}`: slow, `telapi_http_requests_total{status="200"}`: slow}},
-		[]series{{`telapi_http_requests_total{status="500"}`: slow, `telapi_http_requests_total{status="200"}`: "0+6000x60"}, {`telapi_http_requests_total{status="404"}`: slow}}, nil,
+		[]series{
+			{`telapi_http_requests_total{status="500"}`: slow, `telapi_http_requests_total{status="200"}`: slow},
+			{`telapi_http_requests_total{status="500"}`: slow, `telapi_http_requests_total{route="/health",status="200"}`: rising, `telapi_dependency_up{dependency="kv"}`: one},
+			{`telapi_http_requests_total{status="503"}`: slow, `telapi_dependency_up{dependency="kv"}`: "1x20 0x10 1x30", `telapi_dependency_up{dependency="media"}`: zero},
+		},
+		[]series{
+			{`telapi_http_requests_total{status="500"}`: slow, `telapi_http_requests_total{status="200"}`: "0+6000x60"},
+			{`telapi_http_requests_total{status="404"}`: slow},
+			{`telapi_http_requests_total{route="/health",status="503"}`: rising, `telapi_http_requests_total{route="/",status="200"}`: slow},
+			// Redis or PostgreSQL was away for ten minutes and is back for two: requests succeed again.
+			{`telapi_http_requests_total{status="503"}`: "0x48 0+600x10 6000x10", `telapi_http_requests_total{status="200"}`: "0+600x48 28800x10 28800+600x10",
+				`telapi_dependency_up{dependency="kv",instance="a"}`: "1x48 0x9 1x10", `telapi_dependency_up{dependency="kv",instance="b"}`: one},
+			{`telapi_http_requests_total{status="503"}`: "0x48 0+600x10 6000x10", `telapi_dependency_up{dependency="database"}`: "1x48 0x9 1x10"},
+		}, nil,
 	},
 	"TelapiStoreAway": {
 		[]series{

@@ -16,9 +16,9 @@ func TestInstallServersListsMissingPackages(t *testing.T) {
 		args     []string
 		want     string
 	}{
-		"check":   {nil, []string{"--check"}, "Tests need servers that are not installed."},
-		"no apt":  {nil, nil, "apt-get is not available"},
-		"no root": {map[string]string{"apt-get": "exit 1", "id": "echo 1000"}, nil, "neither root nor allowed to use sudo"},
+		"list":    {nil, []string{"test", "--list"}, "Tests need servers that are not installed."},
+		"no apt":  {nil, []string{"check"}, "apt-get is not available"},
+		"no root": {map[string]string{"apt-get": "exit 1", "id": "echo 1000"}, []string{"test"}, "neither root nor allowed to use sudo"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -25,7 +25,7 @@ func forEachBalancer(t *testing.T, test func(*testing.T, *installation)) {
 	for _, balancer := range []site.Balancer{site.HAProxy, site.Nginx} {
 		t.Run(string(balancer), func(t *testing.T) {
 			t.Parallel()
-			test(t, install(t, balancer, servers.SharedPostgres(t).NewDatabase(t)))
+			test(t, install(t, balancer, boot.Database(t)))
 		})
 	}
 }

@@ -2,8 +2,10 @@ package operations
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,5 +61,42 @@ func TestDoctorProbesTURN(t *testing.T) {
 	text, healthy = runDoctor(t, boot.Merge(env, boot.Env{"SSL_CERT_FILE": ""}))
 	if healthy || !strings.Contains(text, "certificate") {
 		t.Errorf("unknown CA: healthy %v, want the certificate in\n%s", healthy, text)
+	}
+}
+
+func TestRelayReachesPublicAddressesOnly(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("../../deploy/coturn/turnserver.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type addresses struct{ first, last netip.Addr }
+	var denied []addresses
+	for line := range strings.Lines(string(raw)) {
+		if list, ok := strings.CutPrefix(strings.TrimSpace(line), "denied-peer-ip="); ok {
+			first, last, _ := strings.Cut(list, "-")
+			denied = append(denied, addresses{netip.MustParseAddr(first), netip.MustParseAddr(last)})
+		}
+	}
+	isDenied := func(a netip.Addr) bool {
+		return slices.ContainsFunc(denied, func(r addresses) bool { return r.first.Compare(a) <= 0 && a.Compare(r.last) <= 0 })
+	}
+	// The registries of special-purpose addresses of IANA, deprecated ranges and multicast.
+	for _, prefix := range strings.Fields(`0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.88.99.0/24
+		192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
+		::/128 ::1/128 ::/96 ::ffff:0:0/96 64:ff9b::/96 64:ff9b:1::/48 100::/64 100:0:0:1::/64 2001::/23 2001:db8::/32 2002::/16 3fff::/20 5f00::/16 fc00::/7 fe80::/10 fec0::/10 ff00::/8`) {
+		p := netip.MustParsePrefix(prefix)
+		last := p.Addr().AsSlice()
+		for bit := p.Bits(); bit < p.Addr().BitLen(); bit++ {
+			last[bit/8] |= 1 << (7 - bit%8)
+		}
+		if end, _ := netip.AddrFromSlice(last); !isDenied(p.Addr()) || !isDenied(end) {
+			t.Errorf("the relay reaches %s to %s", p.Addr(), end)
+		}
+	}
+	for _, public := range strings.Fields("1.1.1.1 9.255.255.255 11.0.0.0 100.128.0.0 172.32.0.0 192.0.1.0 198.20.0.0 223.255.255.255 2001:200::1 2003::1 2606:4700::1111 2a00::1") {
+		if isDenied(netip.MustParseAddr(public)) {
+			t.Errorf("the relay does not reach %s", public)
+		}
 	}
 }

@@ -19,7 +19,7 @@ func TestInvalidArgumentsAreRejected(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
 		log := slog.New(slog.DiscardHandler)
-		e, err := redisstore.StartEmbedded(t.TempDir(), log)
+		e, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{DataDir: t.TempDir()}, log)
 		if err != nil {
 			t.Fatal(err)
 		}

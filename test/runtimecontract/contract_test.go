@@ -34,7 +34,7 @@ func TestRuntimeWithPlainCommands(t *testing.T) {
 	})
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		e, err := redisstore.StartEmbedded(t.TempDir(), log)
+		e, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{DataDir: t.TempDir()}, log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +215,7 @@ func awaitResults(t *testing.T, redis, subscriber *client, service *redisstore.C
 			t.Fatal(err)
 		}
 		got, err := service.Deliver(t.Context(), callback.DeliverParams{
-			Credential: callback.Credential{ChannelID: "s-1", Kind: wire.BotItem, Digest: digest(item)}, Epoch: known.Epoch,
+			Credential: callback.Credential{ChannelID: "s-1", Kind: wire.BotItem, Digest: digest(item)}, Epoch: known.Epoch, Park: true,
 			CallbackID: "callback-" + item, Entries: [][]byte{[]byte(`{"kind":"bot_message","text":"` + text + `"}`)}})
 		if err != nil || got.Status != want {
 			t.Fatalf("result of %s: %+v, %v; want status %v", item, got, err, want)

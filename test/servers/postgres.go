@@ -2,7 +2,6 @@ package servers
 
 import (
 	"context"
-	"crypto/rand"
 	"net"
 	"net/url"
 	"os"
@@ -10,8 +9,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -39,7 +36,7 @@ type PostgresOptions struct {
 type Postgres struct {
 	Port int
 
-	binary   string
+	binary   string // empty: a shared server
 	dir      string // data and certificates
 	settings []string
 	clock    string
@@ -56,27 +53,6 @@ func StartPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 		p.Start(t)
 	}
 	return p
-}
-
-// sharedPostgres is the server that SharedPostgres returns.
-var sharedPostgres struct {
-	sync.Mutex
-	server *Postgres
-}
-
-// SharedPostgres returns a server that all tests of the binary share. Each test
-// creates its own database. TestMain must call Main, which stops the server.
-func SharedPostgres(t testing.TB) *Postgres {
-	t.Helper()
-	sharedPostgres.Lock()
-	defer sharedPostgres.Unlock()
-	if sharedPostgres.server == nil {
-		p := newPostgres(t, PostgresOptions{})
-		atEnd(p.remove)
-		p.Start(t)
-		sharedPostgres.server = p
-	}
-	return sharedPostgres.server
 }
 
 func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
@@ -101,6 +77,7 @@ func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 			// Crash loses no commit, because commits are still synchronous. Only a
 			// crash of the machine would.
 			"fsync=off", "full_page_writes=off",
+			"max_connections=500", // for the tests of all packages
 		},
 	}
 	if opts.CA != nil {
@@ -172,23 +149,6 @@ func (p *Postgres) url(database string) string {
 		Path:   "/" + database,
 	}
 	return u.String()
-}
-
-// NewDatabase creates an empty database and returns its URL.
-func (p *Postgres) NewDatabase(t testing.TB) string {
-	t.Helper()
-	name := "test_" + strings.ToLower(rand.Text())
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, p.URL())
-	if err != nil {
-		t.Fatalf("connect to PostgreSQL: %v", err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
-		t.Fatalf("create database: %v", err)
-	}
-	return p.url(name)
 }
 
 // Start starts or restarts the server and waits until it accepts connections.

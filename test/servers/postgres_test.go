@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"net/url"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -12,27 +11,16 @@ func TestMain(m *testing.M) { Main(m) }
 func TestPostgresKeepsDataAfterStopAndCrash(t *testing.T) {
 	p := StartPostgres(t, PostgresOptions{})
 	database := p.NewDatabase(t)
-	run := func(statement string) {
-		t.Helper()
-		conn, err := pgx.Connect(t.Context(), database)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close(t.Context()) }()
-		if _, err := conn.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	run("CREATE TABLE kept (id int)")
+	execute(t, database, "CREATE TABLE kept (id int)")
 	p.Stop()
 	if _, err := pgx.Connect(t.Context(), database); err == nil {
 		t.Fatal("stopped server accepts connections, want an error")
 	}
 	p.Start(t)
-	run("SELECT * FROM kept")
+	execute(t, database, "SELECT * FROM kept")
 	p.Crash()
 	p.Start(t)
-	run("SELECT * FROM kept")
+	execute(t, database, "SELECT * FROM kept")
 }
 
 func TestPostgresOffersTLS(t *testing.T) {
@@ -48,14 +36,43 @@ func TestPostgresOffersTLS(t *testing.T) {
 	}
 }
 
-func TestSharedPostgresCreatesSeparateDatabases(t *testing.T) {
-	first, second := SharedPostgres(t), SharedPostgres(t)
-	if first != second {
-		t.Fatal("two servers, want one shared server")
+func TestSharedPostgresClonesPreparedDatabase(t *testing.T) {
+	prepared := 0
+	prepare := func(url string) {
+		prepared++
+		execute(t, url, "CREATE TABLE kept (id int)")
 	}
-	a, _ := url.Parse(first.NewDatabase(t))
-	b, _ := url.Parse(first.NewDatabase(t))
-	if a.Host != b.Host || a.Path == b.Path {
-		t.Errorf("databases %s and %s, want one server and two names", a.Redacted(), b.Redacted())
+	p := StartPostgres(t, PostgresOptions{})
+	first, second := p.Clone(t, prepare), p.Clone(t, prepare)
+	if first == second || prepared != 1 {
+		t.Fatalf("databases %s and %s, prepared %d times; want two and once", first, second, prepared)
+	}
+	execute(t, first, "DROP TABLE kept")
+	execute(t, second, "SELECT * FROM kept")
+	execute(t, p.NewDatabase(t), "CREATE TABLE kept (id int)")
+}
+
+func TestDatabaseOfSharedPostgresIsDropped(t *testing.T) {
+	var database string
+	t.Run("test", func(t *testing.T) {
+		database = SharedPostgres(t).NewDatabase(t)
+		execute(t, database, "SELECT 1")
+	})
+	if conn, err := pgx.Connect(t.Context(), database); err == nil {
+		_ = conn.Close(t.Context())
+		t.Fatal("database exists after the test, want an error")
+	}
+	execute(t, SharedPostgres(t).URL(), "SELECT 1")
+}
+
+func execute(t *testing.T, url, statement string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	if _, err := conn.Exec(t.Context(), statement); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -19,6 +19,9 @@ func Promtool(t testing.TB) string { return need(t, "promtool", "prometheus") }
 // Espeak returns the path of espeak-ng.
 func Espeak(t testing.TB) string { return need(t, "espeak-ng", "espeak-ng") }
 
+// Curl returns the path of curl.
+func Curl(t testing.TB) string { return need(t, "curl", "curl") }
+
 // Python returns the path of Python 3.
 func Python(t testing.TB) string { return need(t, "python3", "python3") }
 

@@ -28,7 +28,7 @@ func need(t testing.TB, program, debianPackage string, extraDirs ...string) stri
 			return found[len(found)-1]
 		}
 	}
-	const hint = "%s is not installed: run scripts/install-servers.sh (Debian package %s)"
+	const hint = "%s is not installed: run scripts/install-servers.sh check (Debian package %s)"
 	if Strict() {
 		t.Fatalf(hint, program, debianPackage)
 	}

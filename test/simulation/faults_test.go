@@ -1,7 +1,7 @@
 //go:build !race
 
 // The race detector makes the search ten times as slow and changes the order of
-// goroutines. make test also runs this package without it.
+// goroutines. make check also runs this package without it.
 
 package simulation
 

@@ -99,7 +99,7 @@ func (i *instance) start() {
 		recorder = droppingSessions{recorder, w.audit}
 	}
 	p.channels = channel.NewService(channels, recorder, limits, log, prometheus.NewRegistry())
-	p.callbacks = callback.NewService(redisstore.NewCallbacks(p.kv), p.channels, policy.PlatformPolicy{}, log, prometheus.NewRegistry(), time.Now)
+	p.callbacks = callback.NewService(redisstore.NewCallbacks(p.kv), p.channels, policy.PlatformPolicy{}, log, prometheus.NewRegistry(), time.Now, 100)
 	p.tasks.Go(func() { p.kv.Subscribe(p.ctx) })
 	p.tasks.Go(func() { actions.Run(p.ctx) })
 	i.process = p

@@ -13,7 +13,7 @@ import (
 )
 
 // A seed replays exactly, in the same process and in another one. Without the
-// overlay, which make test uses in a step of its own, the Go scheduler makes runs
+// overlay, which make check uses in a step of its own, the Go scheduler makes runs
 // differ.
 func TestReplayIsExact(t *testing.T) {
 	if !exact {

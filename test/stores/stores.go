@@ -28,7 +28,7 @@ func OpenSQLite(t testing.TB, dir string) *sqlstore.Store {
 func OpenEmbedded(t testing.TB) *redisstore.Store {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	engine, err := redisstore.StartEmbedded(t.TempDir(), log)
+	engine, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{DataDir: t.TempDir()}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -141,8 +141,9 @@ export class Api {
     await this.request("POST", `/playground/sessions/${sessionId}/drop`);
   }
 
-  async instances(sessionId = ""): Promise<Instance[]> {
-    return ((await (await this.request("GET", `/playground/instances?sessionId=${sessionId}`)).json()) as { instances: Instance[] }).instances;
+  async instances(sessionId?: string): Promise<Instance[]> {
+    const query = sessionId ? `?sessionId=${sessionId}` : "";
+    return ((await (await this.request("GET", `/playground/instances${query}`)).json()) as { instances: Instance[] }).instances;
   }
 
   /** Kills the process of an instance, or starts it and waits until it is ready. */

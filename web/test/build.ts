@@ -13,7 +13,7 @@ declare module "vitest" {
   }
 }
 
-/** Builds the page and the service that serves it. */
+/** Builds the page, and the service that serves it unless `make test` has built it. */
 export default function (project: TestProject): () => void {
   const dist = join(project.config.root, "dist");
   const before = readDist(dist);
@@ -21,6 +21,10 @@ export default function (project: TestProject): () => void {
   const after = readDist(dist);
   project.provide("stale", [...new Set([...before.keys(), ...after.keys()])].filter((name) => before.get(name) !== after.get(name)));
 
+  if (process.env.TEST_PROGRAMS) {
+    project.provide("program", join(process.env.TEST_PROGRAMS, "telapi"));
+    return () => {};
+  }
   const folder = mkdtempSync(join(tmpdir(), "telapi-playground-"));
   execFileSync("go", ["build", "-o", folder, "./cmd/telapi"], { cwd: join(project.config.root, ".."), stdio: "inherit" });
   project.provide("program", join(folder, "telapi"));

@@ -36,6 +36,7 @@ type conn struct {
 	ahead      []byte  // bytes after that request that were read already
 	oneByte    [1]byte // buffer of detectClose
 	remoteAddr string
+	host       string    // that acceptsHost accepted last
 	exchange   *exchange // of uploads; nil before the first
 
 	readDeadline, writeDeadline deadline  // set by the fast path
@@ -82,6 +83,9 @@ func (c *conn) serve(p []byte) (int, error) {
 	later := false // the request is not the first of the connection
 	for n := c.replay(p); ; {
 		r, verdict := parse(p[:n])
+		if (verdict == plain || verdict == upload) && !c.acceptsHost(r.host) {
+			verdict = framed
+		}
 		switch verdict {
 		case partial:
 			if n == len(p) {
@@ -124,6 +128,18 @@ func (c *conn) serve(p []byte) (int, error) {
 			return c.passToServer(p, n, r, verdict)
 		}
 	}
+}
+
+// acceptsHost reports whether the fast path may serve a request with this Host.
+func (c *conn) acceptsHost(host []byte) bool {
+	if c.fastPath.acceptHost == nil || c.host == string(host) {
+		return true
+	}
+	if !c.fastPath.acceptHost(string(host)) {
+		return false
+	}
+	c.host = string(host)
+	return true
 }
 
 // errGone is returned when a blob has been removed from the cache. Nothing was

@@ -46,6 +46,10 @@ type Options struct {
 	// values. Its response is sent when it returns.
 	MaxUpload int64
 
+	// AcceptHost, if set, reports whether the FastPath may serve requests with this
+	// Host. The server serves the others.
+	AcceptHost func(host string) bool
+
 	// Served, if set, is called for each response from the cache. It must be
 	// fast.
 	Served func(path string, bytes int)
@@ -55,6 +59,7 @@ type Options struct {
 type FastPath struct {
 	cache      *cache
 	served     func(path string, bytes int)
+	acceptHost func(host string) bool // nil: any
 	date       atomic.Pointer[dateField]
 	handler    http.Handler // of the server
 	maxUpload  int64
@@ -70,7 +75,7 @@ type FastPath struct {
 
 // New returns a FastPath with an empty cache.
 func New(o Options) *FastPath {
-	f := &FastPath{cache: newCache(o.MaxBytes, o.Load), served: o.Served, maxUpload: min(o.MaxUpload, maxUploadBytes), conns: map[*conn]struct{}{}}
+	f := &FastPath{cache: newCache(o.MaxBytes, o.Load), served: o.Served, acceptHost: o.AcceptHost, maxUpload: min(o.MaxUpload, maxUploadBytes), conns: map[*conn]struct{}{}}
 	if f.served == nil {
 		f.served = func(string, int) {}
 	}
@@ -101,11 +106,10 @@ func (f *FastPath) Attach(srv *http.Server) {
 }
 
 // Listen returns a listener for Serve of the attached server. With a TLS
-// configuration its connections are encrypted and use HTTP/1.1.
+// configuration its connections are encrypted.
 func (f *FastPath) Listen(ln net.Listener, config *tls.Config) net.Listener {
 	if config != nil {
 		config = config.Clone()
-		config.NextProtos = []string{"http/1.1"}
 		config.DynamicRecordSizingDisabled = true // responses are sent at once
 	}
 	return &listener{ln, f, config}

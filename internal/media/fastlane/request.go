@@ -21,6 +21,7 @@ type request struct {
 	head int    // length of request line and header, with the empty line
 	body int64  // length of the body
 	path []byte // if plain or upload
+	host []byte // if plain or upload
 }
 
 // minRequest is the number of bytes that net/http reads of a later request on a
@@ -62,6 +63,7 @@ func parse(b []byte) (r request, v verdict) {
 			}
 		case host:
 			hosts++
+			r.host = value
 			if !all(value, isHost) {
 				v = framed
 			}

@@ -1,13 +1,12 @@
 package fastlane
 
 import (
-	"context"
 	"crypto/tls"
-	"errors"
 	"io"
 	"net"
 	"sync"
-	"time"
+
+	"telapi/internal/httpserve"
 )
 
 // plainConn is a connection without TLS. net/http sends files to it with sendfile.
@@ -30,17 +29,9 @@ func newTLSConn(socket net.Conn, f *FastPath, config *tls.Config) tlsConn {
 }
 
 // ConnectionState performs the handshake. net/http calls it first, in the
-// connection's goroutine, for the TLS field of requests. The first Read returns
-// the error of a failed handshake.
+// connection's goroutine, for the TLS field of requests.
 func (c tlsConn) ConnectionState() tls.ConnectionState {
-	if c.fastPath.headerTimeout > 0 {
-		_ = c.Conn.SetDeadline(time.Now().Add(c.fastPath.headerTimeout))
-	}
-	err := c.tls.HandshakeContext(context.Background())
-	_ = c.Conn.SetDeadline(time.Time{})
-	if mistake := (tls.RecordHeaderError{}); errors.As(err, &mistake) && mistake.Conn != nil && mistake.RecordHeader[0] >= 'A' {
-		_, _ = io.WriteString(mistake.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
-	}
+	httpserve.Handshake(c.tls, c.fastPath.headerTimeout)
 	return c.tls.ConnectionState()
 }
 

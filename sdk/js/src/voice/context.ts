@@ -28,8 +28,13 @@ export async function openContext({ workletUrl }: WorkletOptions): Promise<Audio
   } finally {
     if (!workletUrl) URL.revokeObjectURL(String(url));
   }
-  void context.resume(); // if it was opened before the first click on the page, it waits for that
+  resume(context);
   return context;
+}
+
+/** Starts the context. If the page was not clicked yet, the browser waits for a click; then the promise of `resume` rejects if the context is closed before that. */
+export function resume(context: AudioContext): void {
+  context.resume().catch(() => {});
 }
 
 export const insecureOrigin = "Browsers allow calls only on pages served over HTTPS or from localhost. Open this page with https://.";

@@ -1,6 +1,6 @@
 import { type Payload, type Session, TelapiError } from "../index.js";
 import { uuid } from "../messages.js";
-import { Meter } from "./context.js";
+import { Meter, resume } from "./context.js";
 import { type MicrophoneOptions, openMicrophone, stop } from "./microphone.js";
 
 /** Options of `callWebRtc`. */
@@ -48,7 +48,7 @@ export class WebRtcCall {
       session.on("control", (payload) => this.receive(payload)),
       session.on("state", ({ state, reason }) => state === "ended" && this.finish(reason)),
     ];
-    void this.context.resume();
+    resume(this.context);
   }
 
   /** The level of the microphone: 0 for silence, 1 at most. */

@@ -66,12 +66,13 @@ export class Service implements AsyncDisposable {
     return (await response.json()) as TokenResponse & { sessionId: string };
   }
 
-  /** Replaces claims of a token and signs it with the service's secret. */
+  /** Replaces claims of a call token and signs it with the key that the service derives from its secret. */
   resign(token: string, claims: object): string {
     const [header, body] = token.split(".") as [string, string];
     const payload = { ...(JSON.parse(Buffer.from(body, "base64url").toString()) as object), ...claims };
     const signed = `${header}.${Buffer.from(JSON.stringify(payload)).toString("base64url")}`;
-    return `${signed}.${createHmac("sha256", this.env.JWT_SECRET!).update(signed).digest("base64url")}`;
+    const key = createHmac("sha256", this.env.JWT_SECRET!).update("telapi-call-token").digest();
+    return `${signed}.${createHmac("sha256", key).update(signed).digest("base64url")}`;
   }
 
   /** Sends a request with the API key. Throws unless it succeeds. */

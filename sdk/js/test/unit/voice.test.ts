@@ -1,5 +1,6 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { decodeAlaw, encodeAlaw } from "../../src/voice/alaw.js";
+import { openContext } from "../../src/voice/context.js";
 import { JitterBuffer } from "../../src/voice/jitter.js";
 import { Resampler } from "../../src/voice/resampler.js";
 import { decodeAudio } from "../../src/voice/speaker.js";
@@ -118,4 +119,19 @@ test.each([
   ["an unknown encoding", "opus", [1, 2, 3], []],
 ])("frames: %s", (_, encoding, bytes, samples) => {
   expect([...decodeAudio({ encoding, data: base64(...bytes) })].map((sample) => sample * 32_768)).toEqual(samples);
+});
+
+test("an audio context that is closed before it could start causes no unhandled rejection", async () => {
+  class ClosedContext {
+    audioWorklet = { addModule: () => Promise.resolve() };
+    resume = () => Promise.reject(new DOMException("closed before a pending resume() could complete", "InvalidStateError"));
+  }
+  vi.stubGlobal("AudioContext", ClosedContext);
+  const unhandled = vi.fn();
+  process.once("unhandledRejection", unhandled);
+  await openContext({ workletUrl: "voice-worklet.js" });
+  await new Promise(setImmediate); // Node reports rejections after the microtasks
+  process.off("unhandledRejection", unhandled);
+  vi.unstubAllGlobals();
+  expect(unhandled).not.toHaveBeenCalled();
 });

@@ -1,0 +1,154 @@
+package audit
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Bounds of an entry's details. The author of a change decides how large it is.
+const (
+	maxDetails = 2 << 10 // bytes
+	maxText    = 200     // bytes of a path or value; the rest is cut
+	maxDepth   = 8       // of the members that are compared one by one
+)
+
+// changes are the differences between two versions.
+type changes struct {
+	Changes []change `json:"changes,omitempty"`
+	More    int      `json:"more,omitzero"` // number of changes that are not listed
+
+	bytes int // of Changes
+}
+
+// change is the old and the new value of one member.
+type change struct {
+	Path string         `json:"path"`          // a JSON Pointer
+	From jsontext.Value `json:"from,omitzero"` // absent if the member is new
+	To   jsontext.Value `json:"to,omitzero"`   // absent if the member was removed
+}
+
+// Unchanged reports whether the two versions of an entry were equal.
+func (e Entry) Unchanged() bool { return string(e.Details) == "{}" }
+
+func compare(before, after any) (c changes, err error) {
+	var versions [2]jsontext.Value
+	for i, v := range []any{before, after} {
+		if v == nil {
+			v = struct{}{}
+		}
+		if versions[i], err = json.Marshal(v, json.Deterministic(true)); err != nil {
+			return c, err
+		}
+	}
+	c.compare(versions[0], versions[1], "", 0)
+	return c, nil
+}
+
+// compare adds the differences between two values, member by member. A nil value is
+// absent.
+func (c *changes) compare(from, to jsontext.Value, path string, depth int) {
+	if bytes.Equal(from, to) {
+		return
+	}
+	olds, news := members(from), members(to)
+	sameKind := from == nil || to == nil || from.Kind() == to.Kind()
+	if !sameKind || depth == maxDepth || len(olds)+len(news) == 0 {
+		c.add(change{path, shorten(from), shorten(to)})
+		return
+	}
+	added := map[string]jsontext.Value{}
+	for _, m := range news {
+		added[m.name] = m.value
+	}
+	for _, m := range olds {
+		c.compare(m.value, added[m.name], join(path, m.name), depth+1)
+		delete(added, m.name)
+	}
+	for _, m := range news {
+		if value, ok := added[m.name]; ok {
+			c.compare(nil, value, join(path, m.name), depth+1)
+		}
+	}
+}
+
+func (c *changes) add(d change) {
+	const syntax = len(`{"path":"","from":,"to":},`)
+	size := syntax + len(strconv.Quote(d.Path)) + len(d.From) + len(d.To)
+	if c.bytes+size > maxDetails {
+		c.More++
+		return
+	}
+	c.bytes += size
+	c.Changes = append(c.Changes, d)
+}
+
+type member struct {
+	name  string
+	value jsontext.Value
+}
+
+// members returns the members of an object, or the elements of an array by index. The
+// value is valid JSON.
+func members(v jsontext.Value) (all []member) {
+	kind := v.Kind()
+	if kind != '{' && kind != '[' {
+		return nil
+	}
+	d := jsontext.NewDecoder(bytes.NewReader(v), jsontext.AllowDuplicateNames(true))
+	_, err := d.ReadToken()
+	for err == nil && d.PeekKind() != '}' && d.PeekKind() != ']' {
+		m := member{name: strconv.Itoa(len(all))}
+		if kind == '{' {
+			var name jsontext.Token
+			if name, err = d.ReadToken(); err != nil {
+				break
+			}
+			m.name = name.String()
+		}
+		if m.value, err = d.ReadValue(); err == nil {
+			m.value = m.value.Clone()
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
+
+// join appends a name to a JSON Pointer. Long names and pointers are cut.
+func join(path, name string) string { return cut(path + "/" + escapePointer.Replace(cut(name))) }
+
+// shorten returns a value, or the beginning of a long one as a string.
+func shorten(v jsontext.Value) jsontext.Value {
+	if len(v) <= maxText {
+		return v
+	}
+	text := string(v)
+	if v.Kind() == '"' {
+		if raw, err := jsontext.AppendUnquote(nil, v); err == nil {
+			text = string(raw)
+		}
+	}
+	quoted, err := jsontext.AppendQuote(nil, cut(text))
+	if err != nil {
+		return jsontext.Value(`"…"`)
+	}
+	return quoted
+}
+
+// cut returns a text of at most maxText bytes, and an ellipsis for what is missing.
+func cut(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	n := maxText
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
+}

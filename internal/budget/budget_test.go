@@ -1,0 +1,141 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"telapi/internal/fault"
+)
+
+// A team gets its share and no more, and leaves the rest to others.
+func TestTeamGetsItsShare(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	b := New(registry, "things", "Things", 10, 40)
+	New(registry, "others", "Others", 1, 100) // has the same metric
+	for i, step := range []struct {
+		team string
+		n    int64 // negative: return
+		code fault.Code
+	}{
+		{"a", 3, ""}, {"a", 2, fault.RateLimitExceeded}, {"a", 1, ""}, {"a", 1, fault.RateLimitExceeded},
+		{"b", 4, ""}, {"b", 1, fault.RateLimitExceeded},
+		{"c", 3, fault.ServiceUnavailable}, {"c", 2, ""}, {"", 1, fault.ServiceUnavailable}, {"a", 1, fault.ServiceUnavailable},
+		{"a", -4, ""}, {"c", 2, ""}, {"", 2, ""},
+		{"b", -4, ""}, {"c", -4, ""}, {"", 8, ""}, {"", -10, ""},
+	} {
+		if step.n < 0 {
+			b.Return(step.team, -step.n)
+			continue
+		}
+		checked, err := b.Check(step.team, step.n), b.Take(step.team, step.n)
+		if step.code == "" && (err != nil || checked != nil) {
+			t.Errorf("step %d: %v, %v", i, err, checked)
+		}
+		if step.code == "" {
+			continue
+		}
+		want := map[fault.Code]Exceeded{fault.RateLimitExceeded: {"things", 4}, fault.ServiceUnavailable: {"things", 10}}[step.code]
+		if e := fault.From(err); e.Code != step.code || e.Details != want || e.RetryAfter == 0 || !fault.Is(checked, step.code) {
+			t.Errorf("step %d: %v with details %v, want %s with %v", i, err, e.Details, step.code, want)
+		}
+	}
+	if b.Used() != 0 || len(b.holders) != 0 {
+		t.Errorf("%d used by %v at the end, want nothing", b.Used(), b.holders)
+	}
+	for limit, want := range map[string]float64{"share": 6, "total": 6} { // Check counts too
+		var m dto.Metric
+		if err := b.refused.WithLabelValues("things", limit).Write(&m); err != nil || m.GetCounter().GetValue() != want {
+			t.Errorf("%v refusals by %s, want %v", m.GetCounter().GetValue(), limit, want)
+		}
+	}
+}
+
+// Only the requests of the team that has its share wait.
+func TestWaitEndsWhenTheTeamReturnsSomething(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(prometheus.NewRegistry(), "things", "Things", 10, 50)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		done := make(chan error, 2)
+		wait := func(team string, n int64) {
+			if err := b.Wait(ctx, team, n); err != nil {
+				t.Error(err)
+			}
+		}
+		wait("a", 5)
+		go func() { done <- b.Wait(ctx, "a", 2) }()
+		synctest.Wait()
+		wait("b", 5)
+		b.Return("b", 5) // does not help
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Errorf("got more than the share: %v", err)
+		default:
+		}
+		b.Return("a", 2)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		go func() { done <- b.Wait(ctx, "a", 1) }()
+		if err := <-done; !fault.Is(err, fault.RateLimitExceeded) || fault.From(err).RetryAfter == 0 {
+			t.Errorf("after the deadline: %v, want RATE_LIMIT_EXCEEDED", err)
+		}
+	})
+}
+
+// A team evicts its own values first.
+func TestCacheKeepsValuesOfOtherTeams(t *testing.T) {
+	c := NewCache[int](10, 40)
+	expect := func(keys ...string) {
+		t.Helper()
+		if len(c.values) != len(keys) {
+			t.Errorf("%d values, want %v", len(c.values), keys)
+		}
+		for _, key := range keys {
+			if _, ok := c.values[key]; !ok {
+				t.Errorf("no value of %s", key)
+			}
+		}
+		var used int64
+		for _, own := range c.teams {
+			used += own.used
+		}
+		if used != c.used || used > c.total {
+			t.Errorf("%d used by teams, %d in total", used, c.used)
+		}
+	}
+	for i := range 4 {
+		c.Add("a", fmt.Sprint("a", i), 1, i)
+	}
+	c.Add("b", "b0", 2, 0)
+	if _, ok := c.Get("a0"); !ok {
+		t.Error("a0 is missing")
+	}
+	c.Add("a", "a4", 2, 4) // instead of a1 and a2
+	expect("a0", "a3", "a4", "b0")
+	c.Add("a", "a5", 5, 5) // more than the share
+	c.Add("c", "c0", 4, 0)
+	expect("a0", "a3", "a4", "b0", "c0")
+	c.Add("d", "d0", 1, 0) // instead of a value of a or c, which have most
+	if _, b := c.values["b0"]; !b || len(c.values) != 5 {
+		t.Errorf("%d values, b0 %v; want 5 with b0", len(c.values), b)
+	}
+	c.Add("b", "b0", 1, 1)
+	if v, ok := c.Get("b0"); !ok || v != 1 {
+		t.Errorf("b0 is %d, %v; want the new value", v, ok)
+	}
+	for key := range c.values {
+		c.Remove(key)
+	}
+	expect()
+	if len(c.teams) != 0 {
+		t.Errorf("teams %v, want none", c.teams)
+	}
+}

@@ -1,0 +1,116 @@
+package budget
+
+import (
+	"container/list"
+	"sync"
+)
+
+// Cache keeps the most recently used values of each team within a size, such as bytes
+// of memory. A team that has its share evicts its own values. It is safe for concurrent
+// use.
+type Cache[V any] struct {
+	total, share int64
+
+	mu     sync.Mutex
+	used   int64
+	values map[string]*list.Element // of *cached[V], by key
+	teams  map[string]*teamValues   // without those that have no value
+}
+
+type cached[V any] struct {
+	team, key string
+	size      int64
+	value     V
+}
+
+type teamValues struct {
+	used   int64
+	recent list.List // of *cached[V], most recently used first
+}
+
+// NewCache returns an empty cache of the given size, of which a team may have the given
+// percentage.
+func NewCache[V any](total int64, percent int) *Cache[V] {
+	return &Cache[V]{total: total, share: share(total, percent), values: map[string]*list.Element{}, teams: map[string]*teamValues{}}
+}
+
+// Get returns the value of a key.
+func (c *Cache[V]) Get(key string) (value V, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.values[key]
+	if !ok {
+		return value, false
+	}
+	v := e.Value.(*cached[V])
+	c.teams[v.team].recent.MoveToFront(e)
+	return v.value, true
+}
+
+// Add stores a value of a team. Values that are larger than its share are not stored.
+func (c *Cache[V]) Add(team, key string, size int64, value V) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(key)
+	if size > c.share {
+		return
+	}
+	for own := c.teams[team]; own != nil && own.used > 0 && own.used+size > c.share; {
+		c.evict(own)
+	}
+	for c.used+size > c.total {
+		c.evict(c.largest())
+	}
+	own := c.teams[team]
+	if own == nil {
+		own = &teamValues{}
+		c.teams[team] = own
+	}
+	c.values[key] = own.recent.PushFront(&cached[V]{team, key, size, value})
+	own.used += size
+	c.used += size
+}
+
+// Remove removes the value of a key.
+func (c *Cache[V]) Remove(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(key)
+}
+
+// Purge removes all values.
+func (c *Cache[V]) Purge() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.used = 0
+	clear(c.values)
+	clear(c.teams)
+}
+
+func (c *Cache[V]) remove(key string) {
+	e, ok := c.values[key]
+	if !ok {
+		return
+	}
+	v := e.Value.(*cached[V])
+	own := c.teams[v.team]
+	own.recent.Remove(e)
+	own.used -= v.size
+	c.used -= v.size
+	delete(c.values, key)
+	if own.recent.Len() == 0 {
+		delete(c.teams, v.team)
+	}
+}
+
+func (c *Cache[V]) evict(own *teamValues) { c.remove(own.recent.Back().Value.(*cached[V]).key) }
+
+// largest returns the team with the largest values. There is at least one.
+func (c *Cache[V]) largest() (found *teamValues) {
+	for _, t := range c.teams {
+		if found == nil || t.used > found.used {
+			found = t
+		}
+	}
+	return found
+}

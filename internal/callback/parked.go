@@ -1,0 +1,120 @@
+package callback
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"telapi/internal/budget"
+)
+
+const (
+	parkedBytes    = 128 << 20 // that this instance may have parked
+	parkedOverhead = 1 << 10   // of an item, in the store and in parkedItems
+	parkedBatch    = 512       // items per store query
+	parkedDeadline = time.Second
+	parkedInterval = time.Second // between queries because a team has its share
+)
+
+// parkedItems tracks the items that this instance parked, oldest first, and bounds
+// their size. Other instances and runtimes can route them, so it queries the store.
+type parkedItems struct {
+	store  Store
+	now    func() time.Time
+	budget *budget.Budget
+
+	querying sync.Mutex // only one query at a time
+	queried  time.Time  // the start of the last query
+
+	mu    sync.Mutex
+	items []trackedItem
+}
+
+type trackedItem struct {
+	ParkedItem
+	teamID string
+	size   int64
+}
+
+func newParkedItems(store Store, registry prometheus.Registerer, now func() time.Time, teamShare int) *parkedItems {
+	return &parkedItems{store: store, now: now, budget: budget.New(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)}
+}
+
+// reserve takes the size of a callback that may be parked from the budget. The caller
+// then calls settle.
+func (p *parkedItems) reserve(ctx context.Context, teamID string, size int64) error {
+	err := p.budget.Take(teamID, size)
+	if err == nil || !p.querying.TryLock() {
+		return err
+	}
+	defer p.querying.Unlock()
+	if p.now().Sub(p.queried) < parkedInterval {
+		return err
+	}
+	p.release(ctx)
+	return p.budget.Take(teamID, size)
+}
+
+// settle tracks an item, or returns its size to the budget if it was not parked.
+func (p *parkedItems) settle(item ParkedItem, teamID string, size int64, parked bool) {
+	if !parked {
+		p.budget.Return(teamID, size)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.items = append(p.items, trackedItem{item, teamID, size})
+}
+
+// oldest returns the time since which the oldest item has been parked, or zero if
+// none is parked. If the store is unavailable, it returns the last known value.
+func (p *parkedItems) oldest(ctx context.Context) time.Time {
+	p.querying.Lock()
+	defer p.querying.Unlock()
+	p.release(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.items) == 0 {
+		return time.Time{}
+	}
+	return p.items[0].Since
+}
+
+// release forgets the items that are no longer parked and returns their sizes to the
+// budget. The caller holds querying.
+func (p *parkedItems) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, parkedDeadline)
+	defer cancel()
+	p.queried = p.now()
+	p.mu.Lock()
+	items := p.items
+	p.items = nil // meanwhile, settle appends to another list
+	p.mu.Unlock()
+	kept := items[:0]
+	for len(items) > 0 {
+		batch := items[:min(len(items), parkedBatch)]
+		list := make([]ParkedItem, len(batch))
+		for i := range batch {
+			list[i] = batch[i].ParkedItem
+		}
+		parked, err := p.store.StillParked(ctx, list)
+		if err != nil {
+			kept = append(kept, items...)
+			break
+		}
+		for i, item := range batch {
+			if parked[i] {
+				kept = append(kept, item)
+			} else {
+				p.budget.Return(item.teamID, item.size)
+			}
+		}
+		items = items[len(batch):]
+	}
+	clear(kept[len(kept):cap(kept)])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.items = append(kept, p.items...)
+}

@@ -1,0 +1,51 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/ratelimit"
+)
+
+// Headers of requests and responses of consoles on other origins, besides those that
+// browsers always allow. An API key does not belong in a page.
+const (
+	consoleRequestHeaders  = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, If-Range, Range, Traceparent, X-Request-Id"
+	consoleResponseHeaders = "ETag, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id"
+)
+
+// allowConsole lets pages of CONSOLE_ORIGINS read the response to an API request, and
+// reports whether it comes from one. Cookies are not used, so no credentials are
+// allowed.
+func (s *Server) allowConsole(x *exchange, r *http.Request) bool {
+	if len(s.deps.ConsoleOrigins) == 0 || !strings.HasPrefix(r.URL.Path, "/api/v1/") || strings.HasPrefix(r.URL.Path, wire.WebhooksPath) {
+		return false
+	}
+	h := x.Header()
+	h.Add("Vary", "Origin") // also without the header, for caches
+	origins := r.Header["Origin"]
+	if len(origins) != 1 || !slices.Contains(s.deps.ConsoleOrigins, origins[0]) {
+		return false
+	}
+	h.Set("Access-Control-Allow-Origin", origins[0])
+	h.Set("Access-Control-Expose-Headers", consoleResponseHeaders)
+	return true
+}
+
+// preflight answers the CORS preflight request of a console. Like every request, it
+// counts against the api tier.
+func (s *Server) preflight(x *exchange, allow string) {
+	ctx := withTimeout(x.ctx)
+	defer ctx.cancel()
+	if err := x.applyLimit(s.deps.Limits.Allow(ctx, ratelimit.API, x.client)); err != nil {
+		x.Fail(err)
+		return
+	}
+	h := x.Header()
+	h.Set("Access-Control-Allow-Methods", allow)
+	h.Set("Access-Control-Allow-Headers", consoleRequestHeaders)
+	h.Set("Access-Control-Max-Age", "600")
+	x.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,188 @@
+package httpserve
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/internal/fault"
+)
+
+// Listen returns a listener for srv.Serve that replaces the plain text with which
+// net/http rejects malformed requests by the error envelope. Connections of l with TLS
+// use HTTP/1.1. Call it before srv serves. srv.ConnState receives the connections of l.
+func Listen(srv *http.Server, l net.Listener, log *slog.Logger) net.Listener {
+	next := srv.ConnState
+	srv.ConnState = func(nc net.Conn, state http.ConnState) {
+		c := nc.(wrapped).base()
+		c.begins = state == http.StateNew || state == http.StateIdle || c.begins && state == http.StateActive
+		if next != nil {
+			next(c.Conn, state)
+		}
+	}
+	return listener{l, srv.ReadHeaderTimeout, log}
+}
+
+type listener struct {
+	net.Listener
+	handshakeTimeout time.Duration
+	log              *slog.Logger
+}
+
+func (l listener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: nc, log: l.log}
+	if _, ok := nc.(stater); ok {
+		return tlsConn{c, l.handshakeTimeout}, nil
+	}
+	return plainConn{c}, nil
+}
+
+// conn is a connection of net/http. net/http writes a response of its own with one
+// Write, as the first of a response. Nothing that a handler writes is changed: its
+// header has a date, and its body is not the first Write.
+type conn struct {
+	net.Conn
+	log    *slog.Logger
+	begins bool // the next Write is the first of a response; belongs to the goroutine of the request
+}
+
+// wrapped is a connection of Listen.
+type wrapped interface{ base() *conn }
+
+func (c *conn) base() *conn { return c }
+
+func (c *conn) Write(b []byte) (int, error) {
+	if !c.begins {
+		return c.Conn.Write(b)
+	}
+	c.begins = false
+	err := rejection(b)
+	if err == nil {
+		return c.Conn.Write(b)
+	}
+	id := rand.Text()
+	c.log.Debug("malformed request", "status", err.Code.Status(), "code", err.Code, "client", c.RemoteAddr(), "request_id", id)
+	if _, err := c.Conn.Write(response(err, id)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// CloseWrite lets net/http close a connection while the client is still sending.
+func (c *conn) CloseWrite() error {
+	if c, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return nil
+}
+
+// plainConn is a connection without TLS. net/http sends files to it with sendfile.
+type plainConn struct{ *conn }
+
+func (c plainConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
+
+// stater is a connection with TLS.
+type stater interface{ ConnectionState() tls.ConnectionState }
+
+// tlsConn wraps a stater.
+type tlsConn struct {
+	*conn
+	timeout time.Duration
+}
+
+// ConnectionState performs the handshake. net/http calls it first, in the connection's
+// goroutine, for the TLS field of requests.
+func (c tlsConn) ConnectionState() tls.ConnectionState {
+	if secure, ok := c.Conn.(*tls.Conn); ok {
+		Handshake(secure, c.timeout)
+	}
+	return c.Conn.(stater).ConnectionState()
+}
+
+// Handshake performs the handshake of a connection. The first Read returns the error of
+// a failed one. A client that does not use TLS gets a readable answer.
+func Handshake(c *tls.Conn, timeout time.Duration) {
+	if timeout > 0 {
+		_ = c.SetDeadline(time.Now().Add(timeout))
+	}
+	err := c.HandshakeContext(context.Background())
+	_ = c.SetDeadline(time.Time{})
+	if mistake := (tls.RecordHeaderError{}); errors.As(err, &mistake) && mistake.Conn != nil && mistake.RecordHeader[0] >= 'A' {
+		_, _ = mistake.Conn.Write(response(malformed("This port uses TLS. Use https or wss."), rand.Text()))
+	}
+}
+
+// errorHeader follows the status line of every error that net/http sends by itself,
+// except 417. A handler's response has at least a date.
+const errorHeader = "\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+
+// rejection returns the error that net/http is sending by itself, or nil if b is the
+// response of a handler.
+func rejection(b []byte) *fault.Error {
+	const version = "HTTP/1.x "
+	if len(b) < len(version+"400") || !bytes.HasPrefix(b, []byte("HTTP/1.")) {
+		return nil
+	}
+	line, rest, _ := bytes.Cut(b[len(version):], []byte("\r\n"))
+	status, text, _ := bytes.Cut(line, []byte(" "))
+	if string(status) == "417" { // no handler sends it
+		return fault.New(fault.ExpectationFailed, "Unknown expectation: use Expect: 100-continue, or no Expect header.")
+	}
+	if !bytes.HasPrefix(b[len(b)-len(rest)-len("\r\n"):], []byte(errorHeader)) {
+		return nil
+	}
+	switch string(status) {
+	case "400":
+		_, reason, found := bytes.Cut(text, []byte(": "))
+		if !found {
+			return malformed("The request is not valid HTTP/1.1.")
+		}
+		return malformed("The request is not valid HTTP/1.1: " + string(reason) + ".")
+	case "431":
+		return fault.New(fault.HeaderTooLarge, "The header of the request is too large.")
+	case "501":
+		return fault.New(fault.NotImplemented, "Unknown Transfer-Encoding: use chunked, or Content-Length.")
+	case "505":
+		return fault.New(fault.HTTPVersion, "Use HTTP/1.1.")
+	}
+	return nil
+}
+
+func malformed(message string) *fault.Error {
+	var issues fault.Issues
+	issues.Add("", fault.IssueValue, "%s", message)
+	return fault.From(issues.Err())
+}
+
+// response returns a complete response, after which the connection closes.
+func response(err *fault.Error, id string) []byte {
+	body, _ := json.Marshal(err.Envelope(id), json.Deterministic(true)) // cannot fail: details are issues
+	status := err.Code.Status()
+	b := bytes.NewBufferString("HTTP/1.1 " + strconv.Itoa(status) + " " + http.StatusText(status) + "\r\n")
+	_ = http.Header{
+		"Cache-Control":          {"no-store"},
+		"Connection":             {"close"},
+		"Content-Length":         {strconv.Itoa(len(body))},
+		"Content-Type":           {"application/json"},
+		"Date":                   {time.Now().UTC().Format(http.TimeFormat)},
+		"X-Content-Type-Options": {"nosniff"},
+		RequestIDHeader:          {id},
+	}.Write(b)
+	b.WriteString("\r\n")
+	b.Write(body)
+	return b.Bytes()
+}

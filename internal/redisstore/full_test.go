@@ -1,0 +1,201 @@
+package redisstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/callback"
+	"telapi/internal/channel"
+	"telapi/internal/fault"
+	"telapi/internal/redisconn"
+	"telapi/test/poll"
+	"telapi/test/servers"
+	"telapi/test/testlog"
+)
+
+// A full store refuses what adds data and keeps what it has acknowledged. Removing data
+// works, and so does everything that is needed for it.
+func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
+	t.Parallel()
+	for engine, start := range map[string]func(t *testing.T) (opts Options, settle func()){
+		"embedded": func(t *testing.T) (Options, func()) {
+			e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir(), MaxBytes: 8 << 20}, (&testlog.Buffer{}).Logger())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(e.Close)
+			return e.Options(nil), e.engine.tick
+		},
+		"redis": func(t *testing.T) (Options, func()) {
+			return redisOptions(servers.StartRedis(t, servers.RedisArgs("--maxmemory", "16mb", "--maxmemory-policy", "noeviction"))), func() {}
+		},
+	} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			opts, settle := start(t)
+			d := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogBytes = 1 << 30 })
+			d.attach("browser")
+			first := d.await(callruntime.AwaitOptions{Kind: wire.BotItem, TTL: time.Hour})
+			refused := d.fill(settle)
+			d.checkFull(d.delivery(first, "answer"))
+
+			events, position := d.receive(d.Channel, fmt.Sprint(refused-1))
+			if len(events) != refused+1 { // and the event of the connection
+				t.Errorf("the runtime received %d entries, want the %d that were acknowledged", len(events), refused+1)
+			}
+			if err := d.Commit(t.Context(), position); err != nil {
+				t.Errorf("commit in a full store: %v", err)
+			}
+			poll.Until(t, "space after a commit", func() bool { return d.largeFrame(refused) == channel.Appended })
+			poll.Until(t, "the store is not full", func() bool { return !d.store.Full() })
+			if status, _ := d.deliver(d.delivery(first, "answer")); status != "routed" {
+				t.Errorf("callback after the store was full: %s, want routed", status)
+			}
+
+			d.fill(settle)
+			if err := d.channels.EndChannel(t.Context(), d.id, "test"); err != nil {
+				t.Errorf("end a channel in a full store: %v", err)
+			}
+		})
+	}
+}
+
+// fill appends frames until the store is full, even after it has settled, and returns the
+// number of the refused frame.
+func (d *callbackFixture) fill(settle func()) int {
+	d.channelFixture.Helper()
+	for n, settled := 0, false; n < 2000; {
+		switch outcome := d.largeFrame(n); {
+		case outcome == channel.Appended, outcome == channel.Duplicate:
+			n, settled = n+1, false
+		case outcome == channel.Backpressure && !settled:
+			settle()
+			settled = true
+		case outcome == channel.Backpressure:
+			return n
+		default:
+			d.Fatalf("frame %d: %s", n, outcome)
+		}
+	}
+	d.Fatal("the store accepts any number of frames")
+	return 0
+}
+
+func (d *callbackFixture) largeFrame(n int) channel.Outcome {
+	d.channelFixture.Helper()
+	entry := fmt.Sprintf(`{"kind":"frame","channelId":%q,"at":1,"event":"%d","text":%q}`, d.id, n, strings.Repeat("x", 30<<10))
+	return d.append("browser", channel.Frame{MessageID: fmt.Sprint("frame", n), Entry: []byte(entry)})[0]
+}
+
+// checkFull checks what a full store refuses and what it accepts.
+func (d *callbackFixture) checkFull(answer callback.DeliverParams) {
+	d.channelFixture.Helper()
+	ctx := d.Context()
+	other := newChannelFixture(d.channelFixture.T, d.store.opts, nil)
+	_, attach := d.channels.Attach(ctx, other.attachment("other"))
+	_, deliver := d.callbacks.Deliver(ctx, answer)
+	for name, err := range map[string]error{"new session": attach, "callback": deliver, "report": NewReportStream(d.store).Append(ctx, bytes.Repeat([]byte("x"), 1<<20))} {
+		if f := fault.From(err); f.Code != fault.ServiceUnavailable || f.RetryAfter == 0 || !strings.Contains(f.Message, "full") || !redisconn.Full(err) {
+			d.Errorf("%s in a full store: %v, want SERVICE_UNAVAILABLE with Retry-After", name, err)
+		}
+	}
+	if err := d.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{}`)}); !errors.Is(err, callruntime.ErrFull) {
+		d.Errorf("send in a full store: %v, want ErrFull", err)
+	}
+	_, lease := d.store.Lease(ctx, "client", 1, 10, time.Minute)
+	saved, limits := d.store.SaveLimits(ctx, nil, []byte(`{}`))
+	if limits == nil && !saved {
+		limits = errors.New("not saved")
+	}
+	_, renew := d.channels.Renew(ctx, d.owner("browser"), time.Hour, false)
+	_, _, since := d.channels.Since(ctx, d.id, channel.Cursor{})
+	for name, err := range map[string]error{"ping": d.store.Ping(ctx), "rate limit": lease, "lower limits": limits, "renewal": renew, "history": since} {
+		if err != nil {
+			d.Errorf("%s in a full store: %v", name, err)
+		}
+	}
+	if !d.store.Full() {
+		d.Error("the store is not reported as full")
+	}
+}
+
+// The engine counts at least what it needs, and after a tick not much more.
+func TestMemoryIsCounted(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		e, c := newTestEngine(t)
+		r := rand.New(rand.NewPCG(seed, 2))
+		for range 300 {
+			c.do(randomCommand(r)...)
+			c.err = nil
+			if r.IntN(50) == 0 {
+				e.tick()
+			}
+		}
+		counted := e.memory.used
+		for range 100 { // a tick ends early if the machine is slow
+			e.memory.swept = time.Time{}
+			e.tick()
+		}
+		want := 0
+		for _, key := range c.strings("KEYS", "*") {
+			size, _ := c.do("MEMORY", "USAGE", key).(int)
+			want += size + 2*len(key) + keyOverhead
+		}
+		if e.memory.used < want || e.memory.used > want+want/4 || counted < want {
+			t.Errorf("seed %d: counted %d bytes, after a tick %d, want %d or a little more", seed, counted, e.memory.used, want)
+		}
+		c.do("FLUSHALL")
+		e.memory.swept = time.Time{}
+		if e.tick(); e.memory.used != 0 {
+			t.Errorf("seed %d: %d bytes in an empty engine", seed, e.memory.used)
+		}
+		e.Close()
+	}
+}
+
+// A script that a full engine refuses changes nothing, and one that removes something
+// first runs to its end.
+func TestFullEngineRunsScriptsWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	e, err := startEngine("secret", 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	c := newConsole(e.server, nil)
+	c.do("AUTH", "secret")
+	c.do("SET", "large", strings.Repeat("x", 1000))
+	for _, test := range []struct {
+		command []string
+		refused bool
+	}{
+		{[]string{"SET", "k", "v"}, true},
+		{[]string{"GET", "k"}, false},
+		{[]string{"EVAL", "redis.call('PUBLISH', 'c', 'm') redis.call('SET', 'k', 'v') return 1", "0"}, true},
+		{[]string{"EVAL", "redis.pcall('SET', 'k', 'v') redis.call('SET', 'k2', 'v') return 1", "0"}, true},
+		{[]string{"EVAL", "redis.call('DEL', 'k') redis.pcall('COPY', 'large', 'k3') redis.call('SET', 'k4', 'v') return redis.call('GET', 'k4')", "0"}, false},
+		{[]string{"EVAL", "return redis.call('GET', 'k4')", "0"}, false},
+		{[]string{"DEL", "large", "k3"}, false},
+	} {
+		c.err = nil
+		reply := c.do(test.command...)
+		if refused := c.err != nil && c.err.Error() == errorFull; refused != test.refused {
+			t.Errorf("%q: %v, %v, want it refused: %t", test.command, reply, c.err, test.refused)
+		}
+	}
+	if keys := c.strings("KEYS", "*"); strings.Join(keys, " ") != "k4" {
+		t.Errorf("keys %q, want only k4", keys)
+	}
+	e.tick()
+	if c.err = nil; c.do("SET", "k", "v") == nil {
+		t.Errorf("SET after the large key was deleted: %v", c.err)
+	}
+}

@@ -1,0 +1,333 @@
+package redisstore
+
+import (
+	"bufio"
+	"bytes"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+)
+
+// errorFull is the error with which a full engine refuses a command, as Redis does.
+const errorFull = "OOM command not allowed when used memory > 'maxmemory'. Set EMBEDDED_KV_MAX_BYTES to a higher value."
+
+const (
+	// keyOverhead and itemOverhead are what the engine needs for a key besides its
+	// content, and at most for an argument of a command that it stores.
+	keyOverhead, itemOverhead = 512, 128
+
+	// largeKey is the size from which a key to which data was only added is measured
+	// once it has grown by a quarter, since measuring it takes time.
+	largeKey = 16 << 10
+
+	// measureTime is the time that a tick may spend on measuring.
+	measureTime = engineTick / 20
+	// sweepInterval is how often the sizes of expired keys are dropped.
+	sweepInterval = time.Second
+)
+
+// effect is what a command does to the memory that the engine needs.
+type effect int
+
+const (
+	adds    effect = iota + 1 // refused by a full engine
+	removes                   // or has a small, bounded need
+	unknown                   // adds, to any key
+)
+
+// effects has the commands that the program uses, and those that need no memory
+// although they are not read-only. All others are unknown. Whether a command is refused
+// is as in Redis (its flag denyoom).
+var effects = map[string]effect{
+	"APPEND": adds, "COPY": adds, "HINCRBY": adds, "HSET": adds, "INCR": adds, "INCRBY": adds, "LPUSH": adds, "RPUSH": adds,
+	"SADD": adds, "SET": adds, "XADD": adds, "XGROUP": adds, "ZADD": adds,
+
+	"DEL": removes, "EXPIRE": removes, "HDEL": removes, "LPOP": removes, "PERSIST": removes, "PEXPIRE": removes, "PEXPIREAT": removes,
+	"RENAME": removes, "RPOP": removes, "SREM": removes, "UNLINK": removes, "XACK": removes, "XAUTOCLAIM": removes, "XCLAIM": removes,
+	"XDEL": removes, "XREADGROUP": removes, "XTRIM": removes, "ZREM": removes, "ZREMRANGEBYSCORE": removes,
+
+	"AUTH": 0, "CLIENT": 0, "CLUSTER": 0, "COMMAND": 0, "DISCARD": 0, "ECHO": 0, "HELLO": 0, "INFO": 0, "MEMORY": 0, "MULTI": 0, "OBJECT": 0,
+	"PING": 0, "PSUBSCRIBE": 0, "PUBLISH": 0, "PUBSUB": 0, "PUNSUBSCRIBE": 0, "QUIT": 0, "SCRIPT": 0, "SELECT": 0, "SUBSCRIBE": 0, "TIME": 0,
+	"UNSUBSCRIBE": 0, "UNWATCH": 0, "WAIT": 0, "WATCH": 0, "XINFO": 0,
+}
+
+// memory limits the memory of an engine's content. Its count is an upper bound: what
+// commands add is counted at once, and what they remove when the key is measured, which
+// a tick does.
+type memory struct {
+	engine *engine
+	limit  int
+
+	mu      sync.Mutex // protects the fields below
+	peers   map[*server.Peer]bool
+	keys    map[string]*keySize
+	changed map[string]struct{} // keys to measure
+	lost    bool                // any key may have changed
+	used    int                 // sum of keys
+	swept   time.Time
+
+	script  sync.Mutex // held while a script runs; protects the fields below
+	full    bool       // when the script started
+	wrote   bool       // the script has changed something
+	refused bool       // a command of the script was refused
+}
+
+// keySize is the size of a key: when it was measured, and what was added since.
+type keySize struct {
+	measured, added int
+	removed         bool // something was removed since
+}
+
+func newMemory(e *engine, limit int) *memory {
+	return &memory{engine: e, limit: limit, peers: map[*server.Peer]bool{}, keys: map[string]*keySize{}, changed: map[string]struct{}{}}
+}
+
+// hook runs before each command, and instead of it if it returns true. It counts what
+// the command adds. A full engine refuses a command that adds something; in a script, it
+// does so only if the script has changed nothing before, so that a script runs as a
+// whole or not at all.
+func (m *memory) hook(c *server.Peer, command string, args ...string) bool {
+	if c.Ctx == nil {
+		m.register(c)
+	}
+	isScript := command == "EVAL" || command == "EVALSHA"
+	effect := m.effect(command)
+	if effect == 0 && !isScript {
+		return false
+	}
+	switch m.caller(c) {
+	case running:
+		return false
+	case connection:
+		if isScript {
+			m.runScript(c, append([]string{command}, args...))
+			return true
+		}
+		if effect != removes && m.isFull() {
+			c.WriteError(errorFull)
+			return true
+		}
+		m.dispatch(c, append([]string{command}, args...))
+		m.count(effect, command, args) // after the command: a tick may measure before it
+		return true
+	}
+	if effect != removes && m.full && !m.wrote {
+		m.refused = true
+		c.WriteError(errorFull)
+		return true
+	}
+	m.wrote = true
+	m.count(effect, command, args) // no tick measures while a script runs
+	return false
+}
+
+func (m *memory) effect(command string) effect {
+	if effect, known := effects[command]; known {
+		return effect
+	}
+	if m.engine.server.IsReadOnlyCommand(command) || !m.engine.server.IsRegisteredCommand(command) {
+		return 0
+	}
+	return unknown
+}
+
+// caller is who calls a command.
+type caller int
+
+const (
+	script     caller = iota // or a console with the context of scripts
+	connection               // of a client
+	running                  // a connection whose command hook runs
+)
+
+func (m *memory) caller(c *server.Peer) caller {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	isRunning, known := m.peers[c]
+	switch {
+	case isRunning:
+		return running
+	case known:
+		return connection
+	}
+	return script
+}
+
+// register notes that c is a connection. It has no context before its first command; the
+// peers of scripts always have one.
+func (m *memory) register(c *server.Peer) {
+	m.setRunning(c, false)
+	c.OnDisconnect(func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.peers, c)
+	})
+}
+
+// dispatch runs a command of a connection.
+func (m *memory) dispatch(c *server.Peer, args []string) {
+	m.setRunning(c, true)
+	m.engine.server.Dispatch(c, args)
+	m.setRunning(c, false)
+}
+
+func (m *memory) setRunning(c *server.Peer, isRunning bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.peers[c] = isRunning
+}
+
+// runScript runs a script. If one of its commands was refused, the reply is that
+// command's error.
+func (m *memory) runScript(c *server.Peer, args []string) {
+	m.script.Lock()
+	defer m.script.Unlock()
+	m.full, m.wrote, m.refused = m.isFull(), false, false
+	defer func() { m.full = false }()
+	if !m.full {
+		m.dispatch(c, args)
+		return
+	}
+	var reply bytes.Buffer
+	writer := bufio.NewWriter(&reply)
+	buffered := server.NewPeer(writer)
+	buffered.Ctx, buffered.Resp3 = c.Ctx, c.Resp3
+	m.dispatch(buffered, args)
+	m.mu.Lock()
+	delete(m.peers, buffered)
+	m.mu.Unlock()
+	_ = writer.Flush()
+	if m.refused {
+		c.WriteError(errorFull)
+		return
+	}
+	c.WriteRaw(reply.String())
+}
+
+func (m *memory) isFull() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.used > m.limit
+}
+
+// count notes the effect of a command on its keys.
+func (m *memory) count(effect effect, command string, args []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(args) == 0 {
+		m.lost = true
+		return
+	}
+	keys := args
+	switch command {
+	case "DEL", "UNLINK", "RENAME", "COPY": // all arguments; others name no key and have no size
+	case "XGROUP":
+		keys = args[1:min(2, len(args))]
+	case "XREADGROUP":
+		keys = args[slices.Index(args, "STREAMS")+1:]
+	default:
+		keys = args[:1]
+	}
+	m.lost = m.lost || effect == unknown
+	size := 0
+	if source := m.keys[args[0]]; command == "COPY" && source != nil {
+		size = source.measured + source.added
+	}
+	if effect != removes {
+		for _, arg := range args {
+			size += len(arg) + itemOverhead
+		}
+	}
+	for _, name := range keys {
+		key := m.keys[name]
+		if key == nil {
+			key = &keySize{added: keyOverhead}
+			m.keys[name] = key
+			m.used += keyOverhead
+		}
+		key.added += size
+		key.removed = key.removed || effect == removes
+		m.used += size
+		m.changed[name] = struct{}{}
+	}
+}
+
+// measure measures changed keys, within measureTime. The others are next.
+func (m *memory) measure() {
+	deadline := time.Now().Add(measureTime)
+	console := newConsole(m.engine.server, m.engine.inScript)
+	for _, name := range m.due() {
+		if time.Now().After(deadline) {
+			return
+		}
+		m.measureKey(console, name)
+	}
+	if time.Since(m.swept) >= sweepInterval {
+		m.sweep(console)
+	}
+}
+
+// due returns the keys to measure.
+func (m *memory) due() (names []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name := range m.changed {
+		if key := m.keys[name]; key.removed || key.measured < largeKey || key.added > key.measured/4 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// measureKey replaces the size of a key by its measured size. No command runs meanwhile.
+func (m *memory) measureKey(console *console, name string) {
+	m.engine.Lock()
+	defer m.engine.Unlock()
+	size, exists := console.do("MEMORY", "USAGE", name).(int)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if key := m.keys[name]; key != nil {
+		m.used -= key.measured + key.added
+	}
+	delete(m.changed, name)
+	delete(m.keys, name)
+	if exists {
+		size += 2*len(name) + keyOverhead
+		m.keys[name] = &keySize{measured: size}
+		m.used += size
+	}
+}
+
+// sweep finds keys that have expired, and all keys if any may have changed.
+func (m *memory) sweep(console *console) {
+	m.engine.Lock()
+	defer m.engine.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.swept = time.Now()
+	if count, _ := console.do("DBSIZE").(int); count == len(m.keys) && !m.lost {
+		return
+	}
+	exists := map[string]bool{}
+	for _, name := range console.strings("KEYS", "*") {
+		exists[name] = true
+		if m.keys[name] == nil {
+			m.keys[name] = &keySize{}
+			m.changed[name] = struct{}{}
+		}
+		if m.lost {
+			m.keys[name].removed = true
+			m.changed[name] = struct{}{}
+		}
+	}
+	for name, key := range m.keys {
+		if !exists[name] {
+			m.used -= key.measured + key.added
+			delete(m.keys, name)
+			delete(m.changed, name)
+		}
+	}
+	m.lost = false
+}

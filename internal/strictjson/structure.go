@@ -1,0 +1,148 @@
+package strictjson
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io"
+	"math"
+	"reflect"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/internal/fault"
+)
+
+const (
+	// maxDepth bounds the nesting, because recursive parsers need stack for each level.
+	maxDepth = 128
+	// maxItems bounds the members of each object, whose names are stored to find
+	// duplicates, and the elements of each array that is decoded into a Go value, because
+	// a short JSON text can become a large value. Items of 32 bytes fill a body of 1 MiB
+	// before they reach it. If the decoder of a field checks a lower bound, the tag "max"
+	// has it, for the message. An array in a jsontext.Value needs no more memory than its
+	// text and has no bound.
+	maxItems = 32_768
+)
+
+// checkStructure checks the limits before data is decoded into v. It counts brackets
+// and commas outside strings, so it may return nil for invalid JSON, which the decoder
+// rejects.
+func checkStructure(data []byte, v any, base string, issues *fault.Issues) error {
+	var commas [maxDepth + 1]int32 // of the open containers
+	depth, long := 0, false
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			i = stringEnd(data, i)
+		case '{', '[':
+			if depth++; depth > maxDepth {
+				return fault.New(fault.MalformedJSON, "The JSON has more than %d nesting levels. Flatten it.", maxDepth)
+			}
+			commas[depth] = 0
+		case ',':
+			commas[depth]++
+			long = long || commas[depth] >= maxItems
+		case '}', ']':
+			depth = max(0, depth-1)
+		}
+	}
+	if !long {
+		return nil
+	}
+	s := sizer{dec: jsontext.NewDecoder(bytes.NewReader(data)), base: base, issues: issues}
+	err := s.walk(reflect.TypeOf(v), maxItems)
+	if err == nil && s.dec.PeekKind() != jsontext.KindInvalid {
+		err = &jsontext.SyntacticError{ByteOffset: s.dec.InputOffset()} // another value
+	} else if err == nil {
+		_, err = s.dec.ReadToken()
+	}
+	switch {
+	case !errors.Is(err, io.EOF):
+		return malformed(err)
+	case s.found:
+		return issues.Err()
+	}
+	return nil
+}
+
+// sizer looks for objects and arrays that are too long.
+type sizer struct {
+	dec    *jsontext.Decoder
+	base   string
+	issues *fault.Issues
+	found  bool
+}
+
+// walk reads a value that is decoded into a t, or stays raw if t is nil. An array that
+// is decoded has at most limit elements.
+func (s *sizer) walk(t reflect.Type, limit int) error {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	kind, what := s.dec.PeekKind(), "items"
+	var fields map[string]reflect.StructField
+	elem := func(string) (reflect.Type, int) { return nil, maxItems }
+	switch {
+	case kind != '{' && kind != '[':
+		return s.dec.SkipValue()
+	case t == nil || t == reflect.TypeFor[jsontext.Value]():
+		limit = math.MaxInt
+	case reflect.PointerTo(t).Implements(reflect.TypeFor[json.UnmarshalerFrom]()):
+	case t.Kind() == reflect.Slice || t.Kind() == reflect.Map:
+		elem = func(string) (reflect.Type, int) { return t.Elem(), maxItems }
+	case t.Kind() == reflect.Struct:
+		fields = map[string]reflect.StructField{}
+		collectFields(t, fields)
+		elem = func(name string) (reflect.Type, int) {
+			most, _ := strconv.Atoi(fields[name].Tag.Get("max"))
+			return fields[name].Type, cmp.Or(most, maxItems)
+		}
+	}
+	if kind == '{' {
+		limit, what = maxItems, "members"
+	}
+	if _, err := s.dec.ReadToken(); err != nil {
+		return err
+	}
+	for n := 0; s.dec.PeekKind() != kind+2; n++ { // '}' is '{' + 2, and ']' is '[' + 2
+		var name string
+		if kind == '{' {
+			token, err := s.dec.ReadToken()
+			if err != nil {
+				return err
+			}
+			name = token.String()
+		}
+		if n == limit {
+			s.found = true
+			s.issues.Add(s.base+string(s.dec.StackPointer().Parent()), fault.IssueTooMany, "At most %d %s are allowed. Send fewer.", limit, what)
+		}
+		if err := s.walk(elem(name)); err != nil {
+			return err
+		}
+	}
+	_, err := s.dec.ReadToken()
+	return err
+}
+
+// stringEnd returns the position of the quote that closes the string at open, or
+// len(data). It uses IndexByte for speed, because most of a body is text.
+func stringEnd(data []byte, open int) int {
+	for i := open + 1; ; i++ {
+		next := bytes.IndexByte(data[i:], '"')
+		if next < 0 {
+			return len(data)
+		}
+		i += next
+		backslashes := 0
+		for data[i-1-backslashes] == '\\' {
+			backslashes++
+		}
+		if backslashes%2 == 0 { // the quote is not escaped
+			return i
+		}
+	}
+}

@@ -1,0 +1,71 @@
+// Command suite runs go test on packages that share their servers and one built
+// program, and prints its progress:
+//
+//	go run ./test/suite [-servers] [-p=4 …] PACKAGE…
+//
+// Flags other than -servers are those of go test, with values after an equals sign.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"testing"
+
+	"telapi/test/servers"
+)
+
+func main() {
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt) // go test ends by itself; then stop the servers
+	err := run(os.Args[1:])
+	servers.StopShared()
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	env := os.Environ()
+	if i := slices.Index(args, "-servers"); i >= 0 {
+		args = slices.Delete(args, i, i+1)
+		env = append(env, servers.StartShared(servers.Lasting{TB: console{}})...)
+	}
+	packages := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return strings.HasPrefix(arg, "-") })
+	list, err := exec.Command("go", append([]string{"list"}, packages...)...).Output()
+	if err != nil {
+		return fmt.Errorf("list packages: %w", err)
+	}
+	test := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	test.Env, test.Stderr = env, os.Stderr
+	output, err := test.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := test.Start(); err != nil {
+		return err
+	}
+	r := newReport(len(strings.Fields(string(list))), os.Stdout)
+	lines := bufio.NewScanner(output)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		r.add(lines.Bytes())
+	}
+	return errors.Join(lines.Err(), test.Wait())
+}
+
+// console is a testing.TB for servers that a program starts.
+type console struct{ testing.TB }
+
+func (console) Helper()           {}
+func (console) Fatal(args ...any) { fmt.Println(args...); servers.StopShared(); os.Exit(1) }
+func (c console) Fatalf(format string, args ...any) {
+	c.Fatal(fmt.Sprintf(format, args...))
+}
+func (c console) Skipf(format string, args ...any) { c.Fatalf(format, args...) }
