@@ -262,10 +262,12 @@ func TestSpeechWaitsForMemory(t *testing.T) {
 		s := e.service(t, p)
 		long := strings.Repeat("a", speech.MaxCharacters)
 		var requests sync.WaitGroup
-		request := func(n int, teamID string, want fault.Code) {
+		request := func(n int, teamID string, patience time.Duration, want fault.Code) {
 			requests.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
 				body := fmt.Sprintf(`{"text":%q,"speed":%g,"disableCache":%v}`, long, 1+float64(n)/10, n%2 == 0)
-				if _, err := s.Synthesize(t.Context(), teamID, []byte(body)); !fault.Is(err, want) || fault.From(err).RetryAfter == 0 {
+				if _, err := s.Synthesize(ctx, teamID, []byte(body)); !fault.Is(err, want) || fault.From(err).RetryAfter == 0 {
 					t.Errorf("request %d of %s: %v, want %s with Retry-After", n, teamID, err, want)
 				}
 			})
@@ -277,14 +279,15 @@ func TestSpeechWaitsForMemory(t *testing.T) {
 				t.Errorf("%d texts are synthesized at a time, want %d", calls, want)
 			}
 		}
-		request(0, "t1", fault.ServiceUnavailable) // the provider times out
-		request(1, "t1", fault.ServiceUnavailable)
-		request(2, "t1", fault.RateLimitExceeded) // waits for the share of its team
+		const always, short = time.Hour, 10 * time.Second
+		request(0, "t1", always, fault.ServiceUnavailable) // the provider times out
+		request(1, "t1", always, fault.ServiceUnavailable)
+		request(2, "t1", short, fault.RateLimitExceeded) // waits for the share of its team
 		expect(2)
-		request(3, "t2", fault.ServiceUnavailable)
-		request(4, "t2", fault.ServiceUnavailable)
+		request(3, "t2", always, fault.ServiceUnavailable)
+		request(4, "t2", always, fault.ServiceUnavailable)
 		expect(4)
-		request(5, "t3", fault.ServiceUnavailable) // waits for any other
+		request(6, "t3", short, fault.ServiceUnavailable) // waits for any other
 		expect(4)
 		requests.Wait() // all time out
 		close(p.gate)
