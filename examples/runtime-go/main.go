@@ -11,18 +11,18 @@ import (
 	"os/signal"
 	"sync"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	store, err := callruntime.Locate(os.Getenv("REDIS_URL"), os.Getenv("DATA_DIR"))
+	store, err := calls.Locate(os.Getenv("REDIS_URL"), os.Getenv("DATA_DIR"))
 	if err != nil {
 		log.Fatal(err)
 	}
-	runtime, err := callruntime.New(callruntime.Options{Store: store, Name: "runtime-go"})
+	runtime, err := calls.New(calls.Options{Store: store, Name: "runtime-go"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -44,10 +44,10 @@ func main() {
 }
 
 // serve echoes the chat messages of one session until it ends.
-func serve(ctx context.Context, call *callruntime.Channel) error {
+func serve(ctx context.Context, call *calls.Channel) error {
 	for {
 		d, err := call.Receive(ctx)
-		if errors.Is(err, callruntime.ErrEnded) {
+		if errors.Is(err, calls.ErrEnded) {
 			return nil
 		}
 		if err != nil {

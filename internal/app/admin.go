@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/cache"
@@ -319,12 +319,12 @@ func openMedia(cfg config.Config) (*media.Client, error) {
 }
 
 // OpenRuntime returns a call runtime for commands and the playground's feed.
-func OpenRuntime(cfg config.Config) (*callruntime.Runtime, error) {
+func OpenRuntime(cfg config.Config) (*calls.Runtime, error) {
 	store, err := runtimeStore(cfg)
 	if err != nil {
 		return nil, err
 	}
-	r, err := callruntime.New(callruntime.Options{Name: "telapi-operator", Store: store})
+	r, err := calls.New(calls.Options{Name: "telapi-operator", Store: store})
 	if err != nil {
 		return nil, keyValueError(err)
 	}
@@ -358,7 +358,7 @@ func ListChannels(ctx context.Context, cfg config.Config, log io.Writer) (list [
 
 func runtimeStore(cfg config.Config) (rueidis.ClientOption, error) {
 	if cfg.RedisURL == "" {
-		store, err := callruntime.Locate("", cfg.DataDir)
+		store, err := calls.Locate("", cfg.DataDir)
 		if err != nil {
 			return store, fmt.Errorf("no server is running with the embedded stores in %s: start one with telapi dev or telapi serve, or set REDIS_URL", cfg.DataDir)
 		}

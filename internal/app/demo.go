@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/config"
 	"telapi/internal/demo"
@@ -189,10 +189,10 @@ func (d *demoState) currentConfig() httpapi.PlaygroundConfig {
 type observer struct {
 	cfg     config.Config
 	mu      sync.Mutex
-	runtime *callruntime.Runtime
+	runtime *calls.Runtime
 }
 
-func (o *observer) open() (_ *callruntime.Runtime, err error) {
+func (o *observer) open() (_ *calls.Runtime, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.runtime == nil {
@@ -209,12 +209,12 @@ func (o *observer) issueCredential(ctx context.Context, sessionID string, kind w
 		return httpapi.CallbackCredential{}, fault.Unavailable("The key-value store", err)
 	}
 	ch := runtime.Observe(sessionID, "")
-	item, err := ch.Await(ctx, callruntime.AwaitOptions{Kind: kind, TTL: playgroundItemTTL})
+	item, err := ch.Await(ctx, calls.AwaitOptions{Kind: kind, TTL: playgroundItemTTL})
 	_ = ch.Close(ctx) // an observer has no claim to release
 	switch {
-	case errors.Is(err, callruntime.ErrNotFound):
+	case errors.Is(err, calls.ErrNotFound):
 		err = fault.New(fault.NotFound, "The session has not connected yet. Connect first.")
-	case errors.Is(err, callruntime.ErrEnded):
+	case errors.Is(err, calls.ErrEnded):
 		err = fault.New(fault.SessionEnded, "The session has ended. Connect to start another.")
 	case err != nil:
 		err = fault.Unavailable("The key-value store", err)

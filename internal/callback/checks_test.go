@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/fault"
@@ -258,7 +258,7 @@ func (f *fixture) end() {
 func (f *fixture) fillBacklog() {
 	f.Helper()
 	for range 10 {
-		r := f.requestOn(f.channel, callruntime.AwaitOptions{Scope: callruntime.ScopeChannel}, helloBody)
+		r := f.requestOn(f.channel, calls.AwaitOptions{Scope: calls.ScopeChannel}, helloBody)
 		if _, err := f.service.Accept(f.Context(), r); fault.Is(err, fault.ServiceUnavailable) {
 			f.store.calls = nil
 			f.useService()

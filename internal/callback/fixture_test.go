@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/command"
@@ -82,8 +82,8 @@ type fixture struct {
 	store    *recordingStore
 	registry *prometheus.Registry
 	service  *callback.Service
-	runtime  *callruntime.Runtime
-	channel  *callruntime.Channel
+	runtime  *calls.Runtime
+	channel  *calls.Channel
 	now      time.Time // of the service
 	offers   []string
 }
@@ -103,7 +103,7 @@ func newFixture(t *testing.T, o options) *fixture {
 	f := &fixture{T: t, engine: engine, store: &recordingStore{Store: redisstore.NewCallbacks(engine)}, now: time.Now()}
 	f.useService(o.disabled...)
 	var err error
-	f.runtime, err = callruntime.New(callruntime.Options{Store: engine.ClientOption(), Name: "runtime", Limits: o.limits})
+	f.runtime, err = calls.New(calls.Options{Store: engine.ClientOption(), Name: "runtime", Limits: o.limits})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,14 +123,14 @@ func (f *fixture) useService(disabled ...string) {
 	f.service = callback.NewService(f.store, f, platform, slog.New(slog.DiscardHandler), f.registry, func() time.Time { return f.now }, 25)
 }
 
-func (f *fixture) open(id, profile string) *callruntime.Channel {
+func (f *fixture) open(id, profile string) *calls.Channel {
 	f.Helper()
 	return f.openOf("team", id, profile)
 }
 
-func (f *fixture) openOf(teamID, id, profile string) *callruntime.Channel {
+func (f *fixture) openOf(teamID, id, profile string) *calls.Channel {
 	f.Helper()
-	c, err := f.runtime.Open(f.Context(), callruntime.OpenOptions{
+	c, err := f.runtime.Open(f.Context(), calls.OpenOptions{
 		ChannelID: id, TeamID: teamID, EndpointID: "endpoint", CallID: "sip-call", TransactionID: "tx-channel", Profile: []byte(profile),
 	})
 	if err != nil {
@@ -142,10 +142,10 @@ func (f *fixture) openOf(teamID, id, profile string) *callruntime.Channel {
 // request awaits a work item and returns a callback that answers it.
 func (f *fixture) request(kind wire.WorkItemKind, body string) callback.Request {
 	f.Helper()
-	return f.requestOn(f.channel, callruntime.AwaitOptions{Kind: kind}, body)
+	return f.requestOn(f.channel, calls.AwaitOptions{Kind: kind}, body)
 }
 
-func (f *fixture) requestOn(c *callruntime.Channel, o callruntime.AwaitOptions, body string) callback.Request {
+func (f *fixture) requestOn(c *calls.Channel, o calls.AwaitOptions, body string) callback.Request {
 	f.Helper()
 	item, err := c.Await(f.Context(), o)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/command"
@@ -85,7 +85,7 @@ func TestDeliveryIsRetriedOnceIfTheStoreIsDown(t *testing.T) {
 
 func TestReceiptListsEveryCommand(t *testing.T) {
 	f := newFixture(t, options{profile: profileJSON})
-	first, err := f.channel.Await(t.Context(), callruntime.AwaitOptions{}) // not answered, so that the next one is parked
+	first, err := f.channel.Await(t.Context(), calls.AwaitOptions{}) // not answered, so that the next one is parked
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,9 +203,9 @@ func TestOldestParkedCallbackIsReported(t *testing.T) {
 	park := func(id string, n int) (first callback.Request) {
 		t.Helper()
 		c := f.open(id, "")
-		first = f.requestOn(c, callruntime.AwaitOptions{}, helloBody)
+		first = f.requestOn(c, calls.AwaitOptions{}, helloBody)
 		for range n {
-			if receipt := f.accept(f.requestOn(c, callruntime.AwaitOptions{}, helloBody)); receipt.Status != "parked" {
+			if receipt := f.accept(f.requestOn(c, calls.AwaitOptions{}, helloBody)); receipt.Status != "parked" {
 				t.Fatalf("receipt %+v", receipt)
 			}
 			f.now = f.now.Add(time.Second)
@@ -250,17 +250,17 @@ func TestTeamsShareParkedBytes(t *testing.T) {
 	}
 	f.checkCalls("channel deliver parked deliver deliver")
 	other := f.openOf("other", "call-2", "")
-	f.requestOn(other, callruntime.AwaitOptions{}, helloBody)
-	if receipt := f.accept(f.requestOn(other, callruntime.AwaitOptions{}, helloBody)); receipt.Status != "parked" {
+	f.requestOn(other, calls.AwaitOptions{}, helloBody)
+	if receipt := f.accept(f.requestOn(other, calls.AwaitOptions{}, helloBody)); receipt.Status != "parked" {
 		t.Errorf("another team's receipt %+v, want parked", receipt)
 	}
 	waiting := f.open("call-3", "")
-	f.requestOn(waiting, callruntime.AwaitOptions{}, helloBody)
+	f.requestOn(waiting, calls.AwaitOptions{}, helloBody)
 	if receipt := f.accept(first); receipt.Status != "accepted" {
 		t.Errorf("receipt %+v of the callback that others wait for, want accepted", receipt)
 	}
 	f.now = f.now.Add(time.Minute)
-	if receipt := f.accept(f.requestOn(waiting, callruntime.AwaitOptions{}, helloBody)); receipt.Status != "parked" {
+	if receipt := f.accept(f.requestOn(waiting, calls.AwaitOptions{}, helloBody)); receipt.Status != "parked" {
 		t.Errorf("receipt %+v after others were routed, want parked", receipt)
 	}
 	if receipt := f.accept(refused); receipt.Status != "accepted" {
@@ -271,9 +271,9 @@ func TestTeamsShareParkedBytes(t *testing.T) {
 // A team whose profiles are large loses its own policies, not those of others.
 func TestTeamsShareTheMemoryForPolicies(t *testing.T) {
 	f := newFixture(t, options{})
-	answer := func(c *callruntime.Channel) {
+	answer := func(c *calls.Channel) {
 		t.Helper()
-		f.accept(f.requestOn(c, callruntime.AwaitOptions{}, helloBody))
+		f.accept(f.requestOn(c, calls.AwaitOptions{}, helloBody))
 	}
 	other := f.openOf("other", "other", "")
 	answer(other)

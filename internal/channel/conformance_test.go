@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/redisstore"
@@ -75,12 +75,12 @@ func request(resume *channel.Cursor) channel.AttachRequest {
 func openEmbedded(t *testing.T) (channel.Store, func(*testing.T)) {
 	t.Helper()
 	kv := stores.OpenEmbedded(t)
-	runtime, err := callruntime.New(callruntime.Options{Store: kv.ClientOption(), Name: "runtime", Lease: time.Minute})
+	runtime, err := calls.New(calls.Options{Store: kv.ClientOption(), Name: "runtime", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(runtime.Close)
-	var claimed *callruntime.Channel
+	var claimed *calls.Channel
 	return redisstore.NewChannels(kv, wire.DefaultChannelLimits()), func(t *testing.T) {
 		if claimed == nil {
 			if claimed, err = runtime.Attach(t.Context(), channelID); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
 	"telapi/internal/config"
@@ -29,7 +29,7 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 	teamID := cmd.Flags().String("team", "", "team ID")
 	endpointID := cmd.Flags().String("endpoint", "", "endpoint ID")
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: the endpoint's)")
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, args []string) (any, error) {
 		a, err := app.OpenAdmin(ctx, c.cfg, c.Err, app.Existing)
 		if err != nil {
 			return nil, err
@@ -50,7 +50,7 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: args[0], TeamID: *teamID, EndpointID: *endpointID, Profile: profile})
+		ch, err := r.Open(ctx, calls.OpenOptions{ChannelID: args[0], TeamID: *teamID, EndpointID: *endpointID, Profile: profile})
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +89,7 @@ An answer that is parked, because it arrived before those of earlier work items,
 the stream yet; tail reports it on stderr.`}
 	from := cmd.Flags().String("from", "", "start at this entry ID")
 	follow := cmd.Flags().Bool("follow", false, "continue with new entries")
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, args []string) (any, error) {
 		if !entryID.MatchString(*from) {
 			return nil, c.usageError("invalid --from %q: use the ID of an entry, such as 12-1794804882000", *from)
 		}
@@ -106,7 +106,7 @@ the stream yet; tail reports it on stderr.`}
 			receiving, cancel := context.WithTimeout(ctx, parkedInterval)
 			err := c.printUntil(receiving, ch)
 			cancel()
-			if ctx.Err() != nil || errors.Is(err, callruntime.ErrEnded) {
+			if ctx.Err() != nil || errors.Is(err, calls.ErrEnded) {
 				return nil, nil //nolint:nilerr // the end of the channel or Ctrl-C is success
 			}
 			if err == nil {
@@ -121,7 +121,7 @@ the stream yet; tail reports it on stderr.`}
 }
 
 // printUntil prints new entries until ctx ends.
-func (c *cli) printUntil(ctx context.Context, ch *callruntime.Channel) error {
+func (c *cli) printUntil(ctx context.Context, ch *calls.Channel) error {
 	for {
 		delivery, err := ch.Receive(ctx)
 		if err == nil && delivery.Position != "" { // not audio
@@ -141,14 +141,14 @@ func (c *cli) printUntil(ctx context.Context, ch *callruntime.Channel) error {
 const parkedInterval = time.Second
 
 // printParked prints the parked answers that are not reported yet to stderr.
-func (c *cli) printParked(ctx context.Context, ch *callruntime.Channel, reported map[string]bool) error {
+func (c *cli) printParked(ctx context.Context, ch *calls.Channel, reported map[string]bool) error {
 	items, err := ch.WorkItems(ctx)
 	if err != nil {
 		return fmt.Errorf("read work items: %w", err)
 	}
 	var open []string
 	for _, item := range items {
-		if !item.Parked && item.Scope == callruntime.ScopeWorkItem {
+		if !item.Parked && item.Scope == calls.ScopeWorkItem {
 			open = append(open, item.ID)
 		}
 	}
@@ -163,7 +163,7 @@ func (c *cli) printParked(ctx context.Context, ch *callruntime.Channel, reported
 }
 
 // printEntries prints the existing entries and returns the last position.
-func (c *cli) printEntries(ctx context.Context, r *callruntime.Runtime, channelID, from string) (last string, err error) {
+func (c *cli) printEntries(ctx context.Context, r *calls.Runtime, channelID, from string) (last string, err error) {
 	const pageSize = 200
 	for {
 		entries, err := r.Entries(ctx, channelID, from, pageSize)
@@ -184,7 +184,7 @@ func (c *cli) printEntries(ctx context.Context, r *callruntime.Runtime, channelI
 }
 
 // printEntry prints one entry as JSON with its ID, or as a line of text.
-func (c *cli) printEntry(d callruntime.Delivery) error {
+func (c *cli) printEntry(d calls.Delivery) error {
 	if c.json {
 		_, err := fmt.Fprintf(c.Out, `{"id":%q,%s`+"\n", d.Position, d.JSON[1:])
 		return err
@@ -207,7 +207,7 @@ func (c *cli) channelSendCommand() *cobra.Command {
 		p, _ := (&wire.ChannelMessage{Type: t}).Payload()
 		return p == nil
 	}))
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, args []string) (any, error) {
 		message := wire.ChannelMessage{Type: wire.MessageType(*messageType)}
 		content, _ := message.Payload()
 		*content = jsontext.Value(*payload)
@@ -226,7 +226,7 @@ func (c *cli) channelSendCommand() *cobra.Command {
 func (c *cli) channelEndCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "end CHANNEL", Short: "End a channel"}
 	reason := cmd.Flags().String("reason", "ended by an operator", "reason reported to the runtime")
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, args []string) (any, error) {
 		return map[string]string{"channel": args[0], "status": "ended"}, r.Observe(args[0], "").End(ctx, *reason)
 	})
 	return cmd
@@ -239,19 +239,19 @@ a result. The URL uses PUBLIC_URL, or TELAPI_HOST and TELAPI_PORT: set them as f
 		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
 	channelID := cmd.Flags().String("channel", "", "channel ID")
 	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+joinWords(wire.WorkItemKinds, "or"))
-	scope := cmd.Flags().String("scope", string(callruntime.ScopeWorkItem), "work_item: valid for one callback; channel: valid for any number")
-	ttl := cmd.Flags().Duration("ttl", callruntime.DefaultTTL, "time until the work item expires")
+	scope := cmd.Flags().String("scope", string(calls.ScopeWorkItem), "work_item: valid for one callback; channel: valid for any number")
+	ttl := cmd.Flags().Duration("ttl", calls.DefaultTTL, "time until the work item expires")
 	oneOf(cmd, "kind", wire.WorkItemKinds)
-	oneOf(cmd, "scope", []callruntime.Scope{callruntime.ScopeWorkItem, callruntime.ScopeChannel})
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, _ []string) (any, error) {
+	oneOf(cmd, "scope", []calls.Scope{calls.ScopeWorkItem, calls.ScopeChannel})
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, _ []string) (any, error) {
 		if err := c.checkChannelID(*channelID); err != nil {
 			return nil, err
 		}
-		if *ttl < time.Millisecond || *ttl > callruntime.MaxTTL {
-			return nil, c.usageError("invalid --ttl %q: use a duration from 1ms to %s", *ttl, callruntime.MaxTTL)
+		if *ttl < time.Millisecond || *ttl > calls.MaxTTL {
+			return nil, c.usageError("invalid --ttl %q: use a duration from 1ms to %s", *ttl, calls.MaxTTL)
 		}
-		item, err := r.Observe(*channelID, "").Await(ctx, callruntime.AwaitOptions{
-			Kind: wire.WorkItemKind(*kind), Scope: callruntime.Scope(*scope), TTL: *ttl,
+		item, err := r.Observe(*channelID, "").Await(ctx, calls.AwaitOptions{
+			Kind: wire.WorkItemKind(*kind), Scope: calls.Scope(*scope), TTL: *ttl,
 		})
 		if err != nil {
 			return nil, withChannelID(err, *channelID)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/app"
 	"telapi/internal/audit"
 	"telapi/internal/auth"
@@ -219,7 +219,7 @@ func userName() string {
 }
 
 // withRuntime is run for a command that acts as a call runtime.
-func (c *cli) withRuntime(body func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error)) runE {
+func (c *cli) withRuntime(body func(ctx context.Context, r *calls.Runtime, args []string) (any, error)) runE {
 	return c.withConfig(func(ctx context.Context, args []string) (any, error) {
 		if len(args) > 0 {
 			if err := c.checkChannelID(args[0]); err != nil {
@@ -241,7 +241,7 @@ func (c *cli) withRuntime(body func(ctx context.Context, r *callruntime.Runtime,
 
 // withChannelID adds the ID and a hint to ErrNotFound.
 func withChannelID(err error, id string) error {
-	if !errors.Is(err, callruntime.ErrNotFound) {
+	if !errors.Is(err, calls.ErrNotFound) {
 		return err
 	}
 	return fmt.Errorf("channel %s not found: telapi channel list shows the live ones. A session's channel is opened when its browser connects; telapi channel open opens one without a session", id)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/test/boot"
 	"telapi/test/talk"
 )
@@ -16,7 +16,7 @@ func TestCompletionOffersValuesAndIDs(t *testing.T) {
 	env := boot.Env{"DATA_DIR": t.TempDir()}
 	i := boot.Start(t, env)
 	acme, other := boot.NewTenant(t, i, "Acme"), boot.NewTenant(t, i, "Other")
-	_, err := talk.StartRuntime(t, env).Open(t.Context(), callruntime.OpenOptions{ChannelID: "call-1", TeamID: acme.Team.ID, EndpointID: acme.Endpoint.ID})
+	_, err := talk.StartRuntime(t, env).Open(t.Context(), calls.OpenOptions{ChannelID: "call-1", TeamID: acme.Team.ID, EndpointID: acme.Endpoint.ID})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/test/boot"
 	"telapi/test/servers"
 	"telapi/test/talk"
@@ -195,7 +195,7 @@ func mistakesFixture(t *testing.T) map[string]string {
 	i := boot.Start(t, env)
 	tenant := boot.NewTenant(t, i, "tenant")
 	readerID, reader := boot.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
-	if _, err := talk.StartRuntime(t, env).Open(t.Context(), callruntime.OpenOptions{ChannelID: "call-1", TeamID: tenant.Team.ID, EndpointID: tenant.Endpoint.ID}); err != nil {
+	if _, err := talk.StartRuntime(t, env).Open(t.Context(), calls.OpenOptions{ChannelID: "call-1", TeamID: tenant.Team.ID, EndpointID: tenant.Endpoint.ID}); err != nil {
 		t.Fatal(err)
 	}
 	espeak := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

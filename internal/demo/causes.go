@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
@@ -37,7 +37,7 @@ const (
 
 // setEntryCauses sets the references of an event for an entry of the runtime stream:
 // its own IDs, and those of the events that come before it.
-func (e *Event) setEntryCauses(d callruntime.Delivery) {
+func (e *Event) setEntryCauses(d calls.Delivery) {
 	if d.Position == "" { // audio
 		return
 	}
@@ -57,7 +57,7 @@ func (e *Event) setEntryCauses(d callruntime.Delivery) {
 }
 
 // setMessageCauses is setEntryCauses for a message in the history.
-func (e *Event) setMessageCauses(d callruntime.Delivery) {
+func (e *Event) setMessageCauses(d calls.Delivery) {
 	if d.Position == "" { // audio
 		return
 	}
@@ -107,7 +107,7 @@ func (e *channelEffects) record(event Event, data any) {
 
 // markRead records that the runtime has read an entry, and how long it waited for the
 // result of a work item.
-func (e *channelEffects) markRead(d callruntime.Delivery) {
+func (e *channelEffects) markRead(d calls.Delivery) {
 	e.readAt = time.Now()
 	e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneRuntime, Kind: EventMark, Title: "reads " + string(d.Entry.Kind),
 		After: []string{entryRef(d.Position)}, Ms: milliseconds(e.asked[d.Entry.WorkItemID])}, nil)

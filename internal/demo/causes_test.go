@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 )
 
 func TestEntryFollowsItsCause(t *testing.T) {
@@ -62,9 +62,9 @@ func TestReceiptFollowsEntriesUnlessParked(t *testing.T) {
 	}
 }
 
-func delivery(t *testing.T, position, entry string) callruntime.Delivery {
+func delivery(t *testing.T, position, entry string) calls.Delivery {
 	t.Helper()
-	d := callruntime.Delivery{Position: position, JSON: jsontext.Value(entry)}
+	d := calls.Delivery{Position: position, JSON: jsontext.Value(entry)}
 	if err := json.Unmarshal(d.JSON, &d.Entry); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/demo/voice"
 	"telapi/internal/sleep"
@@ -32,7 +32,7 @@ type channelEffects struct {
 	*loopState
 	RuntimeOptions
 	ctx        context.Context // of the call
-	ch         *callruntime.Channel
+	ch         *calls.Channel
 	background sync.WaitGroup
 	stop       context.CancelFunc // of the current playback
 	media
@@ -72,7 +72,7 @@ func (e *channelEffects) sendAs(id string, t wire.MessageType, payload any) {
 // check records a failure. It ignores that the channel has ended or that a work item
 // does not exist any more.
 func (e *channelEffects) check(err error) {
-	if err != nil && !errors.Is(err, callruntime.ErrEnded) && !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+	if err != nil && !errors.Is(err, calls.ErrEnded) && !errors.Is(err, calls.ErrWorkItemNotFound) {
 		e.fail(err)
 	}
 }
@@ -81,7 +81,7 @@ func (e *channelEffects) check(err error) {
 // been stopped before it answered. A second answer is rejected.
 func (e *channelEffects) askBot(q question) string {
 	id := cmp.Or(q.itemID, e.id())
-	item, err := e.ch.Await(e.ctx, callruntime.AwaitOptions{WorkItemID: id, Token: e.token(id), TTL: itemTTL, Trace: e.trace})
+	item, err := e.ch.Await(e.ctx, calls.AwaitOptions{WorkItemID: id, Token: e.token(id), TTL: itemTTL, Trace: e.trace})
 	if err != nil {
 		e.check(err)
 		return id

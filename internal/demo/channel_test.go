@@ -14,7 +14,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/redisstore"
 )
@@ -37,7 +37,7 @@ func newDemoBot(t *testing.T) *demoBot {
 	}
 	t.Cleanup(engine.Close)
 	b := &demoBot{t: t, questions: make(chan string, 9)}
-	if b.store, err = callruntime.Locate("", dir); err != nil {
+	if b.store, err = calls.Locate("", dir); err != nil {
 		t.Fatal(err)
 	}
 	b.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -51,14 +51,14 @@ func newDemoBot(t *testing.T) *demoBot {
 }
 
 // open returns the effects of a runtime on the channel "call".
-func (b *demoBot) open(ctx context.Context, name string) (*callruntime.Runtime, *channelEffects) {
+func (b *demoBot) open(ctx context.Context, name string) (*calls.Runtime, *channelEffects) {
 	b.t.Helper()
-	r, err := callruntime.New(callruntime.Options{Store: b.store, Name: name})
+	r, err := calls.New(calls.Options{Store: b.store, Name: name})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(r.Close)
-	ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: "call", TeamID: "team", EndpointID: "endpoint"})
+	ch, err := r.Open(ctx, calls.OpenOptions{ChannelID: "call", TeamID: "team", EndpointID: "endpoint"})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestUnansweredQuestionsAreAskedAgain(t *testing.T) {
 	}
 
 	_, e = bot.open(ctx, "second")
-	past := []callruntime.Delivery{{Position: "1-1", Entry: wire.Entry{Kind: wire.KindFrame, Message: &wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"hi"}`)}}}}
+	past := []calls.Delivery{{Position: "1-1", Entry: wire.Entry{Kind: wire.KindFrame, Message: &wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"hi"}`)}}}}
 	if err := askAgain(ctx, newCall("chat", e, time.Now), e.ch, past); err != nil || e.err != nil {
 		t.Fatal(err, e.err)
 	}

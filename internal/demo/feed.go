@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/sleep"
 )
@@ -34,7 +34,7 @@ const (
 // much the channel holds and how slowly the client reads.
 type Feed struct {
 	Hub      *Hub                                 // nil without the demo
-	Observer func() (*callruntime.Runtime, error) // reads channels
+	Observer func() (*calls.Runtime, error) // reads channels
 
 	reading sync.Mutex // of one page at a time, so that many feeds leave the CPUs to other requests
 }
@@ -92,8 +92,8 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 type source struct {
 	reading   *sync.Mutex
 	sessionID string
-	list      func(ctx context.Context, sessionID, from string, count int) ([]callruntime.Delivery, error) // nil: events are all there is
-	convert   func(callruntime.Delivery) Event
+	list      func(ctx context.Context, sessionID, from string, count int) ([]calls.Delivery, error) // nil: events are all there is
+	convert   func(calls.Delivery) Event
 
 	events   []Event // that are read and not sent
 	position string  // of the last event that was read
@@ -107,9 +107,9 @@ func (s *source) fill(ctx context.Context) error {
 	defer s.reading.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, feedReadTimeout)
 	defer cancel()
-	var page []callruntime.Delivery
+	var page []calls.Delivery
 	page, s.err = s.list(ctx, s.sessionID, s.position, feedPage+1)
-	if errors.Is(s.err, callruntime.ErrNotFound) {
+	if errors.Is(s.err, calls.ErrNotFound) {
 		s.err = nil // the browser has not connected yet
 	}
 	if s.err != nil {
@@ -144,14 +144,14 @@ func mergeByTime(ctx context.Context, sources ...*source) iter.Seq[Event] {
 
 // watch converts the entries of an observed channel and sends them to events until
 // the channel or ctx ends. It calls stop if events is full.
-func watch(ctx context.Context, ch *callruntime.Channel, convert func(callruntime.Delivery) Event, events chan<- Event, stop func()) {
+func watch(ctx context.Context, ch *calls.Channel, convert func(calls.Delivery) Event, events chan<- Event, stop func()) {
 	defer func() { _ = ch.Close(context.WithoutCancel(ctx)) }()
 	var lastAudio time.Time
 	for {
 		d, err := ch.Receive(ctx)
 		audio := d.Position == ""
 		switch {
-		case errors.Is(err, callruntime.ErrEnded) || ctx.Err() != nil:
+		case errors.Is(err, calls.ErrEnded) || ctx.Err() != nil:
 			return
 		case err != nil:
 			_ = sleep.For(ctx, feedRetry)

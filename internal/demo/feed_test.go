@@ -16,7 +16,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
@@ -106,18 +106,18 @@ func TestFeedRepeatsSameLines(t *testing.T) {
 func stream(t *testing.T, times ...int64) *source {
 	return &source{
 		reading: new(sync.Mutex),
-		list: func(_ context.Context, _, from string, count int) (page []callruntime.Delivery, err error) {
+		list: func(_ context.Context, _, from string, count int) (page []calls.Delivery, err error) {
 			if count > feedPage+1 {
 				t.Errorf("%d entries are read at once, want at most %d", count, feedPage+1)
 			}
 			for _, at := range times {
 				if position := fmt.Sprintf("%03d", at); position >= from && len(page) < count {
-					page = append(page, callruntime.Delivery{Position: position, Entry: wire.Entry{At: at}})
+					page = append(page, calls.Delivery{Position: position, Entry: wire.Entry{At: at}})
 				}
 			}
 			return page, nil
 		},
-		convert: func(d callruntime.Delivery) Event { return Event{At: d.Entry.At} },
+		convert: func(d calls.Delivery) Event { return Event{At: d.Entry.At} },
 	}
 }
 
@@ -129,7 +129,7 @@ func TestPagesOfFeedsAreReadOneAtATime(t *testing.T) {
 	var feeds sync.WaitGroup
 	for range 8 {
 		feeds.Go(func() {
-			s := &source{reading: &shared, list: func(context.Context, string, string, int) ([]callruntime.Delivery, error) {
+			s := &source{reading: &shared, list: func(context.Context, string, string, int) ([]calls.Delivery, error) {
 				if n := active.Add(1); n > 1 {
 					t.Errorf("%d pages are read at the same time, want 1", n)
 				}
@@ -173,7 +173,7 @@ func TestPastEndsAfterFailedRead(t *testing.T) {
 	if err := s.fill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.list = func(context.Context, string, string, int) ([]callruntime.Delivery, error) {
+	s.list = func(context.Context, string, string, int) ([]calls.Delivery, error) {
 		return nil, context.DeadlineExceeded
 	}
 	if got := slices.Collect(mergeByTime(t.Context(), s)); len(got) != 2 || s.err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/sleep"
 )
@@ -41,12 +41,12 @@ type RuntimeOptions struct {
 // Runtime is a small call runtime that runs the demo team's sessions.
 type Runtime struct {
 	RuntimeOptions
-	runtime *callruntime.Runtime
+	runtime *calls.Runtime
 }
 
 // NewRuntime connects to the key-value store.
 func NewRuntime(o RuntimeOptions) (*Runtime, error) {
-	r, err := callruntime.New(callruntime.Options{Store: o.Store, Name: o.Name, Group: group})
+	r, err := calls.New(calls.Options{Store: o.Store, Name: o.Name, Group: group})
 	if err != nil {
 		return nil, fmt.Errorf("start demo runtime: %w", err)
 	}
@@ -69,7 +69,7 @@ func (r *Runtime) Run(ctx context.Context) {
 		}
 		calls.Go(func() {
 			err := r.serve(ctx, ch)
-			if err != nil && ctx.Err() == nil && !errors.Is(err, callruntime.ErrClaimLost) {
+			if err != nil && ctx.Err() == nil && !errors.Is(err, calls.ErrClaimLost) {
 				r.Log.WarnContext(ctx, "demo runtime aborted a call", "session_id", ch.ID, "error", err)
 			}
 		})
@@ -77,7 +77,7 @@ func (r *Runtime) Run(ctx context.Context) {
 }
 
 // serve runs one call from its committed position to its end.
-func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
+func (r *Runtime) serve(ctx context.Context, ch *calls.Channel) error {
 	ctx, stop := context.WithCancel(ctx)
 	e := &channelEffects{loopState: newLoopState(), RuntimeOptions: r.RuntimeOptions, ctx: ctx, ch: ch}
 	e.markEntry = e.markRead
@@ -105,7 +105,7 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 }
 
 // restore restores the state of a call from the committed entries and returns them.
-func (r *Runtime) restore(ctx context.Context, c *call, ch *callruntime.Channel) ([]callruntime.Delivery, error) {
+func (r *Runtime) restore(ctx context.Context, c *call, ch *calls.Channel) ([]calls.Delivery, error) {
 	if ch.Committed == "" {
 		return nil, nil
 	}
@@ -129,7 +129,7 @@ const (
 // askAgain repeats the questions of an earlier runtime that the bot has not answered,
 // because both may have been stopped. It cancels questions that are not in the entries,
 // such as collected digits: they would delay the answers to later questions.
-func askAgain(ctx context.Context, c *call, ch *callruntime.Channel, past []callruntime.Delivery) error {
+func askAgain(ctx context.Context, c *call, ch *calls.Channel, past []calls.Delivery) error {
 	items, err := ch.WorkItems(ctx)
 	if err != nil || len(items) == 0 {
 		return err
@@ -169,9 +169,9 @@ func chatText(e wire.Entry) string {
 	return ""
 }
 
-// entrySource is the part of callruntime.Channel that loop uses.
+// entrySource is the part of calls.Channel that loop uses.
 type entrySource interface {
-	Receive(ctx context.Context) (callruntime.Delivery, error)
+	Receive(ctx context.Context) (calls.Delivery, error)
 	Commit(ctx context.Context, position string) error
 }
 
@@ -203,7 +203,7 @@ func loop(ctx context.Context, from entrySource, c *call, s *loopState) error {
 			return ctx.Err()
 		}
 	}
-	if errors.Is(s.err, callruntime.ErrEnded) {
+	if errors.Is(s.err, calls.ErrEnded) {
 		return nil
 	}
 	return s.err
@@ -218,7 +218,7 @@ type loopState struct {
 
 	readAt    time.Time                  // when the entry was read
 	asked     map[string]time.Time       // when the result of a work item was requested
-	markEntry func(callruntime.Delivery) // reports that an entry is handled now; may be nil
+	markEntry func(calls.Delivery) // reports that an entry is handled now; may be nil
 	err       error                      // the first failure
 }
 
@@ -235,7 +235,7 @@ func (s *loopState) report(ctx context.Context, f func(*call)) {
 }
 
 // handle handles the result of one Receive.
-func (s *loopState) handle(ctx context.Context, from entrySource, c *call, d callruntime.Delivery, err error) {
+func (s *loopState) handle(ctx context.Context, from entrySource, c *call, d calls.Delivery, err error) {
 	if err != nil && d.Position == "" {
 		s.fail(err)
 		return

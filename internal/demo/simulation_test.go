@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/demo/voice"
 	"telapi/internal/sleep"
@@ -65,7 +65,7 @@ func simulate(t *testing.T, mode string, speech time.Duration, steps ...step) (l
 	return log
 }
 
-func (s *simulation) Receive(ctx context.Context) (callruntime.Delivery, error) {
+func (s *simulation) Receive(ctx context.Context) (calls.Delivery, error) {
 	for len(s.steps) > 0 {
 		next := s.steps[0]
 		s.steps = s.steps[1:]
@@ -74,11 +74,11 @@ func (s *simulation) Receive(ctx context.Context) (callruntime.Delivery, error) 
 			s.reports <- next.report
 			continue
 		}
-		d := callruntime.Delivery{Position: fmt.Sprint(len(s.steps))}
+		d := calls.Delivery{Position: fmt.Sprint(len(s.steps))}
 		return d, json.Unmarshal([]byte(next.entry), &d.Entry)
 	}
 	<-ctx.Done()
-	return callruntime.Delivery{}, ctx.Err()
+	return calls.Delivery{}, ctx.Err()
 }
 
 func (s *simulation) Commit(context.Context, string) error { s.committed++; return nil }

@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
@@ -80,7 +80,7 @@ var entryEvents = map[wire.EntryKind]Event{
 }
 
 // entryEvent converts an entry of the runtime stream.
-func entryEvent(d callruntime.Delivery) Event {
+func entryEvent(d calls.Delivery) Event {
 	e, raw := d.Entry, d.JSON
 	event, ok := entryEvents[e.Kind]
 	if !ok {
@@ -96,7 +96,7 @@ func entryEvent(d callruntime.Delivery) Event {
 }
 
 // messageEvent converts a message from the runtime to the browser.
-func messageEvent(d callruntime.Delivery) Event {
+func messageEvent(d calls.Delivery) Event {
 	e := d.Entry
 	event := Event{At: e.At, Lane: LaneRuntime, To: LaneBrowser, Kind: EventFrame, Title: Title(e), SessionID: e.ChannelID, Data: d.JSON}
 	event.setMessageCauses(d)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
@@ -14,7 +14,7 @@ import (
 func TestLargeEventsAreShortened(t *testing.T) {
 	text := strings.Repeat("ü", 1<<19)
 	raw := jsontext.Value(`{"text":"` + text + `"}`)
-	e := entryEvent(callruntime.Delivery{Entry: wire.Entry{Kind: wire.KindBotMessage, BotMessage: wire.BotMessage{Text: text}}, JSON: raw})
+	e := entryEvent(calls.Delivery{Entry: wire.Entry{Kind: wire.KindBotMessage, BotMessage: wire.BotMessage{Text: text}}, JSON: raw})
 	if want := "bot message: " + strings.Repeat("ü", maxTitle-len("bot message: ")) + "…"; e.Title != want || string(e.Data) != `{"omittedBytes":1048587}` {
 		t.Errorf("title of %d bytes, data %.100s; want %d characters and the length of the data", len(e.Title), e.Data, maxTitle)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 )
@@ -24,7 +24,7 @@ func callbackOrder(t *testing.T, opts Options) {
 	var posts []callback.DeliverParams
 	for i := range items {
 		kind := []wire.WorkItemKind{wire.BotItem, wire.LLMItem, wire.ToolItem}[i%3]
-		item := d.await(callruntime.AwaitOptions{Kind: kind, WorkItemID: fmt.Sprint("w", i)})
+		item := d.await(calls.AwaitOptions{Kind: kind, WorkItemID: fmt.Sprint("w", i)})
 		if want = append(want, fmt.Sprint(i)); item.Kind != kind || item.ID != fmt.Sprint("w", i) {
 			t.Fatalf("awaited %+v, want kind %s and ID w%d", item, kind, i)
 		}
@@ -63,7 +63,7 @@ func concurrentCallbacks(t *testing.T, opts Options) {
 	var want []string
 	for i := range tokens {
 		want = append(want, fmt.Sprint(i))
-		posts = append(posts, d.delivery(d.await(callruntime.AwaitOptions{}), fmt.Sprint(i)))
+		posts = append(posts, d.delivery(d.await(calls.AwaitOptions{}), fmt.Sprint(i)))
 	}
 	var mu sync.Mutex
 	statuses := map[callback.Status]int{}
@@ -93,8 +93,8 @@ func concurrentCallbacks(t *testing.T, opts Options) {
 
 func retriedCallbacks(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
-	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	first, second := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	shared := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
 	plain := d.delivery(shared, "plain")
 	plain.DuplicateFor = 0
 	for _, c := range []struct {
@@ -121,9 +121,9 @@ func retriedCallbacks(t *testing.T, opts Options) {
 
 func callbackBackpressure(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogBytes = 2000 })
-	var items []callruntime.WorkItem
+	var items []calls.WorkItem
 	for range 40 {
-		items = append(items, d.await(callruntime.AwaitOptions{}))
+		items = append(items, d.await(calls.AwaitOptions{}))
 	}
 	stale := d.delivery(items[0], "0")
 	stale.Epoch = "other"
@@ -162,8 +162,8 @@ func callbackBackpressure(t *testing.T, opts Options) {
 	}
 
 	few := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogEntries = 2 })
-	few.expect(few.await(callruntime.AwaitOptions{}), "first", callback.Routed)
-	next := few.delivery(few.await(callruntime.AwaitOptions{}), "next")
+	few.expect(few.await(calls.AwaitOptions{}), "first", callback.Routed)
+	next := few.delivery(few.await(calls.AwaitOptions{}), "next")
 	other, _ := connect(t, opts)
 	for _, instance := range []*Callbacks{few.callbacks, fullCallbacks(other)} {
 		if o, err := instance.Deliver(t.Context(), next); err != nil || o.Status != callback.Backpressure {

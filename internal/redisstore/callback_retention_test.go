@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/kv"
@@ -19,11 +19,11 @@ import (
 
 func callbacksResetIdleTimeout(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
-	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	third, fourth := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	first, second := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	third, fourth := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	shared := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
 	for _, c := range []struct {
-		item callruntime.WorkItem
+		item calls.WorkItem
 		body string
 		want callback.Status
 	}{{first, "1", callback.Routed}, {second, "2", callback.Routed}, {fourth, "4", callback.Parked}, {shared, "5", callback.Routed}} {
@@ -43,8 +43,8 @@ func callbacksResetIdleTimeout(t *testing.T, opts Options) {
 
 func channelCredentials(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
-	item := d.await(callruntime.AwaitOptions{})
-	shared, model := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, Kind: wire.LLMItem, TTL: time.Hour})
+	item := d.await(calls.AwaitOptions{})
+	shared, model := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel}), d.await(calls.AwaitOptions{Scope: calls.ScopeChannel, Kind: wire.LLMItem, TTL: time.Hour})
 	d.expect(shared, "1", callback.Routed)
 	d.expect(model, "1", callback.Routed)
 	d.expect(shared, "2", callback.Routed)
@@ -81,7 +81,7 @@ func channelCredentials(t *testing.T, opts Options) {
 		t.Error(err)
 	}
 	d.expect(model, "3", callback.Cancelled)
-	expiring := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: shortTTL})
+	expiring := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel, TTL: shortTTL})
 	d.waitExpired(expiring)
 	d.expect(expiring, "late", callback.Invalid)
 	if err := d.End(t.Context(), "done"); err != nil {
@@ -95,7 +95,7 @@ func channelCredentials(t *testing.T, opts Options) {
 
 func retention(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
-	used, shared := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: time.Hour})
+	used, shared := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{Scope: calls.ScopeChannel, TTL: time.Hour})
 	d.expect(used, "1", callback.Routed)
 	identified, plain := d.delivery(shared, "2"), d.delivery(shared, "3")
 	plain.DuplicateFor = 0
@@ -104,8 +104,8 @@ func retention(t *testing.T, opts Options) {
 			t.Errorf("callback with the channel credential: %s, want %s", status, callback.Routed)
 		}
 	}
-	waiting := d.await(callruntime.AwaitOptions{})
-	early, cancelled := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	waiting := d.await(calls.AwaitOptions{})
+	early, cancelled := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
 	d.expect(early, "early", callback.Parked)
 	if err := d.Cancel(t.Context(), cancelled.ID); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func retention(t *testing.T, opts Options) {
 		return nil
 	})
 	everything := read("HGETALL", meta) + read("HGETALL", work) + read("ZRANGE", forget, "0", "-1") + read("XRANGE", in, "-", "+")
-	for _, item := range []callruntime.WorkItem{used, shared, waiting} {
+	for _, item := range []calls.WorkItem{used, shared, waiting} {
 		if strings.Contains(everything, item.Token) || !strings.Contains(everything, d.delivery(item, "").Digest) {
 			t.Error("the store contains the token or lacks its digest")
 		}
@@ -146,7 +146,7 @@ func retention(t *testing.T, opts Options) {
 		})
 	}
 	for _, settled := range []struct {
-		item callruntime.WorkItem
+		item calls.WorkItem
 		body string
 		want callback.Status
 	}{{used, "1", callback.Duplicate}, {early, "early", callback.Duplicate}, {cancelled, "late", callback.Cancelled}} {
@@ -165,7 +165,7 @@ func retention(t *testing.T, opts Options) {
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
 		return client.Do(ctx, client.B().Zadd().Key(forget).ScoreMember().ScoreMember(1, digest).ScoreMember(1, "@"+used.ID).Build()).Error()
 	})
-	d.await(callruntime.AwaitOptions{})
+	d.await(calls.AwaitOptions{})
 	if left := read("HGETALL", work); strings.Contains(left, digest) || strings.Contains(left, "@"+used.ID) || !strings.Contains(left, "@"+waiting.ID) {
 		t.Errorf("records after cleanup: %s, want those of %s and not of %s", left, waiting.ID, used.ID)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/callback"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
@@ -31,15 +31,15 @@ func fullCallbacks(s *Store) *Callbacks {
 func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	notices := d.recordNotices()
-	a, b := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	c, e := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	a, b := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	c, e := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	shared := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
 	d.expect(shared, "shared", callback.Routed)
 	d.expect(a, "a", callback.Routed)
 	d.expect(c, "c", callback.Parked)
 	d.expect(b, "b", callback.Routed)
 	d.expect(e, "e", callback.Routed)
-	cancelled, expiring := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL})
+	cancelled, expiring := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{TTL: shortTTL})
 	d.waitExpired(expiring)
 	if err := d.Cancel(t.Context(), cancelled.ID); err != nil {
 		t.Fatal(err)
@@ -82,10 +82,10 @@ func TestAwaitRejectsTTLOverOneDay(t *testing.T) {
 
 func TestCredentialBelongsToOneWorkItem(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
-	first := callruntime.AwaitOptions{WorkItemID: "first", Token: callruntime.NewToken()}
+	first := calls.AwaitOptions{WorkItemID: "first", Token: calls.NewToken()}
 	d.await(first)
 	d.await(first) // again
-	if _, err := d.Await(t.Context(), callruntime.AwaitOptions{WorkItemID: "second", Token: first.Token}); !errors.Is(err, callruntime.ErrWorkItemExists) {
+	if _, err := d.Await(t.Context(), calls.AwaitOptions{WorkItemID: "second", Token: first.Token}); !errors.Is(err, calls.ErrWorkItemExists) {
 		t.Errorf("second work item with the same credential: %v, want ErrWorkItemExists", err)
 	}
 	if items, err := d.WorkItems(t.Context()); err != nil || len(items) != 1 || items[0].ID != "first" {
@@ -134,10 +134,10 @@ func (d *callbackFixture) recordNotices() func() []string {
 func TestCallbackScriptRunsByDigest(t *testing.T) {
 	r := servers.StartRedis(t)
 	d := newCallbackFixture(t, redisOptions(r), nil)
-	d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
+	d.expect(d.await(calls.AwaitOptions{}), "first", callback.Routed)
 	r.MustDo("CONFIG", "RESETSTAT")
 	for n := range 20 {
-		post := d.delivery(d.await(callruntime.AwaitOptions{}), fmt.Sprint(n))
+		post := d.delivery(d.await(calls.AwaitOptions{}), fmt.Sprint(n))
 		if status, _ := d.deliver(post); status != callback.Routed {
 			t.Errorf("callback %d: %s, want %s", n, status, callback.Routed)
 		}
@@ -154,7 +154,7 @@ func TestCallbackScriptRunsByDigest(t *testing.T) {
 func TestCheckScriptsAreReadOnly(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	d.attach("a")
-	item := d.delivery(d.await(callruntime.AwaitOptions{TTL: time.Hour}), "")
+	item := d.delivery(d.await(calls.AwaitOptions{TTL: time.Hour}), "")
 	d.setIdle(25 * time.Hour) // a script that changes a channel would end it now
 	for _, name := range []string{"check_credential", "check_connect"} {
 		d.store.scripts[name] = rueidis.NewLuaScriptReadOnly(lua.Channel(name))

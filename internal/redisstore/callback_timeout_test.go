@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/kv"
@@ -22,7 +22,7 @@ import (
 const shortTTL = 50 * time.Millisecond
 
 // waitExpired waits until a work item has expired, and lets the store record it.
-func (d *callbackFixture) waitExpired(item callruntime.WorkItem) {
+func (d *callbackFixture) waitExpired(item calls.WorkItem) {
 	d.channelFixture.Helper()
 	poll.Until(d.T, "work item expires", func() bool {
 		status, err := d.callbacks.CheckCredential(d.Context(), d.delivery(item, "").Credential)
@@ -52,15 +52,15 @@ func (d *callbackFixture) setFirstDeadline(at time.Time) {
 func workItemTimeouts(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	t.Run("while the runtime receives", func(t *testing.T) {
-		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: wire.ToolItem})
-		second, third := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+		first := d.await(calls.AwaitOptions{WorkItemID: "never", Kind: wire.ToolItem})
+		second, third := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
 		d.expect(third, "third", callback.Parked)
 		d.expect(second, "second", callback.Parked)
 		deadline := time.Now().Add(shortTTL)
 		d.setFirstDeadline(deadline)
 		ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
 		defer cancel()
-		var got []callruntime.Delivery
+		var got []calls.Delivery
 		for range 5 {
 			r, err := d.Receive(ctx)
 			if err != nil {
@@ -85,10 +85,10 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		d.expect(first, "late", callback.Invalid)
 	})
 	t.Run("item of an operator while the runtime waits", func(t *testing.T) {
-		received := make(chan callruntime.Delivery, 1)
+		received := make(chan calls.Delivery, 1)
 		go func() { r, _ := d.Receive(t.Context()); received <- r }()
 		operator := d.runtime("operator").Observe(d.id, "")
-		item, err := operator.Await(t.Context(), callruntime.AwaitOptions{TTL: shortTTL})
+		item, err := operator.Await(t.Context(), calls.AwaitOptions{TTL: shortTTL})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,11 +98,11 @@ func workItemTimeouts(t *testing.T, opts Options) {
 	})
 	t.Run("after an item that is still awaited", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
-		head, expiring := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
-		last := d.await(callruntime.AwaitOptions{})
+		head, expiring := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
+		last := d.await(calls.AwaitOptions{})
 		d.waitExpired(expiring)
 		d.expect(expiring, "late", callback.Invalid)
-		if err := d.Cancel(t.Context(), expiring.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+		if err := d.Cancel(t.Context(), expiring.ID); !errors.Is(err, calls.ErrWorkItemNotFound) {
 			t.Errorf("cancel: %v, want ErrWorkItemNotFound", err)
 		}
 		d.expect(last, "last", callback.Parked)
@@ -119,7 +119,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 	})
 	t.Run("detected by another operation", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
-		expiring := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
+		expiring := d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
 		poll.Until(t, "work item expires", func() bool { return time.Now().After(expiring.ExpiresAt.Add(time.Millisecond)) })
 		d.attach("a")
 		if got, want := d.events(), "timeout:expiring connected"; got != want {
@@ -128,8 +128,8 @@ func workItemTimeouts(t *testing.T, opts Options) {
 	})
 	t.Run("detected by a late callback", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
-		d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
-		expiring := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
+		d.expect(d.await(calls.AwaitOptions{}), "first", callback.Routed)
+		expiring := d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
 		poll.Until(t, "work item expires", func() bool { return time.Now().After(expiring.ExpiresAt.Add(time.Millisecond)) })
 		d.expect(expiring, "late", callback.Invalid)
 		if got, want := d.events(), "first timeout:expiring"; got != want {
@@ -138,7 +138,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 	})
 	t.Run("final even if the clock of the store goes back", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
-		expiring := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
+		expiring := d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
 		d.waitExpired(expiring)
 		d.raw(func(ctx context.Context, client rueidis.Client) error { // as if the deadline were in the future
 			work, digest := kv.WorkKey(d.id), d.delivery(expiring, "").Digest
@@ -149,10 +149,10 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(expiring, "").Credential); status != callback.Invalid || err != nil {
 			t.Errorf("credential of an item that timed out: %s, %v, want %s", status, err, callback.Invalid)
 		}
-		if err := d.Cancel(t.Context(), expiring.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+		if err := d.Cancel(t.Context(), expiring.ID); !errors.Is(err, calls.ErrWorkItemNotFound) {
 			t.Errorf("cancel: %v, want ErrWorkItemNotFound", err)
 		}
-		d.expect(d.await(callruntime.AwaitOptions{}), "next", callback.Routed)
+		d.expect(d.await(calls.AwaitOptions{}), "next", callback.Routed)
 		if got, want := d.events(), "timeout:expiring next"; got != want {
 			t.Errorf("events on the runtime stream: %s, want %s", got, want)
 		}
@@ -163,8 +163,8 @@ func workItemTimeouts(t *testing.T, opts Options) {
 
 func cancellations(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
-	a, b, c := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	e, f := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	a, b, c := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	e, f := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
 	d.expect(c, "c", callback.Parked)
 	d.expect(e, "e", callback.Parked)
 	d.expectPending(false, true, true, true, true, true, false)
@@ -180,18 +180,18 @@ func cancellations(t *testing.T, opts Options) {
 	}
 	d.expectNothingParked()
 	d.expectPending(false, false, false, false, false, false, false)
-	for _, item := range []callruntime.WorkItem{a, b, e} {
+	for _, item := range []calls.WorkItem{a, b, e} {
 		d.expect(item, "late", callback.Cancelled)
 	}
 	for _, id := range []string{c.ID, f.ID, "unknown"} {
-		if err := d.Cancel(t.Context(), id); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+		if err := d.Cancel(t.Context(), id); !errors.Is(err, calls.ErrWorkItemNotFound) {
 			t.Errorf("cancel %s: %v, want ErrWorkItemNotFound", id, err)
 		}
 	}
-	if _, err := d.Await(t.Context(), callruntime.AwaitOptions{WorkItemID: a.ID}); !errors.Is(err, callruntime.ErrWorkItemExists) {
+	if _, err := d.Await(t.Context(), calls.AwaitOptions{WorkItemID: a.ID}); !errors.Is(err, calls.ErrWorkItemExists) {
 		t.Errorf("await an existing ID: %v, want ErrWorkItemExists", err)
 	}
-	for _, bad := range []callruntime.AwaitOptions{{Kind: "mail"}, {Scope: "team"}, {TTL: 25 * time.Hour}, {TTL: -1}, {WorkItemID: "a/b"}} {
+	for _, bad := range []calls.AwaitOptions{{Kind: "mail"}, {Scope: "team"}, {TTL: 25 * time.Hour}, {TTL: -1}, {WorkItemID: "a/b"}} {
 		if _, err := d.Await(t.Context(), bad); err == nil {
 			t.Errorf("await accepted %+v, want an error", bad)
 		}
@@ -200,10 +200,10 @@ func cancellations(t *testing.T, opts Options) {
 
 func endWithParked(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
-	d.await(callruntime.AwaitOptions{})
-	second, expiring := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
-	d.await(callruntime.AwaitOptions{})
-	last := d.await(callruntime.AwaitOptions{})
+	d.await(calls.AwaitOptions{})
+	second, expiring := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
+	d.await(calls.AwaitOptions{})
+	last := d.await(calls.AwaitOptions{})
 	d.expect(last, "last", callback.Parked)
 	d.expect(second, "second", callback.Parked)
 	d.waitExpired(expiring)

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/kv"
@@ -37,7 +37,7 @@ var callbackTests = map[string]func(*testing.T, Options){
 // callbackFixture is a channel with a runtime that awaits work items.
 type callbackFixture struct {
 	*channelFixture
-	*callruntime.Channel
+	*calls.Channel
 	callbacks *Callbacks
 	epoch     string
 }
@@ -45,7 +45,7 @@ type callbackFixture struct {
 func newCallbackFixture(t *testing.T, opts Options, change func(*wire.ChannelLimits)) *callbackFixture {
 	t.Helper()
 	s := newChannelFixture(t, opts, change)
-	c, err := s.runtime("r").Open(t.Context(), callruntime.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call",
+	c, err := s.runtime("r").Open(t.Context(), calls.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call",
 		TransactionID: "transaction", Profile: []byte(`{"commandSources":["bot"]}`)})
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func newCallbackFixture(t *testing.T, opts Options, change func(*wire.ChannelLim
 	return d
 }
 
-func (d *callbackFixture) await(o callruntime.AwaitOptions) callruntime.WorkItem {
+func (d *callbackFixture) await(o calls.AwaitOptions) calls.WorkItem {
 	d.channelFixture.Helper()
 	item, err := d.Await(d.Context(), o)
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *callbackFixture) await(o callruntime.AwaitOptions) callruntime.WorkItem
 }
 
 // delivery returns a callback for a work item. Its two entries are named after the body.
-func (d *callbackFixture) delivery(item callruntime.WorkItem, body string) callback.DeliverParams {
+func (d *callbackFixture) delivery(item calls.WorkItem, body string) callback.DeliverParams {
 	digest := func(text string) string { sum := sha256.Sum256([]byte(text)); return hex.EncodeToString(sum[:]) }
 	params := callback.DeliverParams{
 		Credential: callback.Credential{ChannelID: d.id, Kind: item.Kind, Digest: digest(item.Token)},
@@ -91,7 +91,7 @@ func (d *callbackFixture) deliver(c callback.DeliverParams) (callback.Status, st
 	return o.Status, string(o.Receipt)
 }
 
-func (d *callbackFixture) expect(item callruntime.WorkItem, body string, want callback.Status) {
+func (d *callbackFixture) expect(item calls.WorkItem, body string, want callback.Status) {
 	d.channelFixture.Helper()
 	if got, _ := d.deliver(d.delivery(item, body)); got != want {
 		d.Errorf("%s: %s, want %s", body, got, want)
@@ -157,34 +157,34 @@ func credentialChecks(t *testing.T, opts Options) {
 	cases := []struct {
 		name    string
 		kind    wire.WorkItemKind
-		prepare func(*callback.DeliverParams, callruntime.WorkItem)
+		prepare func(*callback.DeliverParams, calls.WorkItem)
 		want    callback.Status
 	}{
 		{"bot", wire.BotItem, nil, callback.Routed},
 		{"LLM", wire.LLMItem, nil, callback.Routed},
 		{"tool", wire.ToolItem, nil, callback.Routed},
-		{"unknown digest", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = strings.Repeat("0", 64) }, callback.Invalid},
-		{"empty digest", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = "" }, callback.Invalid},
-		{"name of another hash field", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) { c.Digest = "@" + i.ID }, callback.Invalid},
-		{"other channel", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = other.id }, callback.Invalid},
-		{"unknown channel", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = uuid.NewString() }, callback.Invalid},
-		{"other kind", wire.LLMItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind = wire.ToolItem }, callback.Invalid},
-		{"LLM credential on the bot path", wire.LLMItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind, c.WorkItemID = wire.BotItem, "" }, callback.Invalid},
-		{"other work item", wire.ToolItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.WorkItemID = "other" }, callback.Invalid},
-		{"consumed", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) { d.expect(i, "first", callback.Routed) }, callback.Consumed},
-		{"consumed with the same body", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) {
+		{"unknown digest", wire.BotItem, func(c *callback.DeliverParams, _ calls.WorkItem) { c.Digest = strings.Repeat("0", 64) }, callback.Invalid},
+		{"empty digest", wire.BotItem, func(c *callback.DeliverParams, _ calls.WorkItem) { c.Digest = "" }, callback.Invalid},
+		{"name of another hash field", wire.BotItem, func(c *callback.DeliverParams, i calls.WorkItem) { c.Digest = "@" + i.ID }, callback.Invalid},
+		{"other channel", wire.BotItem, func(c *callback.DeliverParams, _ calls.WorkItem) { c.ChannelID = other.id }, callback.Invalid},
+		{"unknown channel", wire.BotItem, func(c *callback.DeliverParams, _ calls.WorkItem) { c.ChannelID = uuid.NewString() }, callback.Invalid},
+		{"other kind", wire.LLMItem, func(c *callback.DeliverParams, _ calls.WorkItem) { c.Kind = wire.ToolItem }, callback.Invalid},
+		{"LLM credential on the bot path", wire.LLMItem, func(c *callback.DeliverParams, _ calls.WorkItem) { c.Kind, c.WorkItemID = wire.BotItem, "" }, callback.Invalid},
+		{"other work item", wire.ToolItem, func(c *callback.DeliverParams, _ calls.WorkItem) { c.WorkItemID = "other" }, callback.Invalid},
+		{"consumed", wire.BotItem, func(c *callback.DeliverParams, i calls.WorkItem) { d.expect(i, "first", callback.Routed) }, callback.Consumed},
+		{"consumed with the same body", wire.BotItem, func(c *callback.DeliverParams, i calls.WorkItem) {
 			d.expect(i, "consumed with the same body", callback.Routed)
 			c.DuplicateFor = 0
 		}, callback.Duplicate},
-		{"cancelled", wire.LLMItem, func(_ *callback.DeliverParams, i callruntime.WorkItem) {
+		{"cancelled", wire.LLMItem, func(_ *callback.DeliverParams, i calls.WorkItem) {
 			if err := d.Cancel(t.Context(), i.ID); err != nil {
 				t.Error(err)
 			}
 		}, callback.Cancelled},
-		{"other epoch", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Epoch = other.epoch }, callback.Stale},
+		{"other epoch", wire.BotItem, func(c *callback.DeliverParams, _ calls.WorkItem) { c.Epoch = other.epoch }, callback.Stale},
 	}
 	for _, c := range cases {
-		item := d.await(callruntime.AwaitOptions{Kind: c.kind})
+		item := d.await(calls.AwaitOptions{Kind: c.kind})
 		delivery := d.delivery(item, c.name)
 		if c.prepare != nil {
 			c.prepare(&delivery, item)
@@ -195,11 +195,11 @@ func credentialChecks(t *testing.T, opts Options) {
 		}
 		_ = d.Cancel(t.Context(), item.ID) // so that the next item is not parked
 	}
-	expiring := d.await(callruntime.AwaitOptions{TTL: shortTTL})
+	expiring := d.await(calls.AwaitOptions{TTL: shortTTL})
 	d.waitExpired(expiring)
 	d.expect(expiring, "late", callback.Invalid)
 
-	used, cancelled, open := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	used, cancelled, open := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
 	if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(used, "").Credential); status != callback.Usable || err != nil {
 		t.Errorf("unused credential: %s, %v, want %s", status, err, callback.Usable)
 	}
@@ -207,11 +207,11 @@ func credentialChecks(t *testing.T, opts Options) {
 	if err := errors.Join(d.Cancel(t.Context(), cancelled.ID), d.End(t.Context(), "done")); err != nil {
 		t.Fatal(err)
 	}
-	for _, item := range []callruntime.WorkItem{used, cancelled, open} {
+	for _, item := range []calls.WorkItem{used, cancelled, open} {
 		d.expect(item, "used", callback.Ended)
 	}
 	d.expect(expiring, "late", callback.Invalid)
-	if _, err := d.Await(t.Context(), callruntime.AwaitOptions{}); !errors.Is(err, callruntime.ErrEnded) {
+	if _, err := d.Await(t.Context(), calls.AwaitOptions{}); !errors.Is(err, calls.ErrEnded) {
 		t.Errorf("await on an ended channel: %v, want ErrEnded", err)
 	}
 	if _, err := d.callbacks.Channel(t.Context(), uuid.NewString()); !errors.Is(err, callback.ErrChannelNotFound) {

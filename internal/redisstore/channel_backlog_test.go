@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
@@ -52,7 +52,7 @@ func backpressure(t *testing.T, opts Options) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.runtime("observer").Observe(s.id, "").Commit(t.Context(), oldest[0].Position); !errors.Is(err, callruntime.ErrClaimLost) {
+		if err := s.runtime("observer").Observe(s.id, "").Commit(t.Context(), oldest[0].Position); !errors.Is(err, calls.ErrClaimLost) {
 			t.Errorf("%s: commit by an observer: %v, want ErrClaimLost", name, err)
 		}
 		c := s.attachRuntime("r")
@@ -81,7 +81,7 @@ func backpressure(t *testing.T, opts Options) {
 			t.Errorf("commit an old position: %v", err)
 		}
 		for _, position := range []string{"1000-1", "1001-1"} {
-			if err := c.Commit(t.Context(), position); !errors.Is(err, callruntime.ErrUnknownPosition) {
+			if err := c.Commit(t.Context(), position); !errors.Is(err, calls.ErrUnknownPosition) {
 				t.Errorf("commit %s: %v, want ErrUnknownPosition", position, err)
 			}
 		}
@@ -141,7 +141,7 @@ func trimming(t *testing.T, opts Options) {
 		}
 		s.append("a", batch...)
 	}
-	read := func(c *callruntime.Channel, first, last int) {
+	read := func(c *calls.Channel, first, last int) {
 		t.Helper()
 		for i := first; i <= last; i++ {
 			d, err := c.Receive(t.Context())
@@ -176,10 +176,10 @@ func rollback(t *testing.T, opts Options) {
 	_, lost := s.receive(c, "2")
 	restore()
 	s.event("3")
-	if err := c.Commit(t.Context(), lost); !errors.Is(err, callruntime.ErrUnknownPosition) {
+	if err := c.Commit(t.Context(), lost); !errors.Is(err, calls.ErrUnknownPosition) {
 		t.Errorf("commit a lost position: %v, want ErrUnknownPosition", err)
 	}
-	if d, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrLost) {
+	if d, err := c.Receive(t.Context()); !errors.Is(err, calls.ErrLost) {
 		t.Errorf("received %+v, %v, want ErrLost", d, err)
 	}
 	if events, _ := s.receive(s.attachRuntime("r"), "3"); strings.Join(events, " ") != "3" {

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
@@ -53,7 +53,7 @@ func endedChannel(t *testing.T, opts Options) {
 		t.Errorf("renew: %+v, want %s and no offer", got, channel.Ended)
 	}
 	s.detach("a")
-	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeStatus, Status: jsontext.Value("{}")}); !errors.Is(err, callruntime.ErrEnded) {
+	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeStatus, Status: jsontext.Value("{}")}); !errors.Is(err, calls.ErrEnded) {
 		t.Errorf("send: %v, want ErrEnded", err)
 	}
 	if err := c.End(t.Context(), "again"); err != nil {
@@ -63,13 +63,13 @@ func endedChannel(t *testing.T, opts Options) {
 	if strings.Join(events, " ") != "connected 1 ended revoked" {
 		t.Errorf("the runtime received %v, want [connected 1 ended revoked]", events)
 	}
-	if _, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrEnded) {
+	if _, err := c.Receive(t.Context()); !errors.Is(err, calls.ErrEnded) {
 		t.Errorf("receive: %v, want ErrEnded", err)
 	}
 	if err := c.Commit(t.Context(), last); err != nil {
 		t.Errorf("commit: %v", err)
 	}
-	if _, err := s.runtime("r").Attach(t.Context(), s.id); !errors.Is(err, callruntime.ErrEnded) {
+	if _, err := s.runtime("r").Attach(t.Context(), s.id); !errors.Is(err, calls.ErrEnded) {
 		t.Errorf("attach after the committed end: %v, want ErrEnded", err)
 	}
 	for _, from := range []string{last, ""} {
@@ -77,7 +77,7 @@ func endedChannel(t *testing.T, opts Options) {
 		for ended == nil {
 			_, ended = observer.Receive(t.Context())
 		}
-		if !errors.Is(ended, callruntime.ErrEnded) {
+		if !errors.Is(ended, calls.ErrEnded) {
 			t.Errorf("observer from position %q: %v, want ErrEnded", from, ended)
 		}
 	}
@@ -111,7 +111,7 @@ func idleChannel(t *testing.T, opts Options) {
 	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, MessageID: "1", Chat: jsontext.Value("{}")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Await(t.Context(), callruntime.AwaitOptions{}); err != nil {
+	if _, err := c.Await(t.Context(), calls.AwaitOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
@@ -141,11 +141,11 @@ func idleChannel(t *testing.T, opts Options) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
 	defer cancel()
-	var last callruntime.Delivery
+	var last calls.Delivery
 	for {
 		d, err := c.Receive(ctx)
 		if err != nil {
-			if e := last.Entry; !errors.Is(err, callruntime.ErrEnded) || e.Kind != wire.KindChannelEnded || e.ChannelID != s.id || e.Reason != "idle" || e.At == 0 {
+			if e := last.Entry; !errors.Is(err, calls.ErrEnded) || e.Kind != wire.KindChannelEnded || e.ChannelID != s.id || e.Reason != "idle" || e.At == 0 {
 				t.Errorf("receive: %v, last entry %s, want ErrEnded after channel_ended with reason idle", err, last.JSON)
 			}
 			return
@@ -157,12 +157,12 @@ func idleChannel(t *testing.T, opts Options) {
 func openChannel(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	r := s.runtime("r")
-	call := callruntime.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call", TransactionID: "transaction", Profile: []byte(`{}`)}
+	call := calls.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call", TransactionID: "transaction", Profile: []byte(`{}`)}
 	c, err := r.Open(t.Context(), call)
 	if err != nil || c.CallID != "call" || c.TransactionID != "transaction" {
 		t.Fatalf("open: %+v, %v, want call ID and transaction ID of %+v", c, err, call)
 	}
-	if _, err := r.Attach(t.Context(), "unknown:"+s.id); !errors.Is(err, callruntime.ErrNotFound) {
+	if _, err := r.Attach(t.Context(), "unknown:"+s.id); !errors.Is(err, calls.ErrNotFound) {
 		t.Errorf("attach to an unknown channel: %v, want ErrNotFound", err)
 	}
 	for _, invalid := range []string{"", "}", "a}b"} {
@@ -171,40 +171,40 @@ func openChannel(t *testing.T, opts Options) {
 		_, receiveErr := observer.Receive(t.Context())
 		for operation, err := range map[string]error{"attach": err, "receive": receiveErr, "end": observer.End(t.Context(), "x"),
 			"send": observer.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")})} {
-			if !errors.Is(err, callruntime.ErrNotFound) {
+			if !errors.Is(err, calls.ErrNotFound) {
 				t.Errorf("%s with channel ID %q: %v, want ErrNotFound", operation, invalid, err)
 			}
 		}
 	}
 	foreign := call
 	foreign.TeamID = "other"
-	if _, err := r.Open(t.Context(), foreign); !errors.Is(err, callruntime.ErrOtherTeam) {
+	if _, err := r.Open(t.Context(), foreign); !errors.Is(err, calls.ErrOtherTeam) {
 		t.Errorf("open by another team: %v, want ErrOtherTeam", err)
 	}
-	if _, err := s.runtime("other").Open(t.Context(), call); !errors.Is(err, callruntime.ErrClaimed) {
+	if _, err := s.runtime("other").Open(t.Context(), call); !errors.Is(err, calls.ErrClaimed) {
 		t.Errorf("open by another runtime: %v, want ErrClaimed", err)
 	}
 	// The same runtime after restarts. The old claim with the short lease is renewed, and found lost, soon.
-	if c, err = s.runtime("r", func(o *callruntime.Options) { o.Lease = time.Second }).Open(t.Context(), call); err != nil {
+	if c, err = s.runtime("r", func(o *calls.Options) { o.Lease = time.Second }).Open(t.Context(), call); err != nil {
 		t.Fatal(err)
 	}
 	again, err := s.runtime("r").Open(t.Context(), call)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrClaimLost) {
+	if _, err := c.Receive(t.Context()); !errors.Is(err, calls.ErrClaimLost) {
 		t.Errorf("receive with the old claim: %v, want ErrClaimLost", err)
 	}
-	item, err := again.Await(t.Context(), callruntime.AwaitOptions{})
+	item, err := again.Await(t.Context(), calls.AwaitOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, awaitErr := c.Await(t.Context(), callruntime.AwaitOptions{})
+	_, awaitErr := c.Await(t.Context(), calls.AwaitOptions{})
 	for name, err := range map[string]error{
 		"commit": c.Commit(t.Context(), "1-1"), "end": c.End(t.Context(), "x"), "await": awaitErr, "cancel": c.Cancel(t.Context(), item.ID),
 		"send": c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")}),
 	} {
-		if !errors.Is(err, callruntime.ErrClaimLost) {
+		if !errors.Is(err, calls.ErrClaimLost) {
 			t.Errorf("%s with the old claim: %v, want ErrClaimLost", name, err)
 		}
 	}
@@ -220,7 +220,7 @@ func openChannel(t *testing.T, opts Options) {
 	s.attach("a")
 	s.frame("a", "1")
 	_, seen := s.receive(observer, "1")
-	if err := observer.Commit(t.Context(), seen); !errors.Is(err, callruntime.ErrClaimLost) {
+	if err := observer.Commit(t.Context(), seen); !errors.Is(err, calls.ErrClaimLost) {
 		t.Errorf("commit by an observer: %v, want ErrClaimLost", err)
 	}
 	if events, _ := s.receive(next, "1"); strings.Join(events, " ") != "connected 1" {
@@ -229,7 +229,7 @@ func openChannel(t *testing.T, opts Options) {
 	if err := observer.End(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Open(t.Context(), call); !errors.Is(err, callruntime.ErrEnded) {
+	if _, err := r.Open(t.Context(), call); !errors.Is(err, calls.ErrEnded) {
 		t.Errorf("open an ended channel: %v, want ErrEnded", err)
 	}
 }

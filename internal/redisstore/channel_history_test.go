@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
@@ -143,13 +143,13 @@ func wipedStore(t *testing.T, opts Options) {
 	if _, ok, err := s.channels.Since(t.Context(), s.id, before); ok || err != nil {
 		t.Errorf("since a cursor from before the wipe: ok %t, %v, want false", ok, err)
 	}
-	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value("{}")}); !errors.Is(err, callruntime.ErrLost) {
+	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value("{}")}); !errors.Is(err, calls.ErrLost) {
 		t.Errorf("send: %v, want ErrLost", err)
 	}
 	if got := s.attach("c", resume(before)); got.Recovered || len(got.Missed) != 0 || !got.Offer || got.Head.Epoch == before.Epoch {
 		t.Errorf("attach: %+v, want a new epoch without messages, and an offer", got)
 	}
-	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, callruntime.ErrLost) {
+	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, calls.ErrLost) {
 		t.Errorf("commit with a claim from before the wipe: %v, want ErrLost", err)
 	}
 }
@@ -239,7 +239,7 @@ func liveMessages(t *testing.T, opts Options) {
 	}
 	for _, bad := range []wire.ChannelMessage{{Type: wire.TypeAudio, Audio: jsontext.Value("{}")}, {Type: wire.TypeChat}, {Type: "other"}, {Type: wire.TypePing},
 		{Type: wire.TypeChat, Chat: jsontext.Value(`[]`)}, {Type: wire.TypeChat, MessageID: "a b", Chat: jsontext.Value(`{}`)},
-		{Type: wire.TypeChat, Chat: jsontext.Value(`{"t":"` + strings.Repeat("x", callruntime.MaxMessageBytes) + `"}`)}} {
+		{Type: wire.TypeChat, Chat: jsontext.Value(`{"t":"` + strings.Repeat("x", calls.MaxMessageBytes) + `"}`)}} {
 		if err := c.Send(t.Context(), bad); err == nil {
 			t.Errorf("sent an invalid %.80s message", bad.Type)
 		}

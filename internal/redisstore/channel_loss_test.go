@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
@@ -91,50 +91,50 @@ func (s *channelFixture) snapshot() (restore func()) {
 // it. It notices the loss as soon as it uses the store again, and then both sides
 // are notified.
 func losses(t *testing.T, opts Options) {
-	loseFrame := func(s *channelFixture, _ *callruntime.Channel) { s.frame("a", "2") }
-	loseMessage := func(s *channelFixture, c *callruntime.Channel) { s.detach("a"); s.send(c, "2") }
-	isLost := func(err error) bool { return errors.Is(err, callruntime.ErrLost) }
+	loseFrame := func(s *channelFixture, _ *calls.Channel) { s.frame("a", "2") }
+	loseMessage := func(s *channelFixture, c *calls.Channel) { s.detach("a"); s.send(c, "2") }
+	isLost := func(err error) bool { return errors.Is(err, calls.ErrLost) }
 	for name, tt := range map[string]struct {
-		lose   func(*channelFixture, *callruntime.Channel)
-		notice func(*channelFixture, *callruntime.Channel) bool
+		lose   func(*channelFixture, *calls.Channel)
+		notice func(*channelFixture, *calls.Channel) bool
 		lease  time.Duration // of the claim; a minute by default
 	}{
-		"frame, found by the next frame": {lose: loseFrame, notice: func(s *channelFixture, _ *callruntime.Channel) bool {
+		"frame, found by the next frame": {lose: loseFrame, notice: func(s *channelFixture, _ *calls.Channel) bool {
 			return s.frame("a", "3") == channel.Lost
 		}},
-		"frame, found by the next frame after its number was used again": {lose: loseFrame, notice: func(s *channelFixture, _ *callruntime.Channel) bool {
+		"frame, found by the next frame after its number was used again": {lose: loseFrame, notice: func(s *channelFixture, _ *calls.Channel) bool {
 			s.event("other")
 			return s.frame("a", "3") == channel.Lost
 		}},
-		"frame, found by a heartbeat": {lose: loseFrame, notice: func(s *channelFixture, _ *callruntime.Channel) bool {
+		"frame, found by a heartbeat": {lose: loseFrame, notice: func(s *channelFixture, _ *calls.Channel) bool {
 			return s.renew("a", false).Outcome == channel.Lost
 		}},
-		"frame, found when the connection detaches": {lose: loseFrame, notice: func(s *channelFixture, _ *callruntime.Channel) bool {
+		"frame, found when the connection detaches": {lose: loseFrame, notice: func(s *channelFixture, _ *calls.Channel) bool {
 			s.detach("a")
 			return true
 		}},
-		"message, found by the next message": {lose: loseMessage, notice: func(s *channelFixture, c *callruntime.Channel) bool {
+		"message, found by the next message": {lose: loseMessage, notice: func(s *channelFixture, c *calls.Channel) bool {
 			return isLost(c.Send(s.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte("{}")}))
 		}},
-		"message, found by the renewal of the claim": {lose: loseMessage, lease: 5 * time.Second, notice: func(s *channelFixture, c *callruntime.Channel) bool {
+		"message, found by the renewal of the claim": {lose: loseMessage, lease: 5 * time.Second, notice: func(s *channelFixture, c *calls.Channel) bool {
 			return isLost(s.receiveError(c))
 		}},
-		"received entry, found by Receive": {lose: func(s *channelFixture, c *callruntime.Channel) {
+		"received entry, found by Receive": {lose: func(s *channelFixture, c *calls.Channel) {
 			s.detach("a")
 			s.receive(c, "disconnected")
-		}, notice: func(s *channelFixture, c *callruntime.Channel) bool {
+		}, notice: func(s *channelFixture, c *calls.Channel) bool {
 			return isLost(s.receiveError(c))
 		}},
-		"work item, found by the next one": {lose: func(s *channelFixture, c *callruntime.Channel) { s.await(c, callruntime.AwaitOptions{}) },
-			notice: func(s *channelFixture, c *callruntime.Channel) bool {
-				_, err := c.Await(s.Context(), callruntime.AwaitOptions{})
+		"work item, found by the next one": {lose: func(s *channelFixture, c *calls.Channel) { s.await(c, calls.AwaitOptions{}) },
+			notice: func(s *channelFixture, c *calls.Channel) bool {
+				_, err := c.Await(s.Context(), calls.AwaitOptions{})
 				return isLost(err)
 			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newChannelFixture(t, opts, nil)
 			head := s.attach("a").Head
-			c := s.attachRuntime("r", func(o *callruntime.Options) { o.Lease = cmp.Or(tt.lease, o.Lease) })
+			c := s.attachRuntime("r", func(o *calls.Options) { o.Lease = cmp.Or(tt.lease, o.Lease) })
 			s.frame("a", "1")
 			restore := s.snapshot()
 			tt.lose(s, c)
@@ -149,7 +149,7 @@ func losses(t *testing.T, opts Options) {
 				t.Error("a cursor from before the loss was resumed")
 			}
 			if tt.lease == 0 {
-				if _, err := s.runtime("other").Attach(t.Context(), s.id); !errors.Is(err, callruntime.ErrClaimed) {
+				if _, err := s.runtime("other").Attach(t.Context(), s.id); !errors.Is(err, calls.ErrClaimed) {
 					t.Errorf("attach of another runtime: %v, want ErrClaimed until the lease expires", err)
 				}
 			}
@@ -177,7 +177,7 @@ func lossFoundByReplacedConnection(t *testing.T, opts Options) {
 	if got := s.renew("b", false).Outcome; got != channel.Lost {
 		t.Errorf("renew of the successor: %s, want %s", got, channel.Lost)
 	}
-	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, callruntime.ErrLost) {
+	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, calls.ErrLost) {
 		t.Errorf("the runtime got %v, want ErrLost", err)
 	}
 	s.attach("c", resume(head))
@@ -198,7 +198,7 @@ func (s *channelFixture) event(name string) {
 }
 
 // receiveError receives until an error occurs and returns it.
-func (s *channelFixture) receiveError(c *callruntime.Channel) (err error) {
+func (s *channelFixture) receiveError(c *calls.Channel) (err error) {
 	for err == nil {
 		_, err = c.Receive(s.Context())
 	}
@@ -206,7 +206,7 @@ func (s *channelFixture) receiveError(c *callruntime.Channel) (err error) {
 }
 
 // await registers a work item.
-func (s *channelFixture) await(c *callruntime.Channel, o callruntime.AwaitOptions) callruntime.WorkItem {
+func (s *channelFixture) await(c *calls.Channel, o calls.AwaitOptions) calls.WorkItem {
 	s.Helper()
 	item, err := c.Await(s.Context(), o)
 	if err != nil {
@@ -220,25 +220,25 @@ func (s *channelFixture) await(c *callruntime.Channel, o callruntime.AwaitOption
 func lostWorkItem(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
-	attach := func() *callruntime.Channel {
+	attach := func() *calls.Channel {
 		t.Helper()
-		return s.attachRuntime("r", func(o *callruntime.Options) { o.Lease = 5 * time.Second })
+		return s.attachRuntime("r", func(o *calls.Options) { o.Lease = 5 * time.Second })
 	}
 	c := attach()
-	options := func(id string) callruntime.AwaitOptions {
-		return callruntime.AwaitOptions{WorkItemID: id, Token: callruntime.NewToken(), Kind: wire.LLMItem}
+	options := func(id string) calls.AwaitOptions {
+		return calls.AwaitOptions{WorkItemID: id, Token: calls.NewToken(), Kind: wire.LLMItem}
 	}
 	s.await(c, options("kept"))
 	restore := s.snapshot()
 	lost := options("lost")
 	s.await(c, lost)
 	restore()
-	if err := s.receiveError(c); !errors.Is(err, callruntime.ErrLost) {
+	if err := s.receiveError(c); !errors.Is(err, calls.ErrLost) {
 		t.Fatalf("receive: %v, want ErrLost", err)
 	}
 	c = attach()
 	items, err := c.WorkItems(t.Context())
-	if err != nil || len(items) != 1 || items[0].ID != "kept" || items[0].Kind != wire.LLMItem || items[0].Scope != callruntime.ScopeWorkItem ||
+	if err != nil || len(items) != 1 || items[0].ID != "kept" || items[0].Kind != wire.LLMItem || items[0].Scope != calls.ScopeWorkItem ||
 		time.Until(items[0].ExpiresAt) < time.Minute || items[0].Parked {
 		t.Errorf("open items: %+v, %v; want only the kept one", items, err)
 	}
@@ -258,10 +258,10 @@ func lostExpiredWorkItem(t *testing.T, opts Options) {
 	s.attach("a")
 	c := s.attachRuntime("r")
 	restore := s.snapshot()
-	lost := s.await(c, callruntime.AwaitOptions{TTL: time.Second})
+	lost := s.await(c, calls.AwaitOptions{TTL: time.Second})
 	restore()
 	poll.Until(t, "the item expires", func() bool { return time.Now().After(lost.ExpiresAt) })
-	if _, err := c.Await(t.Context(), callruntime.AwaitOptions{}); !errors.Is(err, callruntime.ErrLost) {
+	if _, err := c.Await(t.Context(), calls.AwaitOptions{}); !errors.Is(err, calls.ErrLost) {
 		t.Errorf("await: %v, want ErrLost", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/kv"
 	"telapi/test/poll"
@@ -40,7 +40,7 @@ func claims(t *testing.T, opts Options) {
 	s.offer() // a duplicate offer
 	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
 	defer cancel()
-	claimed := make(chan *callruntime.Channel, 2)
+	claimed := make(chan *calls.Channel, 2)
 	var wg sync.WaitGroup
 	for _, name := range []string{"r1", "r2"} {
 		r := s.runtime(name)
@@ -77,14 +77,14 @@ func claims(t *testing.T, opts Options) {
 	if s.renew("a", false).Offer {
 		t.Error("renewing a claimed session offers it")
 	}
-	if _, err := s.runtime("r3").Attach(t.Context(), s.id); !errors.Is(err, callruntime.ErrClaimed) {
+	if _, err := s.runtime("r3").Attach(t.Context(), s.id); !errors.Is(err, calls.ErrClaimed) {
 		t.Errorf("attach by a third runtime: %v, want ErrClaimed", err)
 	}
 }
 
 func crashedRuntimes(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
-	shortLease := func(o *callruntime.Options) { o.Lease = time.Second }
+	shortLease := func(o *calls.Options) { o.Lease = time.Second }
 	s.attach("a")
 	s.frame("a", "1")
 
@@ -164,7 +164,7 @@ func runtimeGroups(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	s.offer()
-	selective := s.runtime("selective", func(o *callruntime.Options) { o.Group = "selective:" + s.id })
+	selective := s.runtime("selective", func(o *calls.Options) { o.Group = "selective:" + s.id })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if c, err := selective.Accept(ctx, func(o wire.Offer) bool {

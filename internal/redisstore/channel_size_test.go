@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
@@ -123,8 +123,8 @@ func committedEntriesAreBounded(t *testing.T, opts Options) {
 // callbacks is kept.
 func endedChannelIsSmall(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
-	used, open := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Kind: wire.LLMItem})
-	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	used, open := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{Kind: wire.LLMItem})
+	shared := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
 	for i := range 20 {
 		d.expect(shared, fmt.Sprint(i), callback.Routed)
 		d.channelFixture.send(d.Channel, fmt.Sprint(i))
@@ -141,7 +141,7 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 		t.Errorf("kept keys: %s, want meta in out work", got)
 	}
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		for key, most := range map[string]time.Duration{kv.MetaKey(d.id): time.Hour + callruntime.DefaultTTL, kv.RuntimeStreamKey(d.id): 5 * time.Minute, kv.HistoryKey(d.id): 5 * time.Minute} {
+		for key, most := range map[string]time.Duration{kv.MetaKey(d.id): time.Hour + calls.DefaultTTL, kv.RuntimeStreamKey(d.id): 5 * time.Minute, kv.HistoryKey(d.id): 5 * time.Minute} {
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
 			if kept := time.Duration(ttl) * time.Millisecond; kept < most-5*time.Minute || kept > most || err != nil {
 				t.Errorf("%s is kept for %v, %v; want at most %v", key, kept, err, most)
@@ -149,16 +149,16 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 		}
 		return errors.Join(client.Do(ctx, client.B().Del().Key(kv.RuntimeStreamKey(d.id)).Build()).Error(), client.Do(ctx, client.B().Del().Key(kv.HistoryKey(d.id)).Build()).Error())
 	})
-	for _, item := range []callruntime.WorkItem{used, open, shared} {
+	for _, item := range []calls.WorkItem{used, open, shared} {
 		d.expect(item, "late", callback.Ended)
 	}
 	if err := d.Close(t.Context()); err != nil {
 		t.Errorf("close: %v", err)
 	}
-	if _, err := d.runtime("r").Attach(t.Context(), d.id); !errors.Is(err, callruntime.ErrEnded) {
+	if _, err := d.runtime("r").Attach(t.Context(), d.id); !errors.Is(err, calls.ErrEnded) {
 		t.Errorf("attach after the committed end: %v, want ErrEnded", err)
 	}
-	if _, err := d.runtime("o").Observe(d.id, "").Receive(t.Context()); !errors.Is(err, callruntime.ErrEnded) {
+	if _, err := d.runtime("o").Observe(d.id, "").Receive(t.Context()); !errors.Is(err, calls.ErrEnded) {
 		t.Errorf("observe after both streams are deleted: %v, want ErrEnded", err)
 	}
 }
@@ -168,7 +168,7 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 func evictionKeepsLaterUse(t *testing.T, opts Options) {
 	const remembered = 1024
 	d := newCallbackFixture(t, opts, nil)
-	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	shared := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
 	d.expect(shared, "reused", callback.Routed) // use 1
 	use := d.delivery(shared, "reused")
 	d.raw(func(ctx context.Context, client rueidis.Client) error { // the window has passed, but use 1 is not deleted yet
@@ -191,7 +191,7 @@ func evictionKeepsLaterUse(t *testing.T, opts Options) {
 func usesAreBounded(t *testing.T, opts Options) {
 	const remembered = 1024
 	d := newCallbackFixture(t, opts, nil)
-	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	shared := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
 	for i := range remembered + 10 {
 		use := d.delivery(shared, fmt.Sprint(i))
 		use.Entries = use.Entries[:1]

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/test/poll"
@@ -163,13 +163,13 @@ func (s *channelFixture) append(connection string, frames ...channel.Frame) []ch
 	return outcomes
 }
 
-func (s *channelFixture) runtime(name string, change ...func(*callruntime.Options)) *callruntime.Runtime {
+func (s *channelFixture) runtime(name string, change ...func(*calls.Options)) *calls.Runtime {
 	s.Helper()
-	opts := callruntime.Options{Store: s.store.ClientOption(), Name: name, Group: s.id, Lease: time.Minute, Limits: s.limits}
+	opts := calls.Options{Store: s.store.ClientOption(), Name: name, Group: s.id, Lease: time.Minute, Limits: s.limits}
 	for _, f := range change {
 		f(&opts)
 	}
-	r, err := callruntime.New(opts)
+	r, err := calls.New(opts)
 	if err != nil {
 		s.Fatalf("start runtime: %v", err)
 	}
@@ -178,7 +178,7 @@ func (s *channelFixture) runtime(name string, change ...func(*callruntime.Option
 }
 
 // attachRuntime attaches a runtime to the channel.
-func (s *channelFixture) attachRuntime(name string, change ...func(*callruntime.Options)) *callruntime.Channel {
+func (s *channelFixture) attachRuntime(name string, change ...func(*calls.Options)) *calls.Channel {
 	s.Helper()
 	c, err := s.runtime(name, change...).Attach(s.Context(), s.id)
 	if err != nil {
@@ -187,7 +187,7 @@ func (s *channelFixture) attachRuntime(name string, change ...func(*callruntime.
 	return c
 }
 
-func (s *channelFixture) send(c *callruntime.Channel, texts ...string) {
+func (s *channelFixture) send(c *calls.Channel, texts ...string) {
 	s.Helper()
 	for _, text := range texts {
 		m := wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{"text":"` + text + `"}`)}
@@ -199,7 +199,7 @@ func (s *channelFixture) send(c *callruntime.Channel, texts ...string) {
 
 // receive reads entries up to the event last. It returns their events and the
 // position of the last one.
-func (s *channelFixture) receive(c *callruntime.Channel, last string) (events []string, position string) {
+func (s *channelFixture) receive(c *calls.Channel, last string) (events []string, position string) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), poll.Timeout)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
@@ -42,7 +42,7 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 			opts, settle := start(t)
 			d := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogBytes = 1 << 30 })
 			d.attach("browser")
-			first := d.await(callruntime.AwaitOptions{Kind: wire.BotItem, TTL: time.Hour})
+			first := d.await(calls.AwaitOptions{Kind: wire.BotItem, TTL: time.Hour})
 			refused := d.fill(settle)
 			d.checkFull(d.delivery(first, "answer"))
 
@@ -106,7 +106,7 @@ func (d *callbackFixture) checkFull(answer callback.DeliverParams) {
 			d.Errorf("%s in a full store: %v, want SERVICE_UNAVAILABLE with Retry-After", name, err)
 		}
 	}
-	if err := d.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{}`)}); !errors.Is(err, callruntime.ErrFull) {
+	if err := d.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{}`)}); !errors.Is(err, calls.ErrFull) {
 		d.Errorf("send in a full store: %v, want ErrFull", err)
 	}
 	_, lease := d.store.Lease(ctx, "client", 1, 10, time.Minute)

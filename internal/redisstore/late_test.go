@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
@@ -26,7 +26,7 @@ import (
 func TestFailedCallsHaveNoEffectLater(t *testing.T) {
 	redis := servers.StartRedis(t)
 	d := newCallbackFixture(t, redisOptions(redis), nil)
-	item := d.await(callruntime.AwaitOptions{})
+	item := d.await(calls.AwaitOptions{})
 	d.attach("live")
 
 	redis.Freeze()
@@ -35,7 +35,7 @@ func TestFailedCallsHaveNoEffectLater(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := d.Await(ctx, callruntime.AwaitOptions{WorkItemID: "late", Token: callruntime.NewToken()}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := d.Await(ctx, calls.AwaitOptions{WorkItemID: "late", Token: calls.NewToken()}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("await on a stopped server: %v, want %v", err, context.DeadlineExceeded)
 	}
 	sending, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -49,7 +49,7 @@ func TestFailedCallsHaveNoEffectLater(t *testing.T) {
 	if got := d.frame("live", "1"); got != channel.Appended {
 		t.Errorf("frame of the live connection: %s, want %s", got, channel.Appended)
 	}
-	d.await(callruntime.AwaitOptions{WorkItemID: "next"}) // on the runtime's connection: after its late calls
+	d.await(calls.AwaitOptions{WorkItemID: "next"}) // on the runtime's connection: after its late calls
 	items, err := d.WorkItems(t.Context())
 	if err != nil || len(items) != 2 || items[0].ID == "late" || items[1].ID == "late" {
 		t.Errorf("open items: %+v, %v; want %s and next", items, err, item.ID)
@@ -80,7 +80,7 @@ func (c noReplyConn) Read(p []byte) (int, error) {
 func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	silent := &atomic.Bool{}
-	runtime := d.runtime("r", func(o *callruntime.Options) {
+	runtime := d.runtime("r", func(o *calls.Options) {
 		o.Store.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, "tcp", addr)
 			return noReplyConn{conn, silent}, err
@@ -93,11 +93,11 @@ func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
 	silent.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := c.Await(ctx, callruntime.AwaitOptions{WorkItemID: "unknown", TTL: time.Hour}); err == nil {
+	if _, err := c.Await(ctx, calls.AwaitOptions{WorkItemID: "unknown", TTL: time.Hour}); err == nil {
 		t.Fatal("await succeeded although its replies were lost")
 	}
 	silent.Store(false)
-	next, err := c.Await(t.Context(), callruntime.AwaitOptions{TTL: time.Hour})
+	next, err := c.Await(t.Context(), calls.AwaitOptions{TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestReceiveIsFenced(t *testing.T) {
 	s.attach("a")
 	frozen := &atomic.Bool{}
 	const lease = 500 * time.Millisecond
-	suspended := s.runtime("suspended", func(o *callruntime.Options) {
+	suspended := s.runtime("suspended", func(o *calls.Options) {
 		o.Lease = lease
 		o.Store.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, "tcp", addr)
@@ -135,7 +135,7 @@ func TestReceiveIsFenced(t *testing.T) {
 		return err == nil
 	})
 	frozen.Store(false)
-	if d, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrClaimLost) {
+	if d, err := c.Receive(t.Context()); !errors.Is(err, calls.ErrClaimLost) {
 		t.Errorf("received %s, %v; want ErrClaimLost", d.JSON, err)
 	}
 }
@@ -147,7 +147,7 @@ func TestClaimAfterImpreciseClock(t *testing.T) {
 	s.attach("a")
 	slow := &atomic.Bool{}
 	slow.Store(true)
-	later := s.runtime("r", func(o *callruntime.Options) {
+	later := s.runtime("r", func(o *calls.Options) {
 		o.Store.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, "tcp", addr)
 			return slowConn{conn, slow}, err

@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
@@ -41,7 +41,7 @@ func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	head := s.attach("a").Head
 	replies := &atomic.Int64{}
-	r := s.runtime("r", func(o *callruntime.Options) {
+	r := s.runtime("r", func(o *calls.Options) {
 		o.Store.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			conn, err := d.DialContext(ctx, "tcp", addr)
 			return lossyConn{conn, replies}, err

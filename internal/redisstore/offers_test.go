@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/kv"
 	"telapi/test/servers"
@@ -84,7 +84,7 @@ func oneOffer(t *testing.T, opts Options) {
 	})
 	group(b().Xack().Key(kv.OffersStream).Group(second).Id(current).Build())
 	check("not wanted by any group", true)
-	if c, err := s.runtime("r", func(o *callruntime.Options) { o.Group = first }).Accept(t.Context(), s.isOwnOffer); err != nil || c.ID != s.id {
+	if c, err := s.runtime("r", func(o *calls.Options) { o.Group = first }).Accept(t.Context(), s.isOwnOffer); err != nil || c.ID != s.id {
 		t.Fatalf("accept: %+v, %v, want %s", c, err, s.id)
 	}
 	check("accepted", true)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/test/poll"
@@ -96,7 +96,7 @@ func TestRuntimeSubscriptionsLeaveRemovedNode(t *testing.T) {
 	c.Remove(node)
 
 	other := newChannelFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}}, nil)
-	audio := make(chan callruntime.Delivery, 1)
+	audio := make(chan calls.Delivery, 1)
 	var receiving sync.WaitGroup
 	defer receiving.Wait()
 	receiving.Go(func() {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
@@ -44,7 +44,7 @@ func TestFramesAndCallbacksWaitForReplicas(t *testing.T) {
 	if got := d.frame("a", "1"); got != channel.Appended {
 		t.Fatalf("frame: %s, want %s", got, channel.Appended)
 	}
-	item := d.await(callruntime.AwaitOptions{})
+	item := d.await(calls.AwaitOptions{})
 	replica.Freeze()
 	frame := []channel.Frame{{MessageID: "2", Entry: d.entry(wire.KindFrame, "2")}}
 	for range 2 { // the second one is a duplicate, which the replica does not have either
@@ -71,7 +71,7 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 	master, replica := startReplicated(t)
 	s := newChannelFixture(t, redisOptions(master), nil)
 	s.attach("a")
-	c, err := s.runtime("r", func(o *callruntime.Options) { o.MinReplicas = 1 }).Attach(t.Context(), s.id)
+	c, err := s.runtime("r", func(o *calls.Options) { o.MinReplicas = 1 }).Attach(t.Context(), s.id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,12 +83,12 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 		"send":   func(ctx context.Context) error { return c.Send(ctx, message) },
 		"commit": func(ctx context.Context) error { return c.Commit(ctx, position) },
 		"await": func(ctx context.Context) error {
-			_, err := c.Await(ctx, callruntime.AwaitOptions{WorkItemID: "w"})
+			_, err := c.Await(ctx, calls.AwaitOptions{WorkItemID: "w"})
 			return err
 		},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		if err := operate(ctx); err == nil || errors.Is(err, callruntime.ErrLost) {
+		if err := operate(ctx); err == nil || errors.Is(err, calls.ErrLost) {
 			t.Errorf("%s without the replica: %v", name, err)
 		}
 		cancel()

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
 	"telapi/internal/config"
@@ -46,7 +46,7 @@ func TestChannelContinuesWhileItsSlotMoves(t *testing.T) {
 			if got := d.frame("a", fmt.Sprint(n)); got != channel.Appended {
 				t.Errorf("frame %d: %s, want %s", n, got, channel.Appended)
 			}
-			d.expect(d.await(callruntime.AwaitOptions{}), fmt.Sprint("answer ", n), callback.Routed)
+			d.expect(d.await(calls.AwaitOptions{}), fmt.Sprint("answer ", n), callback.Routed)
 			d.channelFixture.send(d.Channel, fmt.Sprint(n))
 			rounds.Add(1)
 		}

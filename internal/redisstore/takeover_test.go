@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
@@ -122,7 +122,7 @@ func callbackOffers(t *testing.T, opts Options) {
 		expired bool
 	}{{`{"sessionId":"s"}`, false}, {"", true}, {`{"sessionId":"s"}`, true}, {`{"sessionId":"s"}`, true}} {
 		d.setField("offer", tt.offer)
-		item, want := d.await(callruntime.AwaitOptions{}), ""
+		item, want := d.await(calls.AwaitOptions{}), ""
 		if tt.expired {
 			d.expireClaim()
 			want = tt.offer
@@ -140,9 +140,9 @@ func heldChannels(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	name := "runtime-" + s.id
 	r := s.runtime(name)
-	open := func(id string) *callruntime.Channel {
+	open := func(id string) *calls.Channel {
 		t.Helper()
-		c, err := r.Open(t.Context(), callruntime.OpenOptions{ChannelID: id + s.id, TeamID: "team", EndpointID: "endpoint"})
+		c, err := r.Open(t.Context(), calls.OpenOptions{ChannelID: id + s.id, TeamID: "team", EndpointID: "endpoint"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,13 +186,13 @@ func heldChannels(t *testing.T, opts Options) {
 }
 
 // drain receives and commits everything up to the end of a channel.
-func (s *channelFixture) drain(c *callruntime.Channel) {
+func (s *channelFixture) drain(c *calls.Channel) {
 	s.Helper()
 	_, position := s.receive(c, "done")
 	if err := c.Commit(s.Context(), position); err != nil {
 		s.Fatal(err)
 	}
-	if _, err := c.Receive(s.Context()); !errors.Is(err, callruntime.ErrEnded) {
+	if _, err := c.Receive(s.Context()); !errors.Is(err, calls.ErrEnded) {
 		s.Errorf("receive after the last commit: %v, want ErrEnded", err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 )
 
 const (
@@ -48,7 +48,7 @@ func callbacks(at *site, s settings) error {
 	if err := t.run(nil, "limits", "set", "--tier", "webhook", "--max", "1000000000", "--window", "24h"); err != nil {
 		return err
 	}
-	runtime, err := callruntime.New(callruntime.Options{Store: storeOptions(at.redisURL), Name: "bench"})
+	runtime, err := calls.New(calls.Options{Store: storeOptions(at.redisURL), Name: "bench"})
 	if err != nil {
 		return err
 	}
@@ -89,11 +89,11 @@ func callbacks(at *site, s settings) error {
 }
 
 // openCalls opens channels without a session.
-func openCalls(runtime *callruntime.Runtime, n int) ([]*callruntime.Channel, error) {
-	calls := make([]*callruntime.Channel, n)
+func openCalls(runtime *calls.Runtime, n int) ([]*calls.Channel, error) {
+	calls := make([]*calls.Channel, n)
 	for i := range calls {
 		var err error
-		if calls[i], err = runtime.Open(context.Background(), callruntime.OpenOptions{
+		if calls[i], err = runtime.Open(context.Background(), calls.OpenOptions{
 			ChannelID: uuid.NewString(), TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-1", Profile: []byte(botProfile)}); err != nil {
 			return nil, err
 		}
@@ -103,12 +103,12 @@ func openCalls(runtime *callruntime.Runtime, n int) ([]*callruntime.Channel, err
 
 // provider creates work items of the calls of a connection, closes the calls, and
 // returns the callbacks: those of one call are in order, and calls alternate.
-func provider(calls []*callruntime.Channel, addr string, count int) (source, error) {
+func provider(calls []*calls.Channel, addr string, count int) (source, error) {
 	ctx := context.Background()
 	requests := make([][]byte, 0, count)
 	for i := range count {
 		c := calls[i%len(calls)]
-		item, err := c.Await(ctx, callruntime.AwaitOptions{})
+		item, err := c.Await(ctx, calls.AwaitOptions{})
 		if err != nil {
 			return nil, err
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/gorilla/websocket"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
@@ -54,14 +54,14 @@ func framesIn(at *site, s settings) error {
 // framesOut compares durable messages from a runtime with a socket that forwards
 // published messages.
 func framesOut(at *site, s settings) error {
-	return at.measureSend(s, "durable messages", func(c *callruntime.Channel) (wait func() error) {
+	return at.measureSend(s, "durable messages", func(c *calls.Channel) (wait func() error) {
 		return c.SendAsync(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(chatPayload)})
 	})
 }
 
 // audioOut compares audio frames, which are not stored, with the same baseline.
 func audioOut(at *site, s settings) error {
-	return at.measureSend(s, "audio", func(c *callruntime.Channel) (wait func() error) {
+	return at.measureSend(s, "audio", func(c *calls.Channel) (wait func() error) {
 		err := c.SendAudio(context.Background(), []byte(chatPayload))
 		return func() error { return err }
 	})
@@ -70,7 +70,7 @@ func audioOut(at *site, s settings) error {
 // measureSend runs one sender per channel for telapi and for the baseline. A
 // sender does not wait for a frame before it sends the next, like a runtime that
 // streams the output of a model. Both have the same number of frames in flight.
-func (s *site) measureSend(opts settings, what string, send func(*callruntime.Channel) (wait func() error)) error {
+func (s *site) measureSend(opts settings, what string, send func(*calls.Channel) (wait func() error)) error {
 	t, peer, err := s.startBoth("forward")
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (s *site) measureSend(opts settings, what string, send func(*callruntime.Ch
 		return err
 	}
 	defer client.Close()
-	runtime, err := callruntime.New(callruntime.Options{Store: storeOptions(s.redisURL), Name: "bench"})
+	runtime, err := calls.New(calls.Options{Store: storeOptions(s.redisURL), Name: "bench"})
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (t *telapi) openSession() (sessionToken, *websocket.Conn, error) {
 }
 
 // channelPipeline sends frames from a runtime to the socket of a new session.
-func (t *telapi) channelPipeline(runtime *callruntime.Runtime, send func(*callruntime.Channel) (wait func() error)) (pipeline, error) {
+func (t *telapi) channelPipeline(runtime *calls.Runtime, send func(*calls.Channel) (wait func() error)) (pipeline, error) {
 	token, conn, err := t.openSession()
 	if err != nil {
 		return pipeline{}, err

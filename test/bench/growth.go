@@ -8,7 +8,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 )
 
 const (
@@ -157,7 +157,7 @@ func (s *site) measureCallbacks(opts settings, instances []*telapi, count, activ
 	if err := instances[0].run(nil, "limits", "set", "--tier", "webhook", "--max", "1000000000", "--window", "24h"); err != nil {
 		return r, err
 	}
-	runtime, err := callruntime.New(callruntime.Options{Store: storeOptions(s.redisURL), Name: "bench"})
+	runtime, err := calls.New(calls.Options{Store: storeOptions(s.redisURL), Name: "bench"})
 	if err != nil {
 		return r, err
 	}

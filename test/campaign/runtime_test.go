@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
@@ -44,7 +44,7 @@ type runtimeOptions struct {
 
 // callRuntime is the main object of a runtime process.
 type callRuntime struct {
-	*callruntime.Runtime
+	*calls.Runtime
 	ttl     time.Duration
 	started time.Time
 	mu      sync.Mutex // orders reports
@@ -58,11 +58,11 @@ func runRuntime(options string) error {
 	if err := json.Unmarshal([]byte(options), &o); err != nil {
 		return err
 	}
-	store, err := callruntime.Locate(o.RedisURL, "")
+	store, err := calls.Locate(o.RedisURL, "")
 	if err != nil {
 		return err
 	}
-	rt, err := callruntime.New(callruntime.Options{Store: store, Name: o.Name, Lease: o.Lease, MinReplicas: o.MinReplicas})
+	rt, err := calls.New(calls.Options{Store: store, Name: o.Name, Lease: o.Lease, MinReplicas: o.MinReplicas})
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (r *callRuntime) report(event, session string, details ...string) {
 
 // serve handles a session until another runtime claims it or it ends. If the store
 // lost data, it attaches again and requests all missing answers again.
-func (r *callRuntime) serve(ctx context.Context, ch *callruntime.Channel) {
+func (r *callRuntime) serve(ctx context.Context, ch *calls.Channel) {
 	if ch.LostAt.After(r.started) {
 		r.report(reportLost, ch.ID)
 	}
@@ -106,9 +106,9 @@ func (r *callRuntime) serve(ctx context.Context, ch *callruntime.Channel) {
 		err := r.handle(ctx, ch, &awaited)
 		_ = ch.Close(ctx)
 		switch {
-		case errors.Is(err, callruntime.ErrEnded), errors.Is(err, callruntime.ErrClaimLost):
+		case errors.Is(err, calls.ErrEnded), errors.Is(err, calls.ErrClaimLost):
 			return
-		case errors.Is(err, callruntime.ErrLost), errors.Is(err, callruntime.ErrUnknownPosition):
+		case errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrUnknownPosition):
 			r.report(reportLost, ch.ID)
 		default:
 			r.report(reportProblem, ch.ID, err.Error())
@@ -126,7 +126,7 @@ func (r *callRuntime) serve(ctx context.Context, ch *callruntime.Channel) {
 }
 
 // handle receives entries until an error occurs.
-func (r *callRuntime) handle(ctx context.Context, ch *callruntime.Channel, awaited *[]string) error {
+func (r *callRuntime) handle(ctx context.Context, ch *calls.Channel, awaited *[]string) error {
 	for handled := 1; ; handled++ {
 		d, err := ch.Receive(ctx)
 		if err != nil {
@@ -171,9 +171,9 @@ func (r *callRuntime) handle(ctx context.Context, ch *callruntime.Channel, await
 // await registers the work item of an operation and passes it to the provider. ID
 // and credential depend on the operation only, so that registering the item again
 // has no effect.
-func (r *callRuntime) await(ctx context.Context, ch *callruntime.Channel, id string) error {
+func (r *callRuntime) await(ctx context.Context, ch *calls.Channel, id string) error {
 	secret := sha256.Sum256([]byte(id))
-	item, err := ch.Await(ctx, callruntime.AwaitOptions{
+	item, err := ch.Await(ctx, calls.AwaitOptions{
 		WorkItemID: id, Token: "cbt_" + base64.RawURLEncoding.EncodeToString(secret[:]), TTL: r.ttl,
 	})
 	if err == nil {

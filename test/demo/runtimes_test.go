@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/demo"
 	"telapi/test/boot"
 	"telapi/test/talk"
@@ -53,7 +53,7 @@ func runInBackground(t *testing.T, run func(context.Context)) (stop func()) {
 // startRuntime starts a demo runtime.
 func (f *fixture) startRuntime(t *testing.T, name string) (stop func()) {
 	t.Helper()
-	store, err := callruntime.Locate(f.env["REDIS_URL"], f.env["DATA_DIR"])
+	store, err := calls.Locate(f.env["REDIS_URL"], f.env["DATA_DIR"])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/callback"
 	"telapi/test/boot"
 )
@@ -17,17 +17,17 @@ import (
 // A body over 16 KiB is read only if its token is known. The token decides the
 // answer, even if the body is invalid.
 func TestLargeCallbackIsReadOnlyWithKnownToken(t *testing.T) {
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		large := c.botMessage(strings.Repeat("a", callback.MaxUncheckedBody))
 		invalid := strings.Replace(large, "call-1", "call-2", 1)
-		usable, consumed, cancelled := c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{})
+		usable, consumed, cancelled := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{})
 		if err := c.Cancel(t.Context(), cancelled.ID); err != nil {
 			t.Fatal(err)
 		}
 		resp, body := c.postCallback(consumed, large)
 		wantStatus(t, resp, body, 202, `"parked"`)
-		post := func(name string, item callruntime.WorkItem, text string, status int, want string) {
+		post := func(name string, item calls.WorkItem, text string, status int, want string) {
 			t.Helper()
 			resp, body := c.postCallback(item, text)
 			if resp.StatusCode != status || !strings.Contains(body, want) {
@@ -54,9 +54,9 @@ func TestLargeCallbackIsReadOnlyWithKnownToken(t *testing.T) {
 // The client sends a part of its body and then no more. It gets an answer that
 // depends on its token, like other malformed bodies.
 func TestIncompleteCallbackIsMalformed(t *testing.T) {
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
 		c := openCall(t, i, r, "call-1")
-		item := c.await(callruntime.AwaitOptions{})
+		item := c.await(calls.AwaitOptions{})
 		for _, length := range []int{100, 2 * callback.MaxUncheckedBody} {
 			for token, want := range map[string]string{item.Token: "400 " + code("MALFORMED_JSON"), "guessed": "401 " + code("CALLBACK_TOKEN_INVALID")} {
 				if got := postIncomplete(t, i, item.Path, token, length); !strings.HasPrefix(got, want[:3]) || !strings.Contains(got, want[4:]) {

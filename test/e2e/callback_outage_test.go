@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/ratelimit"
 	"telapi/test/boot"
 	"telapi/test/poll"
@@ -25,9 +25,9 @@ func TestCallbacksSurviveRedisRestart(t *testing.T) {
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
 	const count = 300
 	var order []string
-	items := make(chan callruntime.WorkItem, count)
+	items := make(chan calls.WorkItem, count)
 	for range count {
-		item := c.await(callruntime.AwaitOptions{})
+		item := c.await(calls.AwaitOptions{})
 		order = append(order, item.ID)
 		items <- item
 	}

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
 	"telapi/test/talk"
@@ -32,7 +32,7 @@ func TestCallbackSendsNoOutboundRequests(t *testing.T) {
 		body := fmt.Sprintf(`{"conversation":{"identifier":{"id":"call-1"}},"callbackUrl":%[1]q,"from":{"avatar":%[1]q},
 			"messages":{"message":[{"content":{"textMessage":{"textHtml":"<p>Hi<img src='%[1]s'><script src='%[1]s'></script></p>"},"voiceMessage":%[1]q}}]},
 			"metadata":{"webhook":%[1]q},"channelData":[{"key":"url","value":%[1]q}],"nluData":%[1]q,"actions":[{"type":"play_audio","url":%[1]q},{"type":"hangup"}]}`, url)
-		resp, receipt := c.postCallback(c.await(callruntime.AwaitOptions{}), body, "Referer", url, "Origin", url)
+		resp, receipt := c.postCallback(c.await(calls.AwaitOptions{}), body, "Referer", url, "Origin", url)
 		wantStatus(t, resp, receipt, 202, "accepted")
 	}
 	if err := c.End(t.Context(), "done"); err != nil {

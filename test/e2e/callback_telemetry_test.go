@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
 	"telapi/test/talk"
@@ -36,7 +36,7 @@ func TestCallbackJoinsCallTrace(t *testing.T) {
 		{"?traceId=our%20own&parentSpanId=a&parentSpanId=b&callId=" + strings.Repeat("x", 129), []string{"bot-trace-transaction-id", "not a UUID"}, "", c.TransactionID, c.CallID},
 		{"?traceId=our-own-17", nil, "our-own-17", c.TransactionID, c.CallID},
 	} {
-		item := c.await(callruntime.AwaitOptions{})
+		item := c.await(calls.AwaitOptions{})
 		resp, body := i.Post(t, item.Path+row.query, c.botMessage("x"), append(row.headers, "token", item.Token)...)
 		wantStatus(t, resp, body, 202, "accepted")
 		got := talk.Receive(t, c.Channel).Trace
@@ -79,9 +79,9 @@ func TestCallbackTokensAndTextsAreNotLeaked(t *testing.T) {
 	const text, sensitive = "message-text-4711", "iban-swordfish-99"
 	body := fmt.Sprintf(`{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[{"content":{"textMessage":{"textPlain":%q}}}]},
 		"channelData":[{"key":"iban","value":%q,"sensitiveData":true}],"actions":[{"type":"unknown"},{"type":"transfer","target":"tel:+1900555"}]}`, text, sensitive)
-	items := []callruntime.WorkItem{c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{Kind: wire.LLMItem})}
+	items := []calls.WorkItem{c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{Kind: wire.LLMItem})}
 	responses := ""
-	for _, item := range []callruntime.WorkItem{items[1], items[0], items[0], items[2]} {
+	for _, item := range []calls.WorkItem{items[1], items[0], items[0], items[2]} {
 		for _, path := range []string{"/api/v1/webhooks/bot/" + item.Token, "/api/v1/webhooks/llm/call-1/" + item.Token, item.Path + "?token=" + item.Token} {
 			for _, b := range []string{body, body[:100], strings.Replace(body, "call-1", "call-2", 1)} {
 				_, response := i.Post(t, path, b, "token", "Bearer "+item.Token)

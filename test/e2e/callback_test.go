@@ -12,7 +12,7 @@ import (
 
 	jsonv2 "github.com/go-json-experiment/json"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/ratelimit"
 	"telapi/test/boot"
@@ -22,16 +22,16 @@ import (
 
 // phoneCall is a channel without a browser, opened by a runtime.
 type phoneCall struct {
-	*callruntime.Channel
+	*calls.Channel
 	t *testing.T
 	i *boot.Instance // receives the callbacks
 }
 
 const permissiveProfile = `{"commandSources":["bot","external_llm"],"commandPolicies":[{"type":"hangup","enabled":true},{"type":"transfer","enabled":true,"allowedTargets":["tel:+49*"]}]}`
 
-func openCall(t *testing.T, i *boot.Instance, r *callruntime.Runtime, id string) phoneCall {
+func openCall(t *testing.T, i *boot.Instance, r *calls.Runtime, id string) phoneCall {
 	t.Helper()
-	ch, err := r.Open(t.Context(), callruntime.OpenOptions{
+	ch, err := r.Open(t.Context(), calls.OpenOptions{
 		ChannelID: id, TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-" + id, TransactionID: "6d9b0fb1-7f0c-4f6c-9a3c-0d6f3a3c1c11", Profile: []byte(permissiveProfile),
 	})
 	if err != nil {
@@ -40,7 +40,7 @@ func openCall(t *testing.T, i *boot.Instance, r *callruntime.Runtime, id string)
 	return phoneCall{ch, t, i}
 }
 
-func (c phoneCall) await(o callruntime.AwaitOptions) callruntime.WorkItem {
+func (c phoneCall) await(o calls.AwaitOptions) calls.WorkItem {
 	c.t.Helper()
 	item, err := c.Await(c.t.Context(), o)
 	if err != nil {
@@ -50,7 +50,7 @@ func (c phoneCall) await(o callruntime.AwaitOptions) callruntime.WorkItem {
 }
 
 // postCallback posts a callback for the work item.
-func (c phoneCall) postCallback(item callruntime.WorkItem, body string, headers ...string) (boot.Response, string) {
+func (c phoneCall) postCallback(item calls.WorkItem, body string, headers ...string) (boot.Response, string) {
 	c.t.Helper()
 	return c.i.Post(c.t, item.Path, body, append(headers, "token", item.Token)...)
 }
@@ -61,7 +61,7 @@ func (c phoneCall) botMessage(text string) string {
 }
 
 // testCallbacks runs a test with an instance and a runtime on every kind of store.
-func testCallbacks(t *testing.T, test func(t *testing.T, i *boot.Instance, r *callruntime.Runtime)) {
+func testCallbacks(t *testing.T, test func(t *testing.T, i *boot.Instance, r *calls.Runtime)) {
 	onAllStores(t, func(t *testing.T, env boot.Env) {
 		env = talk.WithDataDir(t, env)
 		i := boot.Start(t, env)
@@ -79,7 +79,7 @@ func encodeEntry(t *testing.T, e wire.Entry) string {
 }
 
 func TestCallbackIsDeliveredToRuntime(t *testing.T) {
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		for _, row := range []struct {
 			kind    wire.WorkItemKind
@@ -96,7 +96,7 @@ func TestCallbackIsDeliveredToRuntime(t *testing.T) {
 			{wire.LLMItem, `{"choices":[{"message":{"content":"Hello"}}],"commands":[{"type":"hangup"}]}`, true, `"source":"external_llm"`, `"decision":"allowed"`, 1},
 			{wire.ToolItem, `[1,2,{"a":null}]`, true, `"result":[1,2,{"a":null}]`, `"messages":1`, 0},
 		} {
-			item := c.await(callruntime.AwaitOptions{Kind: row.kind})
+			item := c.await(calls.AwaitOptions{Kind: row.kind})
 			headers := []string{"token", item.Token}
 			if row.bearer {
 				headers = []string{"Authorization", "Bearer " + item.Token}
@@ -129,9 +129,9 @@ func TestCallbackIsDeliveredToRuntime(t *testing.T) {
 // sent again.
 func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
 	t.Parallel()
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
 		c, other := openCall(t, i, r, "call-1"), openCall(t, i, r, "call-2")
-		bot, llm, foreign := c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{Kind: wire.LLMItem}), other.await(callruntime.AwaitOptions{})
+		bot, llm, foreign := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{Kind: wire.LLMItem}), other.await(calls.AwaitOptions{})
 		good := c.botMessage("Hello")
 		token := []string{"token", bot.Token}
 		for _, row := range []struct {
@@ -175,7 +175,7 @@ func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
 		}
 		for _, row := range []struct {
 			call phoneCall
-			item callruntime.WorkItem
+			item calls.WorkItem
 			body string
 		}{{c, bot, good + strings.Repeat(" ", 1<<20-len(good))}, {c, llm, "\ufeff" + `{"content":"x"}`}, {other, foreign, other.botMessage("x")}} {
 			resp, body := row.call.postCallback(row.item, row.body)
@@ -186,9 +186,9 @@ func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
 
 func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 	t.Parallel()
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
 		c := openCall(t, i, r, "call-1")
-		item := c.await(callruntime.AwaitOptions{})
+		item := c.await(calls.AwaitOptions{})
 		resp, first := c.postCallback(item, c.botMessage("once"))
 		wantStatus(t, resp, first, 202, `"accepted"`)
 		var receipt struct{ CallbackID string }
@@ -206,14 +206,14 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 			t.Errorf("different body: %s, want no receipt", body)
 		}
 
-		cancelled := c.await(callruntime.AwaitOptions{})
+		cancelled := c.await(calls.AwaitOptions{})
 		if err := c.Cancel(t.Context(), cancelled.ID); err != nil {
 			t.Fatal(err)
 		}
 		resp, body = c.postCallback(cancelled, c.botMessage("x"))
 		wantStatus(t, resp, body, 409, `"state":"cancelled"`)
 
-		expired := c.await(callruntime.AwaitOptions{TTL: 50 * time.Millisecond})
+		expired := c.await(calls.AwaitOptions{TTL: 50 * time.Millisecond})
 		e := talk.Receive(t, c.Channel) // "once"
 		for e.Kind != wire.KindTimeout {
 			e = talk.Receive(t, c.Channel)
@@ -224,7 +224,7 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 		resp, body = c.postCallback(expired, c.botMessage("x"))
 		wantStatus(t, resp, body, 401, code("CALLBACK_TOKEN_INVALID"))
 
-		reusable := c.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+		reusable := c.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
 		stamped := strings.Replace(c.botMessage("again"), `"message":[{`, `"timestamp":"2026-11-15T09:30:00Z","message":[{`, 1)
 		for n, row := range []struct {
 			body   string
@@ -235,11 +235,11 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 			}
 		}
 
-		open := c.await(callruntime.AwaitOptions{})
+		open := c.await(calls.AwaitOptions{})
 		if err := c.End(t.Context(), "hung up"); err != nil {
 			t.Fatal(err)
 		}
-		for _, ended := range []callruntime.WorkItem{open, reusable, item} {
+		for _, ended := range []calls.WorkItem{open, reusable, item} {
 			resp, body = c.postCallback(ended, c.botMessage("x"))
 			wantStatus(t, resp, body, 410, code("CONVERSATION_ENDED"))
 		}
@@ -250,11 +250,11 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 
 func TestEarlyCallbackIsParked(t *testing.T) {
 	t.Parallel()
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
 		c := openCall(t, i, r, "call-1")
-		first, second, third := c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{})
+		first, second, third := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{})
 		for _, step := range []struct {
-			item   callruntime.WorkItem
+			item   calls.WorkItem
 			text   string
 			status string
 		}{{third, "three", "parked"}, {second, "two", "parked"}, {first, "one", "accepted"}} {
@@ -293,7 +293,7 @@ func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
 			})
 		}
 		c := openCall(t, instances[0], talk.StartRuntime(t, env), "call-1")
-		items := make(chan callruntime.WorkItem, tokens)
+		items := make(chan calls.WorkItem, tokens)
 		var routed, duplicates atomic.Int64
 		var wg sync.WaitGroup
 		for range 4 {
@@ -319,7 +319,7 @@ func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
 		}
 		var order []string
 		for range tokens {
-			item := c.await(callruntime.AwaitOptions{})
+			item := c.await(calls.AwaitOptions{})
 			order = append(order, item.ID)
 			items <- item
 		}
@@ -341,7 +341,7 @@ func TestCallbacksWorkWithoutDatabase(t *testing.T) {
 	env := boot.Env{"FEATURE_API_ACCESS": "false", "DATABASE_URL": "postgres://user:x@127.0.0.1:1/none", "DATA_DIR": t.TempDir()}
 	i := boot.Start(t, env)
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
-	resp, body := c.postCallback(c.await(callruntime.AwaitOptions{}), c.botMessage("Hello"))
+	resp, body := c.postCallback(c.await(calls.AwaitOptions{}), c.botMessage("Hello"))
 	wantStatus(t, resp, body, 202, `"accepted"`)
 }
 
@@ -350,7 +350,7 @@ func TestCallbackTokenGuessingIsLimited(t *testing.T) {
 	i := boot.Start(t, env)
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
 	setLimit(t, i, ratelimit.Auth, 5, time.Hour)
-	item := c.await(callruntime.AwaitOptions{})
+	item := c.await(calls.AwaitOptions{})
 	poll.Until(t, "wrong tokens get 429", func() bool {
 		resp, body := i.Post(t, item.Path, c.botMessage("x"), "token", "guess")
 		return resp.StatusCode == http.StatusTooManyRequests && strings.Contains(body, `"tier":"auth"`)
@@ -367,7 +367,7 @@ func TestPlatformPolicyOverridesGatewayProfile(t *testing.T) {
 	i := boot.Start(t, env)
 	tenant := boot.NewTenant(t, i, "tenant")
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
-	_, body := c.postCallback(c.await(callruntime.AwaitOptions{}), `{"conversation":{"identifier":{"id":"call-1"}},"actions":[
+	_, body := c.postCallback(c.await(calls.AwaitOptions{}), `{"conversation":{"identifier":{"id":"call-1"}},"actions":[
 		{"type":"hangup"},{"type":"transfer","target":"+49 40 1234"},{"type":"transfer","target":"+49 30 1234"}]}`)
 	if !containsAll(body, `{"type":"hangup","decision":"denied","reason":"platform_disabled"}`,
 		`{"type":"transfer","decision":"denied","reason":"target_not_allowed"},{"type":"transfer","decision":"allowed"}`) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/auth"
 	"telapi/internal/demo"
 	"telapi/test/boot"
@@ -107,7 +107,7 @@ func TestFeedShowsWholeSession(t *testing.T) {
 		talk.Receive(t, ch)
 		talk.Receive(t, ch)
 		talk.SendChat(t, ch, `{"text":"good day"}`)
-		item, err := ch.Await(t.Context(), callruntime.AwaitOptions{})
+		item, err := ch.Await(t.Context(), calls.AwaitOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/test/boot"
 	"telapi/test/contract"
 	"telapi/test/poll"
@@ -58,7 +58,7 @@ func (d *devServer) snapshot() string {
 type conversation struct {
 	session, token string
 	browser        *talk.Browser
-	channel        *callruntime.Channel
+	channel        *calls.Channel
 }
 
 // open starts a session with a browser and a runtime. The runtime has received the
@@ -91,7 +91,7 @@ func TestDevRestartKeepsConversations(t *testing.T) {
 	c := d.open()
 	cursor := c.say(t, "read")
 	call := phoneCall{c.channel, t, d.Instance}
-	first, second := call.await(callruntime.AwaitOptions{}), call.await(callruntime.AwaitOptions{})
+	first, second := call.await(calls.AwaitOptions{}), call.await(calls.AwaitOptions{})
 	resp, body := call.postCallback(second, call.botMessage("two"))
 	wantStatus(t, resp, body, 202, `"parked"`)
 	sent := c.browser.Chat("not received yet")

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/kv"
 	"telapi/test/boot"
 	"telapi/test/poll"
@@ -30,7 +30,7 @@ func TestSecondRuntimeTakesOver(t *testing.T) {
 			t.Helper()
 			b.Expect(`"event":"ack"`, b.Chat(text))
 		}
-		expect := func(ch *callruntime.Channel, texts ...string) {
+		expect := func(ch *calls.Channel, texts ...string) {
 			t.Helper()
 			for _, text := range texts {
 				entry := talk.Receive(t, ch)

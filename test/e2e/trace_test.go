@@ -12,7 +12,7 @@ import (
 	"github.com/gorilla/websocket"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
 	"telapi/test/talk"
@@ -75,7 +75,7 @@ func TestTraceCoversWholeConversation(t *testing.T) {
 	if frame.Kind != wire.KindFrame || call.Offer.Trace != connected.Trace {
 		t.Fatalf("offer %+v, first entry %+v, second entry %+v; want a session entry with the trace of the offer, and a frame", call.Offer, connected, frame)
 	}
-	item, err := call.Await(t.Context(), callruntime.AwaitOptions{Trace: frame.Trace})
+	item, err := call.Await(t.Context(), calls.AwaitOptions{Trace: frame.Trace})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
@@ -34,11 +34,11 @@ func main() {
 }
 
 func run(ctx context.Context, team string) error {
-	store, err := callruntime.Locate(os.Getenv("REDIS_URL"), os.Getenv("DATA_DIR"))
+	store, err := calls.Locate(os.Getenv("REDIS_URL"), os.Getenv("DATA_DIR"))
 	if err != nil {
 		return err
 	}
-	r, err := callruntime.New(callruntime.Options{Store: store, Group: "echo", Name: "echo"})
+	r, err := calls.New(calls.Options{Store: store, Group: "echo", Name: "echo"})
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func run(ctx context.Context, team string) error {
 			return err
 		}
 		go func() {
-			if err := converse(ctx, ch); !errors.Is(err, callruntime.ErrEnded) {
+			if err := converse(ctx, ch); !errors.Is(err, calls.ErrEnded) {
 				fmt.Fprintln(os.Stderr, ch.ID, err)
 			}
 		}()
@@ -57,7 +57,7 @@ func run(ctx context.Context, team string) error {
 }
 
 // converse echoes the frames of one session until it ends.
-func converse(ctx context.Context, ch *callruntime.Channel) error {
+func converse(ctx context.Context, ch *calls.Channel) error {
 	for {
 		d, err := ch.Receive(ctx)
 		if err != nil {
@@ -78,7 +78,7 @@ func converse(ctx context.Context, ch *callruntime.Channel) error {
 }
 
 // echo sends a frame back, or runs the command in it.
-func echo(ctx context.Context, ch *callruntime.Channel, m wire.ChannelMessage) error {
+func echo(ctx context.Context, ch *calls.Channel, m wire.ChannelMessage) error {
 	if m.Type == wire.TypeAudio {
 		return ch.SendAudio(ctx, m.Audio)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
 	"telapi/test/poll"
@@ -68,9 +68,9 @@ func TestConcurrentPostsAreRoutedOnce(t *testing.T) {
 
 // postDuplicates registers 100 work items and posts each callback five times at
 // once. It returns the IDs of the work items.
-func postDuplicates(ctx context.Context, p *provider, c *callruntime.Channel, routed, duplicates *atomic.Int64) (order []string, err error) {
+func postDuplicates(ctx context.Context, p *provider, c *calls.Channel, routed, duplicates *atomic.Int64) (order []string, err error) {
 	for range 100 {
-		item, err := c.Await(ctx, callruntime.AwaitOptions{})
+		item, err := c.Await(ctx, calls.AwaitOptions{})
 		if err != nil {
 			return nil, err
 		}
@@ -101,7 +101,7 @@ func postDuplicates(ctx context.Context, p *provider, c *callruntime.Channel, ro
 
 // checkStream checks that the runtime stream holds the callbacks of the work items
 // in order.
-func checkStream(ctx context.Context, r *callruntime.Runtime, channelID string, order []string) error {
+func checkStream(ctx context.Context, r *calls.Runtime, channelID string, order []string) error {
 	entries, err := r.Entries(ctx, channelID, "", len(order)+1)
 	if err != nil {
 		return err
@@ -121,8 +121,8 @@ func checkStream(ctx context.Context, r *callruntime.Runtime, channelID string, 
 
 // workItem is a work item and its outcome.
 type workItem struct {
-	callruntime.WorkItem
-	call       *callruntime.Channel
+	calls.WorkItem
+	call       *calls.Channel
 	unanswered bool      // no callback is posted
 	accepted   time.Time // when the provider got the 202
 	routed     time.Time // when the entry was appended to the stream
@@ -239,14 +239,14 @@ func answeredInRandomOrder(items []*workItem) (answers []*workItem) {
 
 // register registers work items, of which one gets no callback if oneUnanswered is
 // set.
-func register(ctx context.Context, c *callruntime.Channel, count int, oneUnanswered bool) (items []*workItem, err error) {
+func register(ctx context.Context, c *calls.Channel, count int, oneUnanswered bool) (items []*workItem, err error) {
 	missing := -1
 	if oneUnanswered {
 		missing = rand.IntN(count / 2)
 	}
 	for n := range count {
 		item := &workItem{call: c, unanswered: n == missing}
-		var options callruntime.AwaitOptions
+		var options calls.AwaitOptions
 		if item.unanswered {
 			options.TTL = 15 * time.Second
 		}

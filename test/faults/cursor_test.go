@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/test/boot"
@@ -18,7 +18,7 @@ import (
 
 // sendNumbered sends numbered messages and returns the cursors that the browser
 // received.
-func sendNumbered(t *testing.T, b *talk.Browser, ch *callruntime.Channel, from, to int) (cursors []string) {
+func sendNumbered(t *testing.T, b *talk.Browser, ch *calls.Channel, from, to int) (cursors []string) {
 	t.Helper()
 	for n := from; n <= to; n++ {
 		talk.SendChat(t, ch, fmt.Sprintf(`{"n":%d}`, n))
@@ -29,7 +29,7 @@ func sendNumbered(t *testing.T, b *talk.Browser, ch *callruntime.Channel, from, 
 
 // checkConversation checks that both directions work and that no other frame is
 // pending.
-func checkConversation(t *testing.T, b *talk.Browser, ch *callruntime.Channel) {
+func checkConversation(t *testing.T, b *talk.Browser, ch *calls.Channel) {
 	t.Helper()
 	id := b.Chat("still here")
 	b.Expect(`"event":"ack"`, id)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/test/boot"
 	"telapi/test/servers"
 	"telapi/test/talk"
@@ -63,7 +63,7 @@ func (svc *service) connect(t *testing.T, options ...any) (b *talk.Browser, toke
 }
 
 // conversation creates a session and returns both ends of it.
-func (svc *service) conversation(t *testing.T, options ...any) (*talk.Browser, string, *callruntime.Channel) {
+func (svc *service) conversation(t *testing.T, options ...any) (*talk.Browser, string, *calls.Channel) {
 	t.Helper()
 	b, token := svc.connect(t, options...)
 	return b, token, talk.Accept(t, talk.StartRuntime(t, svc.env))

@@ -7,7 +7,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
 	"telapi/test/poll"
@@ -87,7 +87,7 @@ func TestRedisRestartsEmpty(t *testing.T) {
 	b.Expect(`{"recovered":false,"count":0}`)
 	for {
 		_, err := ch.Receive(t.Context())
-		if errors.Is(err, callruntime.ErrLost) || errors.Is(err, callruntime.ErrClaimLost) {
+		if errors.Is(err, calls.ErrLost) || errors.Is(err, calls.ErrClaimLost) {
 			break
 		}
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
 	"telapi/test/poll"
@@ -17,7 +17,7 @@ import (
 )
 
 // sendControl sends a control message to the browser.
-func sendControl(t *testing.T, ch *callruntime.Channel, command string) {
+func sendControl(t *testing.T, ch *calls.Channel, command string) {
 	t.Helper()
 	if err := ch.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeControl, Control: []byte(`{"command":"` + command + `"}`)}); err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/test/boot"
 	"telapi/test/poll"
 )
@@ -58,14 +58,14 @@ func (p *provider) post(ctx context.Context, to int, path, token, body string) (
 }
 
 // postCallback posts a callback once.
-func (p *provider) postCallback(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (*http.Response, string, error) {
+func (p *provider) postCallback(ctx context.Context, to int, channelID string, item calls.WorkItem) (*http.Response, string, error) {
 	return p.post(ctx, to, item.Path, item.Token,
 		fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":%q}}}]}}`, channelID, item.ID))
 }
 
 // postCallbackWithRetry posts a callback until it is accepted and returns the number of
 // requests.
-func (p *provider) postCallbackWithRetry(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (tries int, err error) {
+func (p *provider) postCallbackWithRetry(ctx context.Context, to int, channelID string, item calls.WorkItem) (tries int, err error) {
 	for tries = 1; ; tries++ {
 		resp, body, err := p.postCallback(ctx, to+tries, channelID, item)
 		switch {
@@ -94,9 +94,9 @@ func isDuplicate(resp *http.Response, body string) bool {
 }
 
 // openCall opens a channel without a browser.
-func openCall(t *testing.T, r *callruntime.Runtime, id string) *callruntime.Channel {
+func openCall(t *testing.T, r *calls.Runtime, id string) *calls.Channel {
 	t.Helper()
-	c, err := r.Open(t.Context(), callruntime.OpenOptions{ChannelID: id, TeamID: "tm_1", EndpointID: "ep_1"})
+	c, err := r.Open(t.Context(), calls.OpenOptions{ChannelID: id, TeamID: "tm_1", EndpointID: "ep_1"})
 	if err != nil {
 		t.Fatal(err)
 	}

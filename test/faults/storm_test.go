@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
 	"telapi/test/talk"
@@ -60,7 +60,7 @@ func (s *storm) startRuntime(ctx context.Context, env boot.Env, running *sync.Wa
 	}
 }
 
-func (s *storm) reply(ctx context.Context, ch *callruntime.Channel) error {
+func (s *storm) reply(ctx context.Context, ch *calls.Channel) error {
 	defer func() { _ = ch.Close(context.WithoutCancel(ctx)) }()
 	for n := 0; ; {
 		d, err := ch.Receive(ctx)

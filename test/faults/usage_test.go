@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/usage"
 	"telapi/test/boot"
@@ -31,7 +31,7 @@ type reporter struct {
 }
 
 // send sends a random report, sometimes twice as after a lost reply.
-func (r *reporter) send(ctx context.Context, t *testing.T, rt *callruntime.Runtime, team string) {
+func (r *reporter) send(ctx context.Context, t *testing.T, rt *calls.Runtime, team string) {
 	report := wire.SpeechReport{ID: uuid.NewString(), TeamID: team, Characters: 1 + rand.Int64N(500), Cached: rand.IntN(3) == 0, At: time.Now().UnixMilli(),
 		Voice: []string{"anna", "zoe"}[rand.IntN(2)], Provider: "tone"}
 	for range 1 + rand.IntN(2) {

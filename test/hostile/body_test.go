@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 )
 
 // post sends a body to a webhook and returns the status.
@@ -65,7 +65,7 @@ func TestExpensiveBodiesNeedBoundedMemory(t *testing.T) {
 func attackExpensiveBodiesNeedBoundedMemory(a *target) {
 	t := a.T
 	ch := a.openChannel()
-	item, used := a.item(ch, callruntime.ScopeChannel), a.item(ch, callruntime.ScopeWorkItem)
+	item, used := a.item(ch, calls.ScopeChannel), a.item(ch, calls.ScopeWorkItem)
 	if status := a.post(used.Path, used.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
 		t.Fatalf("first use of a token: %d, want 202", status)
 	}
@@ -107,7 +107,7 @@ func TestUnfinishedBodiesNeedBoundedMemory(t *testing.T) {
 
 func attackUnfinishedBodiesNeedBoundedMemory(a *target) {
 	t := a.T
-	item := a.item(a.openChannel(), callruntime.ScopeChannel)
+	item := a.item(a.openChannel(), calls.ScopeChannel)
 	const size = 900 << 10
 	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
 		for _, token := range []string{"made-up", item.Token} {

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/test/boot"
 	"telapi/test/poll"
 	"telapi/test/talk"
@@ -247,10 +247,10 @@ func (a *target) memory(field string) int {
 }
 
 // openChannel opens the channel call-1.
-func (a *target) openChannel() *callruntime.Channel {
+func (a *target) openChannel() *calls.Channel {
 	a.Helper()
 	runtime := talk.StartRuntime(a.T, a.env)
-	ch, err := runtime.Open(a.Context(), callruntime.OpenOptions{ChannelID: "call-1", TeamID: "tm_1", EndpointID: "ep_1"})
+	ch, err := runtime.Open(a.Context(), calls.OpenOptions{ChannelID: "call-1", TeamID: "tm_1", EndpointID: "ep_1"})
 	if err != nil {
 		a.Fatal(err)
 	}
@@ -258,9 +258,9 @@ func (a *target) openChannel() *callruntime.Channel {
 }
 
 // item returns a work item. With ScopeChannel, its token may be used more than once.
-func (a *target) item(ch *callruntime.Channel, scope callruntime.Scope) callruntime.WorkItem {
+func (a *target) item(ch *calls.Channel, scope calls.Scope) calls.WorkItem {
 	a.Helper()
-	item, err := ch.Await(a.Context(), callruntime.AwaitOptions{Scope: scope})
+	item, err := ch.Await(a.Context(), calls.AwaitOptions{Scope: scope})
 	if err != nil {
 		a.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/test/poll"
 	"telapi/test/talk"
@@ -200,7 +200,7 @@ func (s *installation) startLoad(clients, sockets int) *load {
 		wg.Go(func() {
 			ch, err := runtime.Accept(ctx, nil)
 			for err == nil {
-				var d callruntime.Delivery
+				var d calls.Delivery
 				if d, err = ch.Receive(ctx); err != nil {
 					break
 				}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/internal/callback"
 	"telapi/internal/fault"
 )
@@ -19,7 +19,7 @@ func (r *channelRecord) newItem() *itemRecord {
 	return i
 }
 
-func (r *channelRecord) awaited(i *itemRecord, w callruntime.WorkItem, t *claimedChannel) {
+func (r *channelRecord) awaited(i *itemRecord, w calls.WorkItem, t *claimedChannel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i.kind, i.token, i.deadline, i.claim = w.Kind, w.Token, w.ExpiresAt, t

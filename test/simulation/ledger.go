@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
@@ -311,7 +311,7 @@ func (r *channelRecord) claimedAgain(t *claimedChannel, since time.Time) bool {
 }
 
 // delivered records an entry that Receive returned.
-func (r *channelRecord) delivered(t *claimedChannel, d callruntime.Delivery) {
+func (r *channelRecord) delivered(t *claimedChannel, d calls.Delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := describe(d.Entry)

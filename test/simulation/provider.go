@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/fault"
@@ -20,7 +20,7 @@ import (
 // await registers a work item and passes it to the provider.
 func (t *claimedChannel) await() {
 	item := t.record.newItem()
-	o := callruntime.AwaitOptions{WorkItemID: item.id, Kind: wire.LLMItem, TTL: 4*time.Second + time.Duration(t.rng.Int64N(int64(10*time.Second)))}
+	o := calls.AwaitOptions{WorkItemID: item.id, Kind: wire.LLMItem, TTL: 4*time.Second + time.Duration(t.rng.Int64N(int64(10*time.Second)))}
 	if t.rng.IntN(2) == 0 {
 		o.Kind = wire.BotItem
 	}
@@ -28,7 +28,7 @@ func (t *claimedChannel) await() {
 		o.TTL = 10 * time.Minute // longer than the run
 	}
 	if t.rng.IntN(2) == 0 {
-		o.Token = callruntime.NewToken()
+		o.Token = calls.NewToken()
 	}
 	registered, err := t.register(o)
 	if err != nil {
@@ -42,7 +42,7 @@ func (t *claimedChannel) await() {
 
 // register awaits a work item. With a token it repeats a call whose outcome is
 // unknown.
-func (t *claimedChannel) register(o callruntime.AwaitOptions) (item callruntime.WorkItem, err error) {
+func (t *claimedChannel) register(o calls.AwaitOptions) (item calls.WorkItem, err error) {
 	for {
 		ctx, cancel := context.WithTimeout(t.ctx, time.Second+time.Duration(t.rng.Int64N(int64(3*time.Second))))
 		item, err = t.Await(ctx, o)
@@ -75,11 +75,11 @@ func (t *claimedChannel) awaitAgain() {
 		}
 	}
 	for _, item := range awaited {
-		if slices.ContainsFunc(open, func(o callruntime.OpenWorkItem) bool { return o.ID == item.id }) {
+		if slices.ContainsFunc(open, func(o calls.OpenWorkItem) bool { return o.ID == item.id }) {
 			continue
 		}
 		t.process.world.trace(t.process.host.name, "awaits item %s again", item.id)
-		o := callruntime.AwaitOptions{WorkItemID: item.id, Token: item.token, Kind: item.kind, TTL: time.Until(item.deadline)}
+		o := calls.AwaitOptions{WorkItemID: item.id, Token: item.token, Kind: item.kind, TTL: time.Until(item.deadline)}
 		if registered, err := t.register(o); err == nil {
 			t.record.awaited(item, registered, t)
 		}
@@ -98,7 +98,7 @@ func (t *claimedChannel) cancel() {
 	switch {
 	case err == nil:
 		t.record.cancelled(item)
-	case errors.Is(err, callruntime.ErrWorkItemNotFound): // settled
+	case errors.Is(err, calls.ErrWorkItemNotFound): // settled
 	default:
 		t.record.maybeCancelled(item)
 		t.failed("cancel", err)

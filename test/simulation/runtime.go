@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/config"
 	"telapi/internal/redisconn"
@@ -38,7 +38,7 @@ type runtimeProcess struct {
 	node    *runtimeNode
 	world   *world
 	host    *host
-	client  *callruntime.Runtime
+	client  *calls.Runtime
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -115,9 +115,9 @@ func (p *runtimeProcess) run() {
 	}
 }
 
-func (p *runtimeProcess) connect(option rueidis.ClientOption) *callruntime.Runtime {
+func (p *runtimeProcess) connect(option rueidis.ClientOption) *calls.Runtime {
 	for p.ctx.Err() == nil {
-		client, err := callruntime.New(callruntime.Options{Store: option, Name: p.node.name, Lease: claimLease})
+		client, err := calls.New(calls.Options{Store: option, Name: p.node.name, Lease: claimLease})
 		if err == nil {
 			return client
 		}
@@ -145,11 +145,11 @@ func (p *runtimeProcess) attach(r *channelRecord) {
 		case err == nil:
 			p.work(r, c, "attaches to")
 			return
-		case errors.Is(err, callruntime.ErrNotFound), errors.Is(err, callruntime.ErrLost):
+		case errors.Is(err, calls.ErrNotFound), errors.Is(err, calls.ErrLost):
 			p.world.trace(p.host.name, "attach to %s: lost", r.name)
 			r.runtimeNotified(p)
 			return
-		case errors.Is(err, callruntime.ErrClaimed), errors.Is(err, callruntime.ErrClosed):
+		case errors.Is(err, calls.ErrClaimed), errors.Is(err, calls.ErrClosed):
 			p.world.trace(p.host.name, "attach to %s: %s", r.name, reason(err))
 			return
 		}
@@ -161,8 +161,8 @@ func (p *runtimeProcess) attach(r *channelRecord) {
 // random IDs.
 func reason(err error) string {
 	for _, known := range []error{
-		callruntime.ErrNotFound, callruntime.ErrLost, callruntime.ErrEnded, callruntime.ErrClaimed, callruntime.ErrClaimLost, callruntime.ErrUnknownPosition,
-		callruntime.ErrClosed, callruntime.ErrWorkItemNotFound, callruntime.ErrWorkItemExists, context.DeadlineExceeded, context.Canceled,
+		calls.ErrNotFound, calls.ErrLost, calls.ErrEnded, calls.ErrClaimed, calls.ErrClaimLost, calls.ErrUnknownPosition,
+		calls.ErrClosed, calls.ErrWorkItemNotFound, calls.ErrWorkItemExists, context.DeadlineExceeded, context.Canceled,
 	} {
 		if errors.Is(err, known) {
 			return known.Error()
@@ -173,7 +173,7 @@ func reason(err error) string {
 
 // claimedChannel is a channel of a runtime, from the claim to its end.
 type claimedChannel struct {
-	*callruntime.Channel
+	*calls.Channel
 	process *runtimeProcess
 	record  *channelRecord
 	rng     *rand.Rand // of talk
@@ -187,7 +187,7 @@ type claimedChannel struct {
 
 // work serves a channel until the claim is lost, the channel ends or the process
 // crashes.
-func (p *runtimeProcess) work(r *channelRecord, c *callruntime.Channel, how string) {
+func (p *runtimeProcess) work(r *channelRecord, c *calls.Channel, how string) {
 	t := &claimedChannel{Channel: c, process: p, record: r, from: time.Now(), last: c.Committed}
 	t.ctx, t.leave = context.WithCancel(p.ctx)
 	t.number = r.claimed(t)
@@ -249,16 +249,16 @@ func (t *claimedChannel) failed(operation string, err error) (done, again bool) 
 	}
 	t.process.world.trace(t.process.host.name, "%s on %s: %s", operation, t.record.name, reason(err))
 	switch {
-	case errors.Is(err, callruntime.ErrLost), errors.Is(err, callruntime.ErrUnknownPosition):
+	case errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrUnknownPosition):
 		t.record.runtimeNotified(t.process)
 		t.record.markNotified(t)
 		t.leave()
 		return true, true
-	case errors.Is(err, callruntime.ErrClaimLost):
+	case errors.Is(err, calls.ErrClaimLost):
 		t.record.claimLost(t)
 		t.leave()
 		return true, false
-	case errors.Is(err, callruntime.ErrEnded), errors.Is(err, callruntime.ErrClosed):
+	case errors.Is(err, calls.ErrEnded), errors.Is(err, calls.ErrClosed):
 		t.leave()
 		return true, false
 	}

@@ -7,15 +7,15 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
 )
 
 // StartRuntime starts a call runtime on the key-value store of env.
-func StartRuntime(t testing.TB, env boot.Env) *callruntime.Runtime {
+func StartRuntime(t testing.TB, env boot.Env) *calls.Runtime {
 	t.Helper()
-	r, err := callruntime.New(callruntime.Options{Store: storeOptions(t, env), Name: "runtime-" + uuid.NewString()[:8]})
+	r, err := calls.New(calls.Options{Store: storeOptions(t, env), Name: "runtime-" + uuid.NewString()[:8]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func StoreClient(t testing.TB, env boot.Env) rueidis.Client {
 
 func storeOptions(t testing.TB, env boot.Env) rueidis.ClientOption {
 	t.Helper()
-	options, err := callruntime.Locate(env["REDIS_URL"], env["DATA_DIR"])
+	options, err := calls.Locate(env["REDIS_URL"], env["DATA_DIR"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func storeOptions(t testing.TB, env boot.Env) rueidis.ClientOption {
 }
 
 // Accept claims the next offered session.
-func Accept(t testing.TB, r *callruntime.Runtime) *callruntime.Channel {
+func Accept(t testing.TB, r *calls.Runtime) *calls.Channel {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
@@ -58,7 +58,7 @@ func Accept(t testing.TB, r *callruntime.Runtime) *callruntime.Channel {
 }
 
 // Receive returns the next entry of the runtime stream and commits its position.
-func Receive(t testing.TB, ch *callruntime.Channel) wire.Entry {
+func Receive(t testing.TB, ch *calls.Channel) wire.Entry {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
@@ -73,7 +73,7 @@ func Receive(t testing.TB, ch *callruntime.Channel) wire.Entry {
 }
 
 // SendChat sends a chat message with the given JSON object to the browser.
-func SendChat(t testing.TB, ch *callruntime.Channel, chat string) {
+func SendChat(t testing.TB, ch *calls.Channel, chat string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
@@ -45,11 +45,11 @@ func run(ctx context.Context) error {
 	if err := json.Unmarshal([]byte(os.Getenv("CAMPAIGN_RUNTIME")), &p.options); err != nil {
 		return err
 	}
-	store, err := callruntime.Locate(p.RedisURL, "")
+	store, err := calls.Locate(p.RedisURL, "")
 	if err != nil {
 		return err
 	}
-	r, err := callruntime.New(callruntime.Options{Store: store, Name: p.Name, Lease: p.Lease})
+	r, err := calls.New(calls.Options{Store: store, Name: p.Name, Lease: p.Lease})
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (p *process) report(words ...string) {
 }
 
 // serve handles a session until ctx ends, the session ends or another runtime claims it.
-func (p *process) serve(ctx context.Context, ch *callruntime.Channel) {
+func (p *process) serve(ctx context.Context, ch *calls.Channel) {
 	for {
 		d, err := ch.Receive(ctx)
 		if err == nil {
@@ -86,7 +86,7 @@ func (p *process) serve(ctx context.Context, ch *callruntime.Channel) {
 			continue
 		}
 		switch {
-		case ctx.Err() != nil, errors.Is(err, callruntime.ErrEnded), errors.Is(err, callruntime.ErrClaimLost):
+		case ctx.Err() != nil, errors.Is(err, calls.ErrEnded), errors.Is(err, calls.ErrClaimLost):
 		default:
 			p.report("problem", ch.ID, err.Error())
 		}
@@ -97,15 +97,15 @@ func (p *process) serve(ctx context.Context, ch *callruntime.Channel) {
 	}
 }
 
-func (p *process) handle(ch *callruntime.Channel, d callruntime.Delivery) error {
+func (p *process) handle(ch *calls.Channel, d calls.Delivery) error {
 	ctx, e := context.Background(), d.Entry
 	var err error
 	switch e.Kind {
 	case wire.KindFrame:
 		p.report("frame", ch.ID, d.Position, e.Message.MessageID)
-		var item callruntime.WorkItem
-		item, err = ch.Await(ctx, callruntime.AwaitOptions{WorkItemID: e.Message.MessageID, TTL: p.TTL})
-		if errors.Is(err, callruntime.ErrWorkItemExists) {
+		var item calls.WorkItem
+		item, err = ch.Await(ctx, calls.AwaitOptions{WorkItemID: e.Message.MessageID, TTL: p.TTL})
+		if errors.Is(err, calls.ErrWorkItemExists) {
 			err = nil // requested before the claim was lost
 		} else if err == nil {
 			p.report("awaited", ch.ID, item.ID, item.Token, item.Path)

@@ -1,4 +1,4 @@
-package callruntime_test
+package calls_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/redisstore"
@@ -24,11 +24,11 @@ func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
-	store, err := callruntime.Locate("", dataDir) // or Locate(redisURL, "")
+	store, err := calls.Locate("", dataDir) // or Locate(redisURL, "")
 	if err != nil {
 		log.Fatal(err)
 	}
-	runtime, err := callruntime.New(callruntime.Options{Store: store, Name: "node-1"})
+	runtime, err := calls.New(calls.Options{Store: store, Name: "node-1"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func Example() {
 	fmt.Println("session with mode", call.Mode)
 	for {
 		d, err := call.Receive(ctx)
-		if errors.Is(err, callruntime.ErrEnded) {
+		if errors.Is(err, calls.ErrEnded) {
 			break
 		}
 		if err != nil {

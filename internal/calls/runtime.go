@@ -1,4 +1,4 @@
-// Package callruntime is the client library for call runtimes. A runtime accepts
+// Package calls runs the calls of runtimes on the key-value store. A runtime accepts
 // the sessions that browsers open, receives what happens on their channels, sends
 // messages, awaits results of bots, models and tools, and ends channels.
 //
@@ -9,7 +9,7 @@
 // The entries of a channel arrive in order and at the runtime's own pace. The
 // runtime commits the position of each entry it has handled. After a restart or
 // a takeover by another runtime, Receive continues after that position.
-package callruntime
+package calls
 
 import (
 	"cmp"

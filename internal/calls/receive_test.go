@@ -1,11 +1,11 @@
-package callruntime_test
+package calls_test
 
 import (
 	"testing"
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/kv"
 	"telapi/test/poll"
@@ -22,7 +22,7 @@ func TestAudioDoesNotDelayEntries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := callruntime.Locate("", dataDir)
+	store, err := calls.Locate("", dataDir)
 	if err != nil {
 		t.Fatal(err)
 	}

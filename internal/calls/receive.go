@@ -1,4 +1,4 @@
-package callruntime
+package calls
 
 import (
 	"bytes"

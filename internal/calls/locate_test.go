@@ -1,4 +1,4 @@
-package callruntime_test
+package calls_test
 
 import (
 	"os"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 )
 
 func TestLocateParsesRedisURL(t *testing.T) {
@@ -24,7 +24,7 @@ func TestLocateParsesRedisURL(t *testing.T) {
 		"redis://[::1]:7000,[::2]:7001":               {addrs: []string{"[::1]:7000", "[::2]:7001"}},
 	}
 	for url, want := range cases {
-		got, err := callruntime.Locate(url, "")
+		got, err := calls.Locate(url, "")
 		if err != nil || !slices.Equal(got.InitAddress, want.addrs) || got.Username != want.user || got.Password != want.password ||
 			got.SelectDB != want.db || (got.TLSConfig != nil) != want.tls {
 			t.Errorf("%s: addresses %v, user %q, password %q, database %d, TLS %t, %v; want %+v", url, got.InitAddress, got.Username, got.Password, got.SelectDB, got.TLSConfig != nil, err, want)
@@ -38,14 +38,14 @@ func TestLocateErrorsOmitPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][2]string{{"http://:s3cret@kv", ""}, {"redis://:s3cret@kv:x y", ""}, {"redis://:s3cret@kv/db", ""}, {"", t.TempDir()}, {"", damaged}} {
-		if _, err := callruntime.Locate(args[0], args[1]); err == nil || strings.Contains(err.Error(), "s3cret") {
+		if _, err := calls.Locate(args[0], args[1]); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("Locate(%q, %q) returned %v, want an error without the password", args[0], args[1], err)
 		}
 	}
 }
 
 func TestNewRequiresName(t *testing.T) {
-	if _, err := callruntime.New(callruntime.Options{}); err == nil {
+	if _, err := calls.New(calls.Options{}); err == nil {
 		t.Error("New accepted options without a name")
 	}
 }

@@ -1,4 +1,4 @@
-package callruntime_test
+package calls_test
 
 import (
 	"log/slog"
@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
 func TestLoggedWorkItemOmitsCredential(t *testing.T) {
 	var out strings.Builder
-	item := callruntime.WorkItem{ID: "item-1", Kind: wire.LLMItem, Token: "cbt_secret", Path: "/p", ExpiresAt: time.Now()}
+	item := calls.WorkItem{ID: "item-1", Kind: wire.LLMItem, Token: "cbt_secret", Path: "/p", ExpiresAt: time.Now()}
 	for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
 		slog.New(h).Info("awaited", "item", item)
 	}
@@ -23,8 +23,8 @@ func TestLoggedWorkItemOmitsCredential(t *testing.T) {
 
 // The service would reject the callbacks.
 func TestTokenWithOtherWorkItemIDIsInvalid(t *testing.T) {
-	token := callruntime.NewToken() + ".item-2"
-	if _, err := new(callruntime.Channel).Await(t.Context(), callruntime.AwaitOptions{WorkItemID: "item-1", Token: token}); err == nil ||
+	token := calls.NewToken() + ".item-2"
+	if _, err := new(calls.Channel).Await(t.Context(), calls.AwaitOptions{WorkItemID: "item-1", Token: token}); err == nil ||
 		!strings.Contains(err.Error(), `"item-1"`) || strings.Contains(err.Error(), token) {
 		t.Errorf("got %v, want an error with the ID of the work item and without the token", err)
 	}

@@ -1,4 +1,4 @@
-package callruntime_test
+package calls_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime"
+	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 )
 
@@ -23,7 +23,7 @@ func TestCloseStopsRenewal(t *testing.T) {
 	dataDir, stop := startSession("hello")
 	defer stop()
 	runtime := connect(t, dataDir)
-	const renewal = "callruntime.(*Channel).keepClaim("
+	const renewal = "calls.(*Channel).keepClaim("
 	if _, err := runtime.Accept(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -49,36 +49,36 @@ func runs(function string) bool {
 func TestWaitingCallsReturnErrClosed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	accept := func(r *callruntime.Runtime, want func(wire.Offer) bool) error {
+	accept := func(r *calls.Runtime, want func(wire.Offer) bool) error {
 		_, err := r.Accept(ctx, want)
 		return err
 	}
 	// Each case returns a call that has to fail with ErrClosed, and a function that
 	// closes the channel or the runtime. The case calls ready when the call waits.
-	for name, prepare := range map[string]func(r *callruntime.Runtime, c *callruntime.Channel, ready func()) (closeFunc func(), call func() error){
-		"Accept": func(r *callruntime.Runtime, _ *callruntime.Channel, ready func()) (func(), func() error) {
+	for name, prepare := range map[string]func(r *calls.Runtime, c *calls.Channel, ready func()) (closeFunc func(), call func() error){
+		"Accept": func(r *calls.Runtime, _ *calls.Channel, ready func()) (func(), func() error) {
 			refuse := sync.OnceFunc(ready)
 			return r.Close, func() error { return accept(r, func(wire.Offer) bool { refuse(); return false }) }
 		},
-		"Accept after Close": func(r *callruntime.Runtime, _ *callruntime.Channel, ready func()) (func(), func() error) {
+		"Accept after Close": func(r *calls.Runtime, _ *calls.Channel, ready func()) (func(), func() error) {
 			r.Close()
 			ready()
 			return func() {}, func() error { return accept(r, nil) }
 		},
-		"Receive": func(r *callruntime.Runtime, c *callruntime.Channel, ready func()) (func(), func() error) {
+		"Receive": func(r *calls.Runtime, c *calls.Channel, ready func()) (func(), func() error) {
 			return r.Close, func() error { return receiveAll(ctx, c, ready) }
 		},
-		"Receive on a closed channel": func(_ *callruntime.Runtime, c *callruntime.Channel, ready func()) (func(), func() error) {
+		"Receive on a closed channel": func(_ *calls.Runtime, c *calls.Channel, ready func()) (func(), func() error) {
 			return func() { _ = c.Close(ctx) }, func() error { return receiveAll(ctx, c, ready) }
 		},
-		"Send after Close": func(r *callruntime.Runtime, c *callruntime.Channel, ready func()) (func(), func() error) {
+		"Send after Close": func(r *calls.Runtime, c *calls.Channel, ready func()) (func(), func() error) {
 			r.Close()
 			ready()
 			return func() {}, func() error {
 				return c.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{}`)})
 			}
 		},
-		"Receive of an observer": func(r *callruntime.Runtime, _ *callruntime.Channel, ready func()) (func(), func() error) {
+		"Receive of an observer": func(r *calls.Runtime, _ *calls.Channel, ready func()) (func(), func() error) {
 			observer := r.Observe("s", "")
 			return func() { _ = observer.Close(ctx) }, func() error { return receiveAll(ctx, observer, ready) }
 		},
@@ -97,7 +97,7 @@ func TestWaitingCallsReturnErrClosed(t *testing.T) {
 			go func() { result <- call() }()
 			<-ready
 			closeFunc()
-			if err := <-result; !errors.Is(err, callruntime.ErrClosed) {
+			if err := <-result; !errors.Is(err, calls.ErrClosed) {
 				t.Errorf("the call returned %v, want ErrClosed", err)
 			}
 		})
@@ -128,7 +128,7 @@ func TestConcurrentReceiveHonoursContext(t *testing.T) {
 		t.Errorf("the second Receive returned %v, want context.Canceled", err)
 	}
 	runtime.Close()
-	if err := <-first; !errors.Is(err, callruntime.ErrClosed) {
+	if err := <-first; !errors.Is(err, calls.ErrClosed) {
 		t.Errorf("the first Receive returned %v, want ErrClosed", err)
 	}
 }
@@ -148,18 +148,18 @@ func TestCloseEndsSending(t *testing.T) {
 		waits = append(waits, channel.SendAsync(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{}`)}))
 	}
 	runtime.Close()
-	if runs("callruntime.(*outbox).send(") {
+	if runs("calls.(*outbox).send(") {
 		t.Error("a goroutine of a closed runtime sends messages")
 	}
 	for _, wait := range waits {
-		if err := wait(); !errors.Is(err, callruntime.ErrClosed) {
+		if err := wait(); !errors.Is(err, calls.ErrClosed) {
 			t.Errorf("wait returned %v, want ErrClosed", err)
 		}
 	}
 }
 
 // receiveAll receives until an error occurs and calls ready after the first frame.
-func receiveAll(ctx context.Context, c *callruntime.Channel, ready func()) error {
+func receiveAll(ctx context.Context, c *calls.Channel, ready func()) error {
 	for {
 		d, err := c.Receive(ctx)
 		if err != nil {
@@ -182,7 +182,7 @@ func TestCloseDuringOpen(t *testing.T) {
 		for opener := range 4 {
 			openers.Go(func() {
 				for n, err := 0, error(nil); err == nil; n++ {
-					_, err = runtime.Open(t.Context(), callruntime.OpenOptions{ChannelID: fmt.Sprint(i, "-", opener, "-", n)})
+					_, err = runtime.Open(t.Context(), calls.OpenOptions{ChannelID: fmt.Sprint(i, "-", opener, "-", n)})
 					select {
 					case opened <- struct{}{}:
 					default:
@@ -196,13 +196,13 @@ func TestCloseDuringOpen(t *testing.T) {
 	}
 }
 
-func connect(t *testing.T, dataDir string) *callruntime.Runtime {
+func connect(t *testing.T, dataDir string) *calls.Runtime {
 	t.Helper()
-	store, err := callruntime.Locate("", dataDir)
+	store, err := calls.Locate("", dataDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	runtime, err := callruntime.New(callruntime.Options{Store: store, Name: "node-1", Lease: time.Minute})
+	runtime, err := calls.New(calls.Options{Store: store, Name: "node-1", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
