@@ -21,7 +21,7 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 		"embedded": func(t *testing.T) boot.Env { return boot.Env{"DATA_DIR": t.TempDir()} },
 		"postgres and redis": func(t *testing.T) boot.Env {
 			redis := servers.StartRedis(t)
-			redis.MustDo("SET", "telapi:lease:media-janitor", "this test", "PX", "600000") // keeps the server from cleaning up
+			redis.MustDo("SET", "telapi:lease:media-cleaner", "this test", "PX", "600000") // keeps the server from cleaning up
 			return boot.Env{"DATABASE_URL": boot.Database(t), "REDIS_URL": redis.URL()}
 		},
 	} {

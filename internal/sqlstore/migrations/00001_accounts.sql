@@ -1,12 +1,14 @@
 -- +goose Up
--- One text for PostgreSQL and SQLite. Moments are Unix milliseconds, days are
+-- The same text for PostgreSQL and SQLite. Times are Unix milliseconds, days are
 -- yyyy-mm-dd in UTC, lists and profiles are JSON text.
 
+-- A disabled team has no working credentials.
 CREATE TABLE teams (
-    id          TEXT   NOT NULL PRIMARY KEY,
-    name        TEXT   NOT NULL,
+    id          TEXT    NOT NULL PRIMARY KEY,
+    name        TEXT    NOT NULL,
     daily_quota BIGINT,
-    created_at  BIGINT NOT NULL
+    created_at  BIGINT  NOT NULL,
+    disabled    BOOLEAN NOT NULL DEFAULT FALSE
 );
 CREATE INDEX teams_by_age ON teams (created_at, id);
 
@@ -37,23 +39,22 @@ CREATE TABLE endpoints (
 );
 CREATE INDEX endpoints_of_team ON endpoints (team_id, id);
 
--- An account refers to nothing: what was spoken counts, whatever became of the
--- endpoint it was spoken on.
-CREATE TABLE tts_usage (
-    team_id           TEXT   NOT NULL,
-    day               TEXT   NOT NULL,
-    endpoint_id       TEXT   NOT NULL,
-    provider          TEXT   NOT NULL,
-    voice             TEXT   NOT NULL,
-    model             TEXT   NOT NULL,
-    characters        BIGINT NOT NULL,
-    cached_characters BIGINT NOT NULL,
-    requests          BIGINT NOT NULL,
-    PRIMARY KEY (team_id, day, endpoint_id, provider, voice, model)
-);
-
 CREATE TABLE settings (
     name       TEXT   NOT NULL PRIMARY KEY,
     value      TEXT   NOT NULL,
     updated_at BIGINT NOT NULL
 );
+
+-- Every change by an administrator. team_id is the team of the target, and empty for
+-- the rate limits. details is a JSON object.
+CREATE TABLE audit (
+    id          TEXT   NOT NULL PRIMARY KEY,
+    happened_at BIGINT NOT NULL,
+    actor_type  TEXT   NOT NULL,
+    actor_id    TEXT   NOT NULL,
+    action      TEXT   NOT NULL,
+    target      TEXT   NOT NULL,
+    team_id     TEXT   NOT NULL,
+    details     TEXT   NOT NULL
+);
+CREATE INDEX audit_of_team ON audit (team_id, id);
