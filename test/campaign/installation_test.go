@@ -1,7 +1,6 @@
 package campaign
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -39,23 +38,16 @@ type installation struct {
 
 	instanceProxies []*proxy
 	runtimes        [2]*runtimeProcess
-	runtimeProgram  string        // starts runtimes; empty: the test binary
 	ttl             time.Duration // of work items
 
 	tls    *tls.Config
 	client *http.Client
 }
 
-// programs are the binaries of a release. Empty ones are those under test.
-type programs struct {
-	service boot.Program
-	runtime string
-}
-
 // install starts the servers and the instances, but no runtimes.
-func install(t testing.TB, size size, cluster bool, p programs) *installation {
+func install(t testing.TB, size size, cluster bool, program boot.Program) *installation {
 	t.Helper()
-	s := &installation{t: t, size: size, ttl: time.Hour, runtimeProgram: p.runtime}
+	s := &installation{t: t, size: size, ttl: time.Hour}
 	s.postgres = servers.StartPostgres(t, servers.PostgresOptions{})
 	database, _ := url.Parse(s.postgres.NewDatabase(t))
 	database.Host = startProxy(t, database.Host).addr()
@@ -66,7 +58,7 @@ func install(t testing.TB, size size, cluster bool, p programs) *installation {
 	if cluster {
 		env["KV_MIN_REPLICAS"] = "1"
 	}
-	s.Site = site.Start(t, site.Options{Balancer: site.HAProxy, Env: env, Program: p.service, Forward: func(address string) string {
+	s.Site = site.Start(t, site.Options{Balancer: site.HAProxy, Env: env, Program: program, Forward: func(address string) string {
 		p := startProxy(t, address)
 		s.instanceProxies = append(s.instanceProxies, p)
 		return p.addr()
@@ -171,7 +163,7 @@ func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *pr
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	r := &runtimeProcess{cmd: exec.Command(cmp.Or(s.runtimeProgram, os.Args[0]))}
+	r := &runtimeProcess{cmd: exec.Command(os.Args[0])}
 	r.cmd.Env = append(os.Environ(), envRuntime+"="+string(options))
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	r.cmd.Stderr = os.Stderr
@@ -191,12 +183,6 @@ func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *pr
 	})
 	s.runtimes[n] = r
 	s.t.Cleanup(r.kill)
-}
-
-// stop ends the process gracefully.
-func (r *runtimeProcess) stop() {
-	_ = r.cmd.Process.Signal(syscall.SIGTERM)
-	r.done.Wait()
 }
 
 // kill kills the process and waits until its reports are read.
