@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 // recoveryTimeout is how long a conversation may take to continue after a fault.
@@ -40,7 +40,7 @@ type result struct {
 	recovery time.Duration
 }
 
-func newCampaign(t *testing.T, size size, cluster bool, program boot.Program) *campaign {
+func newCampaign(t *testing.T, size size, cluster bool, program harness.Program) *campaign {
 	t.Helper()
 	c := &campaign{installation: install(t, size, cluster, program), ledger: newLedger()}
 	ctx, cancel := context.WithCancel(t.Context())

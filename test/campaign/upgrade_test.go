@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/boot"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Two releases run on the same stores while one replaces the other, instance by instance,
@@ -21,7 +21,7 @@ func TestRollingUpgradeAndRollback(t *testing.T) {
 		t.Skip("there is no tag of an earlier release to upgrade from")
 	}
 	t.Parallel()
-	servers.StartRedis(t) // requires redis-server, before the build
+	testkit.StartRedis(t) // requires redis-server, before the build
 	previous := buildRelease(t, tag)
 	size := newSize(0)
 	size.browsers, size.rate, size.lease, size.ping = 12, 30, 6*time.Second, 3*time.Second
@@ -29,7 +29,7 @@ func TestRollingUpgradeAndRollback(t *testing.T) {
 	for _, step := range []struct {
 		name    string
 		n       int
-		program boot.Program
+		program harness.Program
 	}{
 		{"first instance upgraded", 0, ""},
 		{"second instance upgraded", 1, ""},
@@ -64,7 +64,7 @@ func previousRelease(t *testing.T) string {
 }
 
 // buildRelease builds the service of a tag.
-func buildRelease(t *testing.T, tag string) boot.Program {
+func buildRelease(t *testing.T, tag string) harness.Program {
 	t.Helper()
 	dir := t.TempDir()
 	archive, binary := filepath.Join(dir, "source.tar"), filepath.Join(dir, "telapi")
@@ -77,7 +77,7 @@ func buildRelease(t *testing.T, tag string) boot.Program {
 			t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
 		}
 	}
-	return boot.Program(binary)
+	return harness.Program(binary)
 }
 
 func git(args ...string) *exec.Cmd {
