@@ -11,7 +11,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/page"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 func TestConcurrentMigrations(t *testing.T) {
@@ -105,7 +105,7 @@ func TestOlderProgramRunsOnNewerSchema(t *testing.T) {
 			_, err = newer.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")
 			must(t, err)
 
-			var logged testlog.Buffer
+			var logged testkit.Buffer
 			options.Logger = logged.Logger()
 			s := open(t, options)
 			must(t, s.Connect(t.Context()))

@@ -14,7 +14,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/usage"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 // rowSums is the query of version 0.9.19, which reads every row of usage. Its arguments
@@ -162,7 +162,7 @@ func TestUsageOfOneDayCannotDeadlock(t *testing.T) {
 	go func() {
 		second <- s.inTx(t.Context(), "add usage", func(_ context.Context, tx *sql.Tx) error { return add(tx, "e2") })
 	}()
-	poll.Until(t, "the second transaction waits", func() bool {
+	testkit.Until(t, "the second transaction waits", func() bool {
 		var waiting int
 		must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting))
 		return waiting > 0

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/boot"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // previousTag is the tag of the previous release. Set it when a release is made.
@@ -22,7 +22,7 @@ func TestRollingUpgradeAndRollback(t *testing.T) {
 		t.Skip("nothing was released yet, so there is no version to upgrade from")
 	}
 	t.Parallel()
-	servers.StartRedis(t) // requires redis-server, before the build
+	testkit.StartRedis(t) // requires redis-server, before the build
 	previous, current := buildPrevious(t), buildCurrent(t)
 	size := newSize(0)
 	size.browsers, size.rate, size.lease, size.ping = 12, 30, 6*time.Second, 3*time.Second
@@ -73,7 +73,7 @@ func buildPrevious(t *testing.T) programs {
 		t.Fatal(err)
 	}
 	build(t, dir, dir, "./cmd/telapi", "./cmd/upgrade-runtime")
-	return programs{service: boot.Program(filepath.Join(dir, "telapi")), runtime: filepath.Join(dir, "upgrade-runtime")}
+	return programs{service: harness.Program(filepath.Join(dir, "telapi")), runtime: filepath.Join(dir, "upgrade-runtime")}
 }
 
 // buildCurrent builds the runtime. The service is the binary under test.
