@@ -30,17 +30,13 @@ func serve(ctx context.Context, call *callruntime.Channel) {
 	for {
 		d, err := call.Receive(ctx)
 		switch {
-		case errors.Is(err, callruntime.ErrLost): // entries since the last commit arrive again
+		case errors.Is(err, callruntime.ErrLost), err == nil && d.Position == "": // what was not committed arrives again; audio
 			continue
 		case err != nil:
 			log.Printf("session %s: %v", call.ID, err)
 			return
 		}
-		err = handle(ctx, call, d.Entry)
-		if d.Position != "" { // audio has none
-			err = errors.Join(err, call.Commit(ctx, d.Position))
-		}
-		if err != nil {
+		if err := errors.Join(handle(ctx, call, d.Entry), call.Commit(ctx, d.Position)); err != nil {
 			log.Printf("session %s: %v", call.ID, err)
 		}
 	}
