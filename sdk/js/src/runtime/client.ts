@@ -13,6 +13,8 @@ const maxSilence = 2.5;
 const maxBufferedAudio = 262_144;
 /** Maximum number of unanswered requests of a channel. */
 const maxRequests = 256;
+/** The code of an error that goes away by itself. */
+const unavailable = "SERVICE_UNAVAILABLE";
 /** The maximum delay of setTimeout; larger values fire immediately. */
 const maxTimer = 2 ** 31 - 1;
 
@@ -35,7 +37,8 @@ export class Client {
   private readonly url: URL;
   private readonly headers: Record<string, string>;
   private readonly pending = new Map<number, PendingRequest>(); // oldest first
-  private readonly held = new Set<PendingRequest>(); // commits of entries that the service has to push again first
+  private readonly held = new Set<PendingRequest>(); // to be sent later on this connection
+  private readonly stalls = new Map<Channel | undefined, ReturnType<typeof setTimeout>>(); // the service cannot serve these channels now
   private lastId = 0;
   private opening: Link | undefined; // until hello is sent
   private link: Link | undefined; // since hello was sent
@@ -62,7 +65,7 @@ export class Client {
   }
 
   /**
-   * Sends a request, and again on each new connection until it is answered. The reply passes through `receive` before any
+   * Sends a request, and again until it is answered: on each new connection, and while the service is unavailable. The reply passes through `receive` before any
    * later frame is handled. A commit names the number of its entry.
    */
   request<Reply extends object, Result = void>(op: string, members: object, receive?: (reply: Reply) => Result, channel?: Channel, number = 0): Promise<Result> {
@@ -106,6 +109,8 @@ export class Client {
   /** Removes a channel that has ended, was released, or is lost if there is an error. */
   remove(channel: Channel, error?: TelapiError): void {
     if (this.channels.get(channel.id) === channel) this.channels.delete(channel.id);
+    clearTimeout(this.stalls.get(channel));
+    this.stalls.delete(channel);
     channel.close(error);
     for (const request of this.requestsOf(channel)) {
       // Without a claim, the service cannot tell any more that it has released the channel, or taken the last commit.
@@ -116,7 +121,7 @@ export class Client {
   /** Ends the runtime. */
   end(reason: TelapiError): void {
     if (this.change.state === "ended") return;
-    clearTimeout(this.retry);
+    for (const timer of [this.retry, ...this.stalls.values()]) clearTimeout(timer);
     for (const link of [this.opening, this.retired, this.link]) link?.close(1000);
     this.opening = this.retired = this.link = this.welcome = undefined;
     this.setState({ state: "ended", reason });
@@ -188,6 +193,7 @@ export class Client {
     if (frame.id === this.helloId) return error ? this.rejectHello(error) : this.handleWelcome(frame.ok as unknown as Welcome);
     const request = this.pending.get(frame.id);
     if (!request) return; // settled without a reply
+    if (error?.code === unavailable) return this.stall(request, retryAfterMs(error));
     this.settle(request, error ?? frame.ok!);
     if (error) return;
     if (request.op === "commit") request.channel!.committed(request.number);
@@ -198,7 +204,7 @@ export class Client {
     switch (frame.event) {
       case "entry":
         channel?.push(frame.position!, frame.entry!);
-        for (const request of this.held) if (request.channel === channel) this.transmit(request);
+        if (this.held.size) this.transmitHeld(channel);
         break;
       case "audio":
         channel?.receiveAudio(frame.message!);
@@ -222,15 +228,32 @@ export class Client {
 
   private rejectHello(error: TelapiError): void {
     this.link!.close();
-    this.lost(this.link!, 1006, error, { final: !isTemporary(error), retryAfterMs: retryAfterMs(error) });
+    this.lost(this.link!, 1006, error, { final: error.code !== unavailable, retryAfterMs: retryAfterMs(error) });
   }
 
   /** Sends a request if there is a connection. A commit has to wait until its entry was pushed on this connection. */
   private transmit(request: PendingRequest): void {
+    const { channel, number, frame } = request;
     if (!this.welcome) return;
-    if (request.channel && request.number > request.channel.pushed) return void this.held.add(request);
+    if (this.stalls.has(channel) || (channel && number > channel.pushed)) return void this.held.add(request);
     this.held.delete(request);
-    this.link!.send(request.frame);
+    this.link!.send(frame);
+  }
+
+  private transmitHeld(channel: Channel | undefined): void {
+    for (const request of this.requestsOf(channel)) if (this.held.has(request)) this.transmit(request);
+  }
+
+  /** Repeats a request after a delay, and lets later ones of the channel wait for it. */
+  private stall(request: PendingRequest, ms: number): void {
+    const { channel } = request;
+    this.held.add(request);
+    if (this.stalls.has(channel)) return;
+    const timer = setTimeout(() => {
+      this.stalls.delete(channel);
+      this.transmitHeld(channel);
+    }, ms);
+    this.stalls.set(channel, timer);
   }
 
   /** Answers a request. It stays pending if the reply is malformed. */
@@ -247,7 +270,7 @@ export class Client {
     for (const request of this.requestsOf(channel)) if (request.op === "commit") this.settle(request, {});
   }
 
-  private requestsOf(channel: Channel): PendingRequest[] {
+  private requestsOf(channel: Channel | undefined): PendingRequest[] {
     return [...this.pending.values()].filter((request) => request.channel === channel);
   }
 
@@ -257,14 +280,9 @@ export class Client {
   }
 }
 
-/** Whether the same request may succeed later. */
-export function isTemporary(error: TelapiError): boolean {
-  return ["SERVICE_UNAVAILABLE", "RATE_LIMIT_EXCEEDED", "INTERNAL_ERROR"].includes(error.code);
-}
-
-/** The delay that the service asks for, or 0. */
-export function retryAfterMs(error: TelapiError): number {
-  return Number((error.context.details as { retryAfterMs?: number } | undefined)?.retryAfterMs) || 0;
+/** The delay that the service asks for. */
+function retryAfterMs({ context }: TelapiError): number {
+  return Number((context.details as { retryAfterMs?: number } | undefined)?.retryAfterMs) || 1_000;
 }
 
 function toError({ code, message, details }: WireError): TelapiError {

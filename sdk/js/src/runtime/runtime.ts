@@ -2,7 +2,7 @@ import { TelapiError } from "../errors.js";
 import type { State } from "../events.js";
 import { uuid } from "../messages.js";
 import type { Channel } from "./channel.js";
-import { Client, isTemporary, retryAfterMs } from "./client.js";
+import { Client } from "./client.js";
 import { Queue } from "./queue.js";
 import type { AcceptOptions, OpenOptions, RuntimeEvents, RuntimeOptions, SpeechReport } from "./types.js";
 
@@ -43,20 +43,13 @@ export class Runtime {
     let stopped = false;
     const acceptOneByOne = async () => {
       while (!stopped && !this.closing) {
-        try {
-          const channel = await this.client.claim("accept", filter);
-          if (stopped || this.closing) return void channel.release();
-          accepted.push(channel);
-          await channel.whenClosed;
-        } catch (error) {
-          if (!(error instanceof TelapiError && isTemporary(error))) return accepted.end(this.closing ? undefined : (error as TelapiError));
-          const delay = retryAfterMs(error) || 1_000;
-          await new Promise((resolve) => setTimeout(resolve, delay).unref());
-        }
+        const channel = await this.client.claim("accept", filter);
+        if (stopped || this.closing) return void channel.release();
+        accepted.push(channel);
+        await channel.whenClosed;
       }
-      accepted.end();
     };
-    for (let i = 0; i < capacity; i++) void acceptOneByOne();
+    for (let i = 0; i < capacity; i++) acceptOneByOne().then(() => accepted.end(), (error: TelapiError) => accepted.end(this.closing ? undefined : error));
     try {
       for (let channel = await accepted.next(); channel; channel = await accepted.next()) yield channel;
     } finally {

@@ -72,6 +72,31 @@ describe("a runtime", () => {
     await expect(accepted).rejects.toMatchObject({ name: "TelapiError", code: "FORBIDDEN", message: "no", context: { details: { scope: "RUN_CALLS" } } });
   });
 
+  test("repeats the requests of a channel in order while the service cannot serve them", async () => {
+    const { connection, channel } = await accept(script);
+    const unavailable = { code: "SERVICE_UNAVAILABLE", message: "later" };
+    const sent = [channel.send("chat", { text: "a" }), channel.send("chat", { text: "b" })];
+    await connection.refuse("send", unavailable);
+    await connection.refuse("send", unavailable, 1);
+    await settled(connection);
+    sent.push(channel.send("chat", { text: "c" }));
+    const reported = script.runtime.report([{ characters: 1 }]);
+    await connection.answer("report");
+    await reported;
+    expect(connection.all("send")).toHaveLength(2);
+    vi.advanceTimersByTime(1_000);
+    await connection.receive("send", 4);
+    expect(connection.all("send").slice(2).map(({ messages }) => messages[0].chat.text)).toEqual(["a", "b", "c"]);
+    for (const index of [2, 3, 4]) await connection.answer("send", {}, index);
+    await Promise.all(sent);
+    void channel.send("chat", {});
+    await connection.refuse("send", unavailable, 5);
+    await settled(connection);
+    connection.send({ event: "claim_lost", channel: "c1" });
+    await settled(connection);
+    expect(vi.getTimerCount()).toBe(1); // the one for pings
+  });
+
   test("releases a session that it is given after it has stopped accepting", async () => {
     const { connection, channel, accepting } = await accept(script, {}, 2);
     await accepting.return(undefined);
