@@ -20,17 +20,18 @@ export class Channel implements AsyncIterable<Entry> {
   endNumber = Infinity;
   /** @internal Why the channel no longer belongs to the runtime. */
   closed: TelapiError | undefined;
+  /** @internal The secret with which the channel is resumed. */
+  readonly claim: string;
   /** @internal */
-  readonly whenClosed: Promise<void>;
+  readonly whenClosed = new Promise<void>((resolve) => (this.resolveClosed = resolve));
 
-  private readonly claim: string;
   private readonly entries = new Queue<Entry>();
   private readonly events = new Emitter<{ audio: (payload: Payload, message: ChannelMessage) => void }>();
   private readonly uncommitted = new Set<string>(); // positions; the service pushes only as many as its limit
   private newest: number; // number of the newest entry in the queue or handed out
   private received = ""; // its position, if it came from the queue
   private lostAt: number;
-  private resolveClosed!: () => void;
+  declare private resolveClosed: () => void;
 
   /** @internal */
   constructor(private readonly client: Client, claimed: Claimed) {
@@ -41,7 +42,6 @@ export class Channel implements AsyncIterable<Entry> {
     this.workItems = workItems;
     this.lostAt = lostAt;
     this.newest = this.pushed = entryNumber(position);
-    this.whenClosed = new Promise((resolve) => (this.resolveClosed = resolve));
   }
 
   /** Yields the entries. Ends after `channel_ended` and after `release`. Throws CLAIM_LOST if another runtime has the channel. */
@@ -100,11 +100,6 @@ export class Channel implements AsyncIterable<Entry> {
   /** @internal The channel's part of hello. */
   resume(): object {
     return { channel: this.id, claim: this.claim, ...(this.received ? { received: this.received } : {}) };
-  }
-
-  /** @internal */
-  hasClaim(claim: string | undefined): boolean {
-    return claim === undefined || claim === this.claim;
   }
 
   /** @internal The channel goes on, on another connection. Returns whether the service lost data. */

@@ -53,11 +53,8 @@ export class Client {
   constructor(private readonly options: RuntimeOptions) {
     const { url, key, name } = options;
     if (!key || !name) throw new TelapiError("VALIDATION_ERROR", "The options key and name are required.");
-    try {
-      this.url = new URL(url);
-    } catch (cause) {
-      throw new TelapiError("BAD_URL", `Invalid url "${url}". Pass the service's URL, such as http://localhost:3001.`, { cause });
-    }
+    if (!URL.canParse(url)) throw new TelapiError("BAD_URL", `Invalid url "${url}". Pass the service's URL, such as http://localhost:3001.`);
+    this.url = new URL(url);
     this.url.protocol = this.url.protocol.replace("http", "ws");
     this.url.pathname = this.url.pathname.replace(/\/*(ws\/runtime)?$/, "/ws/runtime");
     this.headers = key.split(".").length === 3 ? { Authorization: `Bearer ${key}` } : { "X-API-Key": key };
@@ -65,8 +62,8 @@ export class Client {
   }
 
   /**
-   * Sends a request, and again until it is answered: on each new connection, and while the service is unavailable. The reply passes through `receive` before any
-   * later frame is handled. A commit names the number of its entry.
+   * Sends a request, and again until it is answered: on each new connection, and while the service is unavailable. The reply
+   * passes through `receive` before any later frame is handled. A commit names the number of its entry.
    */
   request<Reply extends object, Result = void>(op: string, members: object, receive?: (reply: Reply) => Result, channel?: Channel, number = 0): Promise<Result> {
     const answered = new Promise<Result>((resolve, reject) => {
@@ -91,7 +88,7 @@ export class Client {
   claim(op: string, members: object): Promise<Channel> {
     return this.request(op, members, (claimed: Claimed) => {
       const known = this.channels.get(claimed.channel);
-      if (known?.hasClaim(claimed.claim)) return known;
+      if (known?.claim === claimed.claim) return known;
       if (known) this.remove(known, claimLost());
       const channel = new Channel(this, claimed);
       this.channels.set(channel.id, channel);
@@ -131,13 +128,13 @@ export class Client {
   }
 
   private open(): void {
-    if (!this.link) this.setState({ state: "connecting" });
     const link: Link = new Link(this.url, this.headers, this.options.connectTimeoutMs ?? 10_000, {
       open: () => this.hello(link),
       frame: (frame) => this.link === link && this.receive(frame),
       lost: (closeCode, error, refusal) => this.lost(link, closeCode, error, refusal),
     });
     this.opening = link;
+    if (!this.link) this.setState({ state: "connecting" });
   }
 
   /** Makes an open connection the current one. Frames of its predecessor are ignored from now on: the service repeats what is missing. */
@@ -187,7 +184,7 @@ export class Client {
 
   /** Handles a frame. Throws if it is malformed: the connection is closed, and the service repeats the entries on the next one. */
   private receive(frame: Frame): void {
-    if (typeof frame.event === "string") return this.handlePush(frame, this.channels.get(frame.channel ?? ""));
+    if (typeof frame.event === "string") return this.handlePush(frame);
     const error = frame.error && toError(frame.error);
     if (typeof frame.id !== "number" || (!error && typeof frame.ok !== "object")) throw new Error("The service sent a malformed frame.");
     if (frame.id === this.helloId) return error ? this.rejectHello(error) : this.handleWelcome(frame.ok as unknown as Welcome);
@@ -195,35 +192,29 @@ export class Client {
     if (!request) return; // settled without a reply
     if (error?.code === unavailable) return this.stall(request, retryAfterMs(error));
     this.settle(request, error ?? frame.ok!);
-    if (error) return;
-    if (request.op === "commit") request.channel!.committed(request.number);
-    if (request.op === "release") this.remove(request.channel!);
+    if (!error && request.op === "commit") request.channel!.committed(request.number);
+    if (!error && request.op === "release") this.remove(request.channel!);
   }
 
-  private handlePush(frame: Frame, channel: Channel | undefined): void {
-    switch (frame.event) {
-      case "entry":
-        channel?.push(frame.position!, frame.entry!);
-        if (this.held.size) this.transmitHeld(channel);
-        break;
-      case "audio":
-        channel?.receiveAudio(frame.message!);
-        break;
-      case "lost":
-        if (channel?.lost(frame.at!)) this.dropCommits(channel);
-        break;
-      case "claim_lost":
-        if (channel?.hasClaim(frame.claim)) this.remove(channel, claimLost());
-        break;
-      case "drain":
-        // Only one attempt for each instance: a balancer may lead to the same one again.
-        if (this.opening || this.drained === this.welcome?.instance) break;
-        this.drained = this.welcome?.instance ?? "";
-        this.open();
-        break;
-      case "error":
-        this.closeError = toError(frame.error!);
+  private handlePush({ event, channel: id = "", position, entry, message, at, claim, error }: Frame): void {
+    const channel = this.channels.get(id);
+    if (event === "drain") this.leave(this.welcome?.instance ?? "");
+    else if (event === "error") this.closeError = toError(error!);
+    else if (!channel) return; // it was released
+    else if (event === "audio") channel.receiveAudio(message!);
+    else if (event === "lost" && channel.lost(at!)) this.dropCommits(channel);
+    else if (event === "claim_lost" && channel.claim === claim) this.remove(channel, claimLost());
+    else if (event === "entry") {
+      channel.push(position!, entry!);
+      if (this.held.size) this.transmitHeld(channel);
     }
+  }
+
+  /** Opens a connection to another instance. There is one attempt: a balancer may lead to the same instance until it has closed this connection. */
+  private leave(instance: string): void {
+    if (this.opening || this.drained === instance) return;
+    this.drained = instance;
+    this.open();
   }
 
   private rejectHello(error: TelapiError): void {
@@ -248,12 +239,11 @@ export class Client {
   private stall(request: PendingRequest, ms: number): void {
     const { channel } = request;
     this.held.add(request);
-    if (this.stalls.has(channel)) return;
-    const timer = setTimeout(() => {
+    const repeat = () => {
       this.stalls.delete(channel);
       this.transmitHeld(channel);
-    }, ms);
-    this.stalls.set(channel, timer);
+    };
+    if (!this.stalls.has(channel)) this.stalls.set(channel, setTimeout(repeat, ms));
   }
 
   /** Answers a request. It stays pending if the reply is malformed. */

@@ -92,7 +92,7 @@ describe("a runtime", () => {
     void channel.send("chat", {});
     await connection.refuse("send", unavailable, 5);
     await settled(connection);
-    connection.send({ event: "claim_lost", channel: "c1" });
+    connection.send({ event: "claim_lost", channel: "c1", claim: "secret" });
     await settled(connection);
     expect(vi.getTimerCount()).toBe(1); // the one for pings
   });
