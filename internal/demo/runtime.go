@@ -55,9 +55,9 @@ func NewRuntime(o RuntimeOptions) (*Runtime, error) {
 
 // Run accepts sessions until ctx ends, and then releases its calls to other runtimes.
 func (r *Runtime) Run(ctx context.Context) {
-	var calls sync.WaitGroup
+	var running sync.WaitGroup
 	defer r.runtime.Close()
-	defer calls.Wait()
+	defer running.Wait()
 	for ctx.Err() == nil {
 		ch, err := r.runtime.Accept(ctx, func(o wire.Offer) bool { return o.TeamID == r.Demo.TeamID })
 		if err != nil {
@@ -67,7 +67,7 @@ func (r *Runtime) Run(ctx context.Context) {
 			}
 			continue
 		}
-		calls.Go(func() {
+		running.Go(func() {
 			err := r.serve(ctx, ch)
 			if err != nil && ctx.Err() == nil && !errors.Is(err, calls.ErrClaimLost) {
 				r.Log.WarnContext(ctx, "demo runtime aborted a call", "session_id", ch.ID, "error", err)
