@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	group              = "demo" // sessions that the demo declines are offered to the runtimes of other groups
 	releaseTimeout     = 5 * time.Second
 	maxRestoredEntries = 2000 // more than the number of committed entries that are kept
 )
@@ -46,7 +45,7 @@ type Runtime struct {
 
 // NewRuntime connects to the key-value store.
 func NewRuntime(o RuntimeOptions) (*Runtime, error) {
-	r, err := calls.New(calls.Options{Store: o.Store, Name: o.Name, Group: group})
+	r, err := calls.New(calls.Options{Store: o.Store, Name: o.Name})
 	if err != nil {
 		return nil, fmt.Errorf("start demo runtime: %w", err)
 	}

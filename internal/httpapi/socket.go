@@ -38,13 +38,27 @@ var upgrader = websocket.Upgrader{
 	CheckOrigin:     func(*http.Request) bool { return true }, // Server.admitSocket checks it against the endpoint
 }
 
-// socket moves frames between a WebSocket and its channel connection. An idle
+// connection is what a socket is connected to: a session's channel or the claims of a
+// call runtime. Handle and Flush are called from one goroutine.
+type connection interface {
+	Start(socket channel.Socket)
+	Handle(ctx context.Context, frame []byte)
+	HandleBinary(ctx context.Context)
+	Flush(ctx context.Context)
+	AllowFrame() bool
+	UntilHeartbeat() time.Duration
+	Heartbeat(ctx context.Context)
+	Close()
+}
+
+// socket moves frames between a WebSocket and its connection. An idle
 // socket costs one goroutine, the reader. The writer runs only while frames are
 // queued, and a timer sends pings.
 type socket struct {
 	ws      *websocket.Conn
 	conn    *batchConn // the connection of ws
-	channel *channel.Connection
+	channel connection
+	session string // empty for a call runtime
 	team    string
 	set     *socketSet
 	limits  *channel.Limits
@@ -74,7 +88,9 @@ func (s *socket) open() {
 	s.ws.SetPingHandler(func(data string) error { s.sendControl(websocket.PongMessage, []byte(data)); return nil })
 	s.ws.SetPongHandler(func(string) error { s.recordRead(); return nil })
 	s.conn.onDrained = func() { s.channel.Flush(s.set.ctx) }
-	s.conn.budget = newFrameBudget(s.limits, s.channel.AllowFrame)
+	if s.limits.FramesPerSecond > 0 {
+		s.conn.budget = newFrameBudget(s.limits, s.channel.AllowFrame)
+	}
 	s.channel.Start(s)
 	// Start comes first: the first heartbeat is due at once if the session has expired,
 	// and only a started channel connection can close the socket.

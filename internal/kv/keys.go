@@ -57,11 +57,15 @@ import (
 
 const (
 	// OffersStream holds sessions without a runtime: the field offer, one JSON
-	// object, and the field expiresAt, in Unix ms. Runtimes read it as consumer
-	// groups.
+	// object, and the field expiresAt, in Unix ms. Every instance reads all of it.
 	OffersStream = "telapi:offers"
-	// OffersGroup is the consumer group of runtimes that accept every session.
-	OffersGroup = "runtimes"
+
+	// ConnectionsKey holds the connections of runtimes, a sorted set. The score is when
+	// a connection expires, in Unix ms.
+	ConnectionsKey = "telapi:connections"
+	// claimsPrefix is followed by the ID of a connection: the set of the channels that it
+	// may have claimed.
+	claimsPrefix = "telapi:claims:"
 
 	// ReportsStream holds speech reports that are not counted yet: the field
 	// report, one wire.SpeechReport.
@@ -80,12 +84,6 @@ const (
 	// LeasePrefix is followed by the name of a job that one instance at a time
 	// may run. The value names the holder, which renews the key's TTL.
 	LeasePrefix = "telapi:lease:"
-	// ScriptsKey holds the version of the channel scripts that the service runs. It
-	// expires a minute after the last instance has stopped.
-	ScriptsKey = "telapi:scripts"
-	// runtimePrefix is followed by the name of a runtime: a sorted set with the
-	// channels that it may have claimed, by the time of the claim in Unix ms.
-	runtimePrefix = "telapi:runtime:"
 	// FingerprintsKey holds the fingerprints of the instances' JWT secrets, a sorted
 	// set. The score is when a fingerprint expires, in Unix ms.
 	FingerprintsKey = "telapi:fingerprints"
@@ -135,8 +133,8 @@ func NewestOfferKey(sessionID string) string {
 	return "telapi:offer:{" + OffersStream + "}:" + sessionID
 }
 
-// RuntimeKey returns the key with the channels that a runtime may have claimed.
-func RuntimeKey(name string) string { return runtimePrefix + name }
+// ClaimsKey returns the key with the channels that a connection may have claimed.
+func ClaimsKey(connectionID string) string { return claimsPrefix + connectionID }
 
 // ReplicatedKey returns the key that is written after a channel's data if replicas
 // must confirm it: WAIT covers only earlier writes of its own connection.
@@ -178,6 +176,7 @@ type Notice byte
 const (
 	NoticeAudio    Notice = 'A' // both topics: the ChannelMessage
 	NoticeEntry    Notice = 'E' // runtime: ID of an entry now on the stream, a space, and the content of NoticeDue
+	NoticeClaimed  Notice = 'C' // runtime: token of the claim that the channel has now
 	NoticeDue      Notice = 'D' // runtime: ms until a work item expires; empty if none is awaited
 	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by spaces, then each ChannelMessage after a line feed
 	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now; empty: the owner should run renew.lua

@@ -165,7 +165,7 @@ func (s *channelFixture) append(connection string, frames ...channel.Frame) []ch
 
 func (s *channelFixture) runtime(name string, change ...func(*calls.Options)) *calls.Runtime {
 	s.Helper()
-	opts := calls.Options{Store: s.store.ClientOption(), Name: name, Group: s.id, Lease: time.Minute, Limits: s.limits}
+	opts := calls.Options{Store: s.store.ClientOption(), Name: name, Lease: time.Minute, Limits: s.limits}
 	for _, f := range change {
 		f(&opts)
 	}
