@@ -22,7 +22,8 @@ import (
 )
 
 // TestConformance runs the same tests on every engine. Each test gets options with
-// which it can open any number of stores on the engine.
+// which it can open any number of stores on an engine of its own. Only the cluster,
+// which takes long to start, serves one test after the other.
 func TestConformance(t *testing.T) {
 	engines := map[string]func(*testing.T) Options{
 		"embedded": func(t *testing.T) Options {
@@ -59,6 +60,7 @@ func TestConformance(t *testing.T) {
 		"announcements reach every instance":             announcementsReachAll,
 	}
 	for engine, start := range engines {
+		cluster := engine == "cluster with one seed address"
 		tests := tests
 		if engine != "redis" && engine != "redis with TLS, password and database" { // these differ from the others in the connection only
 			tests = maps.Clone(tests)
@@ -69,9 +71,17 @@ func TestConformance(t *testing.T) {
 		}
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
-			opts := start(t)
+			if cluster {
+				opts := start(t)
+				start = func(*testing.T) Options { return opts }
+			}
 			for name, test := range tests {
-				t.Run(name, func(t *testing.T) { test(t, opts) })
+				t.Run(name, func(t *testing.T) {
+					if !cluster {
+						t.Parallel()
+					}
+					test(t, start(t))
+				})
 			}
 		})
 	}
