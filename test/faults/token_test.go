@@ -34,7 +34,7 @@ func updateSession(t *testing.T, svc *service, session, set string) {
 // A call token is accepted as subprotocol, header and query parameter. Other
 // credentials are rejected.
 func TestHandshakeToken(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+	onEmbedded(t, nil, func(t *testing.T, svc *service) {
 		_, token := svc.session(t)
 		socket := "ws" + strings.TrimPrefix(svc.URL, "http") + "/ws/session"
 		open := func(name, query string, header http.Header, protocols ...string) {
@@ -88,7 +88,7 @@ func sign(t *testing.T, claims jwt.MapClaims, secret string) string {
 // A plain GET reports why a handshake is rejected, to allowed origins only. It
 // does not redeem the token.
 func TestPlainGetReportsReason(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+	onEmbedded(t, nil, func(t *testing.T, svc *service) {
 		ep, err := svc.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: svc.teamID, Name: "shop", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
 		if err != nil {
 			t.Fatal(err)
