@@ -112,7 +112,7 @@ func waitForUsage(t *testing.T, i *harness.Instance, teamID string, want usage.C
 }
 
 func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
-	onAllStores(t, func(t *testing.T, env harness.Env) {
+	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
 		provider, media := newSpeechProvider(t), harness.StartMedia(t)
 		i := harness.Start(t, harness.Merge(env, provider.env, media.Env))
 		tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")

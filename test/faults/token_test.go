@@ -183,16 +183,6 @@ func TestSessionLifetime(t *testing.T) {
 		}
 		wantRejected(t, other, token, "", http.StatusGone, "SESSION_ENDED")
 	})
-	t.Run("expires while connected", func(t *testing.T) {
-		id, token := svc.session(t)
-		updateSession(t, svc, id, fmt.Sprintf("expires_at = %d", time.Now().Add(15*time.Second).UnixMilli()))
-		b := harness.Connect(t, other, id, token, "")
-		b.Expect(`"event":"ready"`)
-		if code := b.CloseCode(); code != 4504 {
-			t.Errorf("close code %d, want 4504", code)
-		}
-		wantRejected(t, svc.Instance, token, "", http.StatusGone, "SESSION_ENDED")
-	})
 }
 
 // On SIGTERM every socket is closed with 1012. The browsers resume on another
