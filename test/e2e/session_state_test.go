@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"database/sql"
 	"errors"
 	"io/fs"
 	"os"
@@ -28,65 +27,6 @@ func TestSessionStateFollowsConnection(t *testing.T) {
 		_ = browser.Conn.Close()
 		testkit.Until(t, "the session is disconnected", func() bool { return sessionState(t, other, tenant, session) == "disconnected" })
 	}
-}
-
-// The text of a browser action never appears in logs, metrics or traces. It is
-// stored in the database only with ENABLE_PII_LOGGING.
-func TestBrowserActionTranscriptIsRedacted(t *testing.T) {
-	t.Parallel()
-	for _, keepText := range []string{"false", "true"} {
-		t.Run("ENABLE_PII_LOGGING="+keepText, func(t *testing.T) {
-			collector := harness.StartCollector(t)
-			env := harness.WithDataDir(t, harness.Merge(collector.Env(), harness.Env{"ENABLE_PII_LOGGING": keepText, "LOG_LEVEL": "debug"}))
-			i := harness.Start(t, env)
-			tenant := harness.NewTenant(t, i, "tenant")
-			session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-			b := harness.Connect(t, i, session, token, "")
-			b.Expect(`"event":"ready"`)
-			const action = `{"type":"voice","name":"greeting","payload":{"transcript":{"final":"swordfish alpha","words":["swordfish","beta"]},"confidence":0.93}}`
-			id := b.Send("browser_action", "browserAction", action)
-			b.Expect(`"event":"ack"`, id)
-			b.Write(strings.Replace(harness.Frame("browser_action", session, "not a uuid", "browserAction", action), "to_ari", "to_browser", 1))
-			b.Expect(`"type":"error"`)
-
-			stored := storedAction(t, env, session, id)
-			want := strings.NewReplacer(`"swordfish alpha"`, `"[redacted]"`, `"swordfish"`, `"[redacted]"`, `"beta"`, `"[redacted]"`,
-				`"greeting"`, `"[redacted]"`, `0.93`, `"[redacted]"`).Replace(action)
-			if keepText == "true" {
-				want = action
-			}
-			if stored != want {
-				t.Errorf("the stored action is\n%s, want\n%s", stored, want)
-			}
-			_, metrics := i.Call(t, "GET", "/metrics")
-			if err := i.Stop(); err != nil { // flushes the exporters
-				t.Fatal(err)
-			}
-			places := map[string]string{"log": i.Log.String(), "metrics": metrics, "export": collector.String()}
-			if keepText == "false" {
-				places["data directory"] = readAllFiles(t, env["DATA_DIR"])
-			}
-			for where, text := range places {
-				if strings.Contains(text, "swordfish") {
-					t.Errorf("%s contains the transcript", where)
-				}
-			}
-		})
-	}
-}
-
-// storedAction waits for an action to be stored in the database and returns it.
-func storedAction(t *testing.T, env harness.Env, session, message string) (action string) {
-	t.Helper()
-	db, err := sql.Open("sqlite", filepath.Join(env["DATA_DIR"], "telapi.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
-	testkit.Until(t, "the action is stored", func() bool {
-		return db.QueryRowContext(t.Context(), "SELECT action FROM browser_actions WHERE session_id = $1 AND message_id = $2", session, message).Scan(&action) == nil
-	})
-	return action
 }
 
 // The texts of browser actions are in no file, and after a session has ended neither are
