@@ -25,12 +25,11 @@ import (
 const speechPath = "/api/v1/runtime/speech"
 
 // speechProvider is an OpenAI-compatible server that returns the same audio for
-// every request. It can be made to wait or to fail.
+// every request. It can be made to fail.
 type speechProvider struct {
 	requests atomic.Int64
-	status   atomic.Int64                  // of responses; 0: 200 with audio
-	gate     atomic.Pointer[chan struct{}] // closed to release waiting requests; nil: no wait
-	env      harness.Env                   // settings of an instance that uses the provider
+	status   atomic.Int64 // of responses; 0: 200 with audio
+	env      harness.Env  // settings of an instance that uses the provider
 }
 
 func newSpeechProvider(t *testing.T) *speechProvider {
@@ -39,16 +38,8 @@ func newSpeechProvider(t *testing.T) *speechProvider {
 	for i := range sound.Samples {
 		sound.Samples[i] = int16(8000 * math.Sin(float64(i)/9))
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // net/http notices a disconnect only after the body is read
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		provider.requests.Add(1)
-		if gate := provider.gate.Load(); gate != nil {
-			select {
-			case <-*gate:
-			case <-r.Context().Done():
-				return
-			}
-		}
 		if status := provider.status.Load(); status != 0 {
 			w.WriteHeader(int(status))
 			return
