@@ -1,6 +1,51 @@
-// Package kv names the keys, streams and pub/sub topics of the key-value store.
-// Consoles and runtimes in other languages rely on these names: a name never
-// changes its meaning. docs/runtime-contract.md documents them.
+// Package kv names the keys, streams and pub/sub topics of the key-value store. They are
+// private to the service, except LimitsKey and AnnounceTopic, which consoles may use
+// (docs/console.md). Instances of two versions share a store during an upgrade, so a name
+// keeps its meaning.
+//
+// The keys of a channel are telapi:ch:{ID}:NAME. The scripts in internal/lua change them.
+//
+//	meta        hash: the channel's fields, see below
+//	in          stream: the entries for the runtime; field entry, a wire.Entry. Every 16th entry
+//	            also has the field total, the size of all entries up to it in bytes
+//	out         stream: the history, messages to the browser; field message, a wire.ChannelMessage
+//	seen, sent  sets: recent message IDs of the browser and of the runtime. When seen has 4,096 IDs,
+//	            or sent 1,024, it is renamed to seenBefore or sentBefore
+//	work        hash: work items and their credentials, see below
+//	forget      sorted set: fields of work by the time at which they can be deleted
+//	replicated  string: written before WAIT, see ReplicatedKey
+//	up, down    topics: notices to the runtime's connection and to the browser's, see Notice
+//
+// All keys but replicated exist from the opening of a channel on, so that a cluster can move
+// its slot at any time. They expire after idle time plus keep time, and after the keep time
+// once the channel has ended. IDs in both streams are NUMBER-MS: numbers start at 1 and have
+// no gaps, MS is the time in Unix ms. All times are those of the store's clock, in Unix ms.
+//
+// Fields of meta:
+//
+//	state, endReason                   open or ended, and why it ended
+//	epoch                              random; changes when the channel is opened again or data was lost
+//	team, endpoint, mode, callId, transactionId, profile, openedAt
+//	claimedBy, claimToken, claimUntil, claimRequestedAt  the runtime's claim; claimedBy is empty after a release
+//	offer, offeredAt                   the session's wire.Offer, empty for a call; time of the last offer, empty after a claim
+//	lostAt                             when the store was last found to have lost data; empty if never
+//	owner, ownerUntil, requestedAt     the browser's connection, the end of its lease, when it was requested
+//	leasedTo                           the connection that is reported as disconnected when its lease expires
+//	connections                        number of connections so far
+//	chatOff                            the side that disabled text chat: runtime or browser; empty if enabled
+//	committed                          the committed position
+//	dropped                            number of the last removed entry, and the size of all entries up to it
+//	uses                               number of callbacks with credentials of scope channel
+//	flow, queue                        counters of the runtime stream and of the work items, see channel.lua
+//	inLast, outLast, trimmed           IDs of the newest entry, the newest message and the newest removed message
+//	held                               while messages wait for replicas: ID of the newest visible message, outLast, claimToken
+//	historyMessages, historyMs, idleMs, keepMs  the limits
+//
+// Fields of work: a credential is stored under the SHA-256 of its token, as eight words: state
+// (awaiting, routed, parked or cancelled), number (0 for scope channel), kind, deadline, work item
+// ID, callback ID, digest of the body, receipt. @ID has the digest of a work item, a number the
+// entries of a parked item and when they can be routed. Uses of credentials of scope channel have the
+// digest and another word, and # and a number: the newest 1,024 are kept.
 package kv
 
 import (

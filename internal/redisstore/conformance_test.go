@@ -18,9 +18,7 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/internal/ratelimit"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 // TestConformance runs the same tests on every engine. Each test gets options with
@@ -28,7 +26,7 @@ import (
 func TestConformance(t *testing.T) {
 	engines := map[string]func(*testing.T) Options{
 		"embedded": func(t *testing.T) Options {
-			logs := &testlog.Buffer{}
+			logs := &testkit.Buffer{}
 			e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir()}, logs.Logger())
 			if err != nil {
 				t.Fatal(err)
@@ -36,20 +34,20 @@ func TestConformance(t *testing.T) {
 			t.Cleanup(e.Close)
 			return e.Options(logs.Logger())
 		},
-		"redis": func(t *testing.T) Options { return redisOptions(servers.StartRedis(t)) },
+		"redis": func(t *testing.T) Options { return redisOptions(testkit.StartRedis(t)) },
 		"redis with TLS, password and database": func(t *testing.T) Options {
-			opts := redisOptions(servers.StartRedis(t, servers.RedisTLS(servers.NewCA(t)), servers.RedisPassword("s3cret")))
+			opts := redisOptions(testkit.StartRedis(t, testkit.RedisTLS(testkit.NewCA(t)), testkit.RedisPassword("s3cret")))
 			opts.DB = 3
 			return opts
 		},
 		"redis with a named user": func(t *testing.T) Options {
-			r := servers.StartRedis(t, servers.RedisArgs("--user", "telapi", "on", ">s3cret", "~telapi:*", "&telapi:*", "+@all"))
+			r := testkit.StartRedis(t, testkit.RedisArgs("--user", "telapi", "on", ">s3cret", "~telapi:*", "&telapi:*", "+@all"))
 			opts := redisOptions(r)
 			opts.Username, opts.Password = "telapi", "s3cret"
 			return opts
 		},
 		"cluster with one seed address": func(t *testing.T) Options {
-			return Options{RedisOptions: config.RedisOptions{Addrs: servers.SharedRedisCluster(t).Addrs()[:1]}}
+			return Options{RedisOptions: config.RedisOptions{Addrs: testkit.SharedRedisCluster(t).Addrs()[:1]}}
 		},
 	}
 	tests := map[string]func(*testing.T, Options){
@@ -107,7 +105,7 @@ func limitsAreKept(t *testing.T, opts Options) {
 		t.Fatalf("replace the limits: saved %t, %v, want true", saved, err)
 	}
 	expect("third")
-	poll.Until(t, "the announcement", func() bool { return strings.HasPrefix(rec.recorded(), "up "+ratelimit.Topic) })
+	testkit.Until(t, "the announcement", func() bool { return strings.HasPrefix(rec.recorded(), "up "+ratelimit.Topic) })
 }
 
 func leasesNeverExceed(t *testing.T, opts Options) {
@@ -155,7 +153,7 @@ func windowsEnd(t *testing.T, opts Options) {
 	if g := lease("w", 300*time.Millisecond); g.Permits != 0 || g.Reset > 300*time.Millisecond {
 		t.Errorf("shorter window: %+v, want no permits and at most 300ms", g)
 	}
-	poll.Until(t, "a new window", func() bool { return lease("w", 300*time.Millisecond).Permits == 1 })
+	testkit.Until(t, "a new window", func() bool { return lease("w", 300*time.Millisecond).Permits == 1 })
 
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
 		return c.Do(ctx, c.B().Set().Key(kv.RatePrefix+"stuck").Value("1").Build()).Error()
@@ -163,7 +161,7 @@ func windowsEnd(t *testing.T, opts Options) {
 	if g := lease("stuck", 300*time.Millisecond); g.Permits != 0 || g.Reset <= 0 {
 		t.Errorf("counter without a TTL: %+v, want no permits and a window", g)
 	}
-	poll.Until(t, "the counter without a TTL expires", func() bool { return lease("stuck", time.Second).Permits == 1 })
+	testkit.Until(t, "the counter without a TTL expires", func() bool { return lease("stuck", time.Second).Permits == 1 })
 }
 
 func instancesShareALimit(t *testing.T, opts Options) {
@@ -228,7 +226,7 @@ func savedLimitsAreLive(t *testing.T, opts Options) {
 		if err := admin.Change(t.Context(), func(ratelimit.Limits) (ratelimit.Limits, error) { return limits, nil }); err != nil {
 			t.Fatal(err)
 		}
-		poll.Until(t, "the new limits", func() bool { return *server.Current() == limits })
+		testkit.Until(t, "the new limits", func() bool { return *server.Current() == limits })
 	}
 }
 
@@ -256,7 +254,7 @@ func announcementsReachAll(t *testing.T, opts Options) {
 		want += " " + topic
 		for _, rec := range recorders {
 			// Another node may deliver the topic before this one once more, and later.
-			poll.Until(t, topic, func() bool { return slices.Contains(strings.Fields(rec.recorded()), topic) })
+			testkit.Until(t, topic, func() bool { return slices.Contains(strings.Fields(rec.recorded()), topic) })
 		}
 	}
 	for _, rec := range recorders {

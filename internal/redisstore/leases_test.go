@@ -11,9 +11,8 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/internal/kv"
-	"telapi/test/poll"
 	"telapi/test/speechtest"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 var leaseTests = map[string]func(*testing.T, Options){
@@ -67,7 +66,7 @@ func leasesExclude(t *testing.T, opts Options) {
 
 // The lease of a holder that loses its connection expires.
 func crashedLeaseExpires(t *testing.T, opts Options) {
-	opts.Logger = (&testlog.Buffer{}).Logger()
+	opts.Logger = (&testkit.Buffer{}).Logger()
 	dead := Open(opts)
 	if err := dead.Connect(t.Context()); err != nil {
 		t.Fatal(err)
@@ -116,7 +115,7 @@ func lostLeaseEnds(t *testing.T, opts Options) {
 	if err != nil || !held {
 		t.Fatalf("try a free lease: held %t, %v, want true", held, err)
 	}
-	poll.Until(t, "the context of the first holder ends", func() bool { return lease.Err() != nil })
+	testkit.Until(t, "the context of the first holder ends", func() bool { return lease.Err() != nil })
 	release()
 	if second.Err() != nil {
 		t.Error("the late release ended the second lease")

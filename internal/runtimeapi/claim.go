@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
@@ -390,10 +388,14 @@ func (cl *claim) commit(ctx context.Context, ch *calls.Channel, position string)
 // claimed returns the reply that announces a claim.
 func (cl *claim) claimed(ctx context.Context, ch *calls.Channel) (wire.Claimed, error) {
 	items, err := openItems(ctx, ch)
-	return wire.Claimed{
+	claimed := wire.Claimed{
 		Channel: ch.ID, Claim: cl.secret, Team: ch.TeamID, Endpoint: ch.EndpointID, Mode: ch.Mode, CallID: ch.CallID, TransactionID: ch.TransactionID,
-		Session: ch.Offer, Profile: jsontext.Value(ch.Profile), Position: ch.Committed, WorkItems: items, LostAt: lostAt(ch),
-	}, err
+		Session: ch.Offer, Position: ch.Committed, WorkItems: items, LostAt: lostAt(ch),
+	}
+	if len(ch.Profile) > 0 {
+		claimed.Profile = ch.Profile
+	}
+	return claimed, err
 }
 
 func lostAt(ch *calls.Channel) int64 {

@@ -99,11 +99,12 @@ func (c *Conn) push(p wire.Push) {
 }
 
 func (c *Conn) reply(id int64, ok any, err error) {
-	reply := wire.Reply{ID: id}
+	reply := wire.Reply{ID: id, OK: jsontext.Value("{}")}
+	if err == nil && ok != nil {
+		reply.OK, err = json.Marshal(ok)
+	}
 	if err != nil {
-		reply.Error = c.publicError(err)
-	} else if reply.OK, err = json.Marshal(ok); err != nil || ok == nil {
-		reply.OK = jsontext.Value("{}")
+		reply.OK, reply.Error = nil, c.publicError(err)
 	}
 	frame, err := json.Marshal(reply)
 	if err == nil && !c.socket.Send(frame) {

@@ -9,15 +9,15 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/internal/calls"
 	"telapi/internal/callback"
-	"telapi/test/boot"
+	"telapi/internal/calls"
+	"telapi/test/harness"
 )
 
 // A body over 16 KiB is read only if its token is known. The token decides the
 // answer, even if the body is invalid.
 func TestLargeCallbackIsReadOnlyWithKnownToken(t *testing.T) {
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		large := c.botMessage(strings.Repeat("a", callback.MaxUncheckedBody))
 		invalid := strings.Replace(large, "call-1", "call-2", 1)
@@ -54,7 +54,7 @@ func TestLargeCallbackIsReadOnlyWithKnownToken(t *testing.T) {
 // The client sends a part of its body and then no more. It gets an answer that
 // depends on its token, like other malformed bodies.
 func TestIncompleteCallbackIsMalformed(t *testing.T) {
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		item := c.await(calls.AwaitOptions{})
 		for _, length := range []int{100, 2 * callback.MaxUncheckedBody} {
@@ -74,7 +74,7 @@ func TestIncompleteCallbackIsMalformed(t *testing.T) {
 
 // postIncomplete announces a body, sends the first byte of it and closes the sending
 // side of the connection. It returns status and body of the response.
-func postIncomplete(t *testing.T, i *boot.Instance, path, token string, length int) string {
+func postIncomplete(t *testing.T, i *harness.Instance, path, token string, length int) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
 	if err != nil {

@@ -9,20 +9,18 @@ import (
 
 	"telapi/internal/calls"
 	"telapi/internal/ratelimit"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Redis is killed and restarted while callbacks arrive. Providers repeat requests
 // that got a 503, and every callback is in the runtime stream once and in order.
 func TestCallbacksSurviveRedisRestart(t *testing.T) {
-	redis := servers.StartRedis(t, servers.RedisDurable())
-	env := boot.Env{"REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
-	i := boot.Start(t, env)
+	redis := testkit.StartRedis(t, testkit.RedisDurable())
+	env := harness.Env{"REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
+	i := harness.Start(t, env)
 	setLimit(t, i, ratelimit.Webhook, 1_000_000, time.Minute)
-	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+	c := openCall(t, i, harness.StartRuntime(t, env), "call-1")
 	const count = 300
 	var order []string
 	items := make(chan calls.WorkItem, count)
@@ -39,7 +37,7 @@ func TestCallbacksSurviveRedisRestart(t *testing.T) {
 		wg.Go(func() {
 			for item := range items {
 				retried := false
-				poll.Until(t, "the callback is accepted", func() bool {
+				testkit.Until(t, "the callback is accepted", func() bool {
 					resp, body := i.Post(t, item.Path, c.botMessage(item.ID), "token", item.Token)
 					switch {
 					case resp.StatusCode == 202:
@@ -59,9 +57,9 @@ func TestCallbacksSurviveRedisRestart(t *testing.T) {
 			}
 		})
 	}
-	poll.Until(t, "50 callbacks are accepted", func() bool { return accepted.Load() > 50 })
+	testkit.Until(t, "50 callbacks are accepted", func() bool { return accepted.Load() > 50 })
 	redis.Kill()
-	poll.Until(t, "callbacks get 503", func() bool { return unavailable.Load() > 3 })
+	testkit.Until(t, "callbacks get 503", func() bool { return unavailable.Load() > 3 })
 	redis.Start()
 	wg.Wait()
 	if accepted.Load()+duplicates.Load() != count {
@@ -69,7 +67,7 @@ func TestCallbacksSurviveRedisRestart(t *testing.T) {
 	}
 	t.Logf("%d responses were 503; %d of these callbacks had been accepted", unavailable.Load(), duplicates.Load())
 	for n, want := range order {
-		if e := talk.Receive(t, c.Channel); e.WorkItemID != want || e.Text != want {
+		if e := harness.Receive(t, c.Channel); e.WorkItemID != want || e.Text != want {
 			t.Fatalf("entry %d is of work item %s, want %s", n, e.WorkItemID, want)
 		}
 	}

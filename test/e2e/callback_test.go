@@ -12,24 +12,23 @@ import (
 
 	jsonv2 "github.com/go-json-experiment/json"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/ratelimit"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // phoneCall is a channel without a browser, opened by a runtime.
 type phoneCall struct {
 	*calls.Channel
 	t *testing.T
-	i *boot.Instance // receives the callbacks
+	i *harness.Instance // receives the callbacks
 }
 
 const permissiveProfile = `{"commandSources":["bot","external_llm"],"commandPolicies":[{"type":"hangup","enabled":true},{"type":"transfer","enabled":true,"allowedTargets":["tel:+49*"]}]}`
 
-func openCall(t *testing.T, i *boot.Instance, r *calls.Runtime, id string) phoneCall {
+func openCall(t *testing.T, i *harness.Instance, r *calls.Runtime, id string) phoneCall {
 	t.Helper()
 	ch, err := r.Open(t.Context(), calls.OpenOptions{
 		ChannelID: id, TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-" + id, TransactionID: "6d9b0fb1-7f0c-4f6c-9a3c-0d6f3a3c1c11", Profile: []byte(permissiveProfile),
@@ -50,7 +49,7 @@ func (c phoneCall) await(o calls.AwaitOptions) calls.WorkItem {
 }
 
 // postCallback posts a callback for the work item.
-func (c phoneCall) postCallback(item calls.WorkItem, body string, headers ...string) (boot.Response, string) {
+func (c phoneCall) postCallback(item calls.WorkItem, body string, headers ...string) (harness.Response, string) {
 	c.t.Helper()
 	return c.i.Post(c.t, item.Path, body, append(headers, "token", item.Token)...)
 }
@@ -61,11 +60,11 @@ func (c phoneCall) botMessage(text string) string {
 }
 
 // testCallbacks runs a test with an instance and a runtime on every kind of store.
-func testCallbacks(t *testing.T, test func(t *testing.T, i *boot.Instance, r *calls.Runtime)) {
-	onAllStores(t, func(t *testing.T, env boot.Env) {
-		env = talk.WithDataDir(t, env)
-		i := boot.Start(t, env)
-		test(t, i, talk.StartRuntime(t, env))
+func testCallbacks(t *testing.T, test func(t *testing.T, i *harness.Instance, r *calls.Runtime)) {
+	onAllStores(t, func(t *testing.T, env harness.Env) {
+		env = harness.WithDataDir(t, env)
+		i := harness.Start(t, env)
+		test(t, i, harness.StartRuntime(t, env))
 	})
 }
 
@@ -79,7 +78,7 @@ func encodeEntry(t *testing.T, e wire.Entry) string {
 }
 
 func TestCallbackIsDeliveredToRuntime(t *testing.T) {
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		for _, row := range []struct {
 			kind    wire.WorkItemKind
@@ -112,7 +111,7 @@ func TestCallbackIsDeliveredToRuntime(t *testing.T) {
 			}
 			entries := ""
 			for range 1 + row.more {
-				e := talk.Receive(t, c.Channel)
+				e := harness.Receive(t, c.Channel)
 				if e.CallbackID != receipt.CallbackID || e.WorkItemID != item.ID || e.Trace.CallID != "k-1" || e.Trace.TransactionID != c.TransactionID {
 					t.Errorf("entry %+v, want callback %s of work item %s", e, receipt.CallbackID, item.ID)
 				}
@@ -129,7 +128,7 @@ func TestCallbackIsDeliveredToRuntime(t *testing.T) {
 // sent again.
 func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
 	t.Parallel()
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
 		c, other := openCall(t, i, r, "call-1"), openCall(t, i, r, "call-2")
 		bot, llm, foreign := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{Kind: wire.LLMItem}), other.await(calls.AwaitOptions{})
 		good := c.botMessage("Hello")
@@ -186,7 +185,7 @@ func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
 
 func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 	t.Parallel()
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		item := c.await(calls.AwaitOptions{})
 		resp, first := c.postCallback(item, c.botMessage("once"))
@@ -214,9 +213,9 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 		wantStatus(t, resp, body, 409, `"state":"cancelled"`)
 
 		expired := c.await(calls.AwaitOptions{TTL: 50 * time.Millisecond})
-		e := talk.Receive(t, c.Channel) // "once"
+		e := harness.Receive(t, c.Channel) // "once"
 		for e.Kind != wire.KindTimeout {
-			e = talk.Receive(t, c.Channel)
+			e = harness.Receive(t, c.Channel)
 		}
 		if e.WorkItemID != expired.ID || e.WorkItemKind != "bot" {
 			t.Errorf("timeout entry %+v, want one of work item %s", e, expired.ID)
@@ -250,7 +249,7 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 
 func TestEarlyCallbackIsParked(t *testing.T) {
 	t.Parallel()
-	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *calls.Runtime) {
+	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		first, second, third := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{})
 		for _, step := range []struct {
@@ -266,7 +265,7 @@ func TestEarlyCallbackIsParked(t *testing.T) {
 			}
 		}
 		for _, want := range []string{"one", "two", "three"} {
-			if e := talk.Receive(t, c.Channel); e.Text != want {
+			if e := harness.Receive(t, c.Channel); e.Text != want {
 				t.Errorf("received %q, want %q", e.Text, want)
 			}
 		}
@@ -279,20 +278,20 @@ func TestEarlyCallbackIsParked(t *testing.T) {
 func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
 	t.Parallel()
 	const tokens, tries = 100, 5
-	onAllStores(t, func(t *testing.T, env boot.Env) {
-		env = talk.WithDataDir(t, env)
-		instances := []*boot.Instance{boot.Start(t, env)}
+	onAllStores(t, func(t *testing.T, env harness.Env) {
+		env = harness.WithDataDir(t, env)
+		instances := []*harness.Instance{harness.Start(t, env)}
 		if env["REDIS_URL"] != "" {
-			instances = append(instances, boot.Start(t, boot.Env{"REDIS_URL": env["REDIS_URL"], "DATABASE_URL": env["DATABASE_URL"]}))
+			instances = append(instances, harness.Start(t, harness.Env{"REDIS_URL": env["REDIS_URL"], "DATABASE_URL": env["DATABASE_URL"]}))
 		}
 		setLimit(t, instances[0], ratelimit.Webhook, 1_000_000, time.Minute)
 		for _, i := range instances {
-			poll.Until(t, "the new limit applies", func() bool {
+			testkit.Until(t, "the new limit applies", func() bool {
 				resp, _ := i.Post(t, "/api/v1/webhooks/bot/x", "{}")
 				return strings.Contains(resp.Header.Get("RateLimit-Policy"), "q=1000000")
 			})
 		}
-		c := openCall(t, instances[0], talk.StartRuntime(t, env), "call-1")
+		c := openCall(t, instances[0], harness.StartRuntime(t, env), "call-1")
 		items := make(chan calls.WorkItem, tokens)
 		var routed, duplicates atomic.Int64
 		var wg sync.WaitGroup
@@ -329,7 +328,7 @@ func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
 			t.Errorf("%d routed and %d duplicates, want %d and %d", routed.Load(), duplicates.Load(), tokens, tokens*(tries-1))
 		}
 		for n, want := range order {
-			if e := talk.Receive(t, c.Channel); e.Text != want || e.WorkItemID != want {
+			if e := harness.Receive(t, c.Channel); e.Text != want || e.WorkItemID != want {
 				t.Fatalf("entry %d is of work item %s, want %s", n, e.WorkItemID, want)
 			}
 		}
@@ -338,24 +337,24 @@ func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
 
 // A deployment that only receives callbacks does not need its database.
 func TestCallbacksWorkWithoutDatabase(t *testing.T) {
-	env := boot.Env{"FEATURE_API_ACCESS": "false", "DATABASE_URL": "postgres://user:x@127.0.0.1:1/none", "DATA_DIR": t.TempDir()}
-	i := boot.Start(t, env)
-	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+	env := harness.Env{"FEATURE_API_ACCESS": "false", "DATABASE_URL": "postgres://user:x@127.0.0.1:1/none", "DATA_DIR": t.TempDir()}
+	i := harness.Start(t, env)
+	c := openCall(t, i, harness.StartRuntime(t, env), "call-1")
 	resp, body := c.postCallback(c.await(calls.AwaitOptions{}), c.botMessage("Hello"))
 	wantStatus(t, resp, body, 202, `"accepted"`)
 }
 
 func TestCallbackTokenGuessingIsLimited(t *testing.T) {
-	env := boot.Env{"DATA_DIR": t.TempDir()}
-	i := boot.Start(t, env)
-	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+	env := harness.Env{"DATA_DIR": t.TempDir()}
+	i := harness.Start(t, env)
+	c := openCall(t, i, harness.StartRuntime(t, env), "call-1")
 	setLimit(t, i, ratelimit.Auth, 5, time.Hour)
 	item := c.await(calls.AwaitOptions{})
-	poll.Until(t, "wrong tokens get 429", func() bool {
+	testkit.Until(t, "wrong tokens get 429", func() bool {
 		resp, body := i.Post(t, item.Path, c.botMessage("x"), "token", "guess")
 		return resp.StatusCode == http.StatusTooManyRequests && strings.Contains(body, `"tier":"auth"`)
 	})
-	poll.Until(t, "the cause of a 401 in the log", func() bool { return i.Log.Has(`"cause":"unknown or expired token, `) })
+	testkit.Until(t, "the cause of a 401 in the log", func() bool { return i.Log.Has(`"cause":"unknown or expired token, `) })
 	resp, body := c.postCallback(item, c.botMessage("Hello"))
 	wantStatus(t, resp, body, 202, `"accepted"`)
 }
@@ -363,10 +362,10 @@ func TestCallbackTokenGuessingIsLimited(t *testing.T) {
 // A gateway profile cannot allow a command that the platform forbids, and the
 // capabilities do not list the command.
 func TestPlatformPolicyOverridesGatewayProfile(t *testing.T) {
-	env := boot.Env{"DATA_DIR": t.TempDir(), "COMMANDS_DISABLED": "hangup, play_audio", "TRANSFER_ALLOWED_TARGETS": "tel:+4930*", "TRANSFER_ALLOWED_HEADERS": "Diversion"}
-	i := boot.Start(t, env)
-	tenant := boot.NewTenant(t, i, "tenant")
-	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+	env := harness.Env{"DATA_DIR": t.TempDir(), "COMMANDS_DISABLED": "hangup, play_audio", "TRANSFER_ALLOWED_TARGETS": "tel:+4930*", "TRANSFER_ALLOWED_HEADERS": "Diversion"}
+	i := harness.Start(t, env)
+	tenant := harness.NewTenant(t, i, "tenant")
+	c := openCall(t, i, harness.StartRuntime(t, env), "call-1")
 	_, body := c.postCallback(c.await(calls.AwaitOptions{}), `{"conversation":{"identifier":{"id":"call-1"}},"actions":[
 		{"type":"hangup"},{"type":"transfer","target":"+49 40 1234"},{"type":"transfer","target":"+49 30 1234"}]}`)
 	if !containsAll(body, `{"type":"hangup","decision":"denied","reason":"platform_disabled"}`,

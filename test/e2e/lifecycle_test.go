@@ -10,15 +10,15 @@ import (
 
 	"go.uber.org/goleak"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // After SIGTERM /health returns 503 while the instance still serves, a request in
 // flight finishes, and the process exits with 0.
 func TestSIGTERMDrains(t *testing.T) {
 	t.Parallel()
-	i, p := boot.Serve(t, boot.Env{"DRAIN_DELAY": "15s"}) // long enough to see the 503 on a busy machine
+	i, p := harness.Serve(t, harness.Env{"DRAIN_DELAY": "15s"}) // long enough to see the 503 on a busy machine
 
 	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
 	if err != nil {
@@ -32,7 +32,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "/health returns 503", func() bool { return i.HealthStatus() == 503 })
+	testkit.Until(t, "/health returns 503", func() bool { return i.HealthStatus() == 503 })
 	if _, err := io.WriteString(conn, "\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -49,16 +49,16 @@ func TestSIGTERMDrains(t *testing.T) {
 }
 
 func TestSecondSignalStopsImmediately(t *testing.T) {
-	i, p := boot.Serve(t, boot.Env{"DRAIN_DELAY": "5m", "SHUTDOWN_TIMEOUT": "10m"})
+	i, p := harness.Serve(t, harness.Env{"DRAIN_DELAY": "5m", "SHUTDOWN_TIMEOUT": "10m"})
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	poll.Until(t, "/health returns 503", func() bool { return i.HealthStatus() == 503 })
+	testkit.Until(t, "/health returns 503", func() bool { return i.HealthStatus() == 503 })
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 	p.WaitExit(t)
 }
 
 func TestShortJWTSecretPreventsStart(t *testing.T) {
 	for _, secret := range []string{"", strings.Repeat("x", 31)} {
-		env, _ := boot.ServeEnv(t, boot.Env{"JWT_SECRET": secret})
+		env, _ := harness.ServeEnv(t, harness.Env{"JWT_SECRET": secret})
 		r := telapi(t, env, "serve")
 		if r.exit != 1 || !strings.Contains(r.stderr, "JWT_SECRET") || !strings.Contains(r.stderr, "32") {
 			t.Errorf("secret of %d bytes: exit %d, stderr %s; want exit 1 and the minimum of 32", len(secret), r.exit, r.stderr)
@@ -73,7 +73,7 @@ func TestShortJWTSecretPreventsStart(t *testing.T) {
 // seconds.
 func TestSlowRequestHeaderIsTimedOut(t *testing.T) {
 	t.Parallel()
-	i := boot.Start(t, nil)
+	i := harness.Start(t, nil)
 	start := time.Now()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
 	if err != nil {
@@ -83,7 +83,7 @@ func TestSlowRequestHeaderIsTimedOut(t *testing.T) {
 	if _, err := io.WriteString(conn, "GET /health HTTP/1.1\r\nHost: x\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(poll.Timeout))
+	_ = conn.SetReadDeadline(time.Now().Add(testkit.Timeout))
 	response, err := io.ReadAll(conn)
 	if err != nil || time.Since(start) < 5*time.Second {
 		t.Errorf("disconnected after %s, want about 10s: %v %q", time.Since(start), err, response)
@@ -91,16 +91,16 @@ func TestSlowRequestHeaderIsTimedOut(t *testing.T) {
 }
 
 func TestStopLeavesNoGoroutines(t *testing.T) {
-	envs := []boot.Env{{}, realStores(t)}
+	envs := []harness.Env{{}, realStores(t)}
 	before := goleak.IgnoreCurrent() // ignore the goroutines that supervise the real servers
 	for _, env := range envs {
-		i := boot.Start(t, env)
-		tenant := boot.NewTenant(t, i, "tenant")
+		i := harness.Start(t, env)
+		tenant := harness.NewTenant(t, i, "tenant")
 		i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", tenant.Key)
 		i.Client.CloseIdleConnections()
 		if err := i.Stop(); err != nil {
 			t.Error(err)
 		}
 	}
-	boot.VerifyNoLeaks(t, before)
+	harness.VerifyNoLeaks(t, before)
 }

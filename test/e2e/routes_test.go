@@ -9,8 +9,8 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
-	"telapi/test/boot"
 	"telapi/test/contract"
+	"telapi/test/harness"
 )
 
 // The table of the interface document: which routes exist under which flags.
@@ -61,7 +61,7 @@ func TestRoutesByFeatureFlag(t *testing.T) {
 	for _, apiAccess := range []bool{true, false} {
 		for _, webRTC := range []bool{true, false} {
 			t.Run(fmt.Sprintf("FEATURE_API_ACCESS=%v FEATURE_WEBRTC=%v", apiAccess, webRTC), func(t *testing.T) {
-				i := boot.Start(t, boot.Env{"FEATURE_API_ACCESS": fmt.Sprint(apiAccess), "FEATURE_WEBRTC": fmt.Sprint(webRTC)})
+				i := harness.Start(t, harness.Env{"FEATURE_API_ACCESS": fmt.Sprint(apiAccess), "FEATURE_WEBRTC": fmt.Sprint(webRTC)})
 				for _, row := range routes {
 					want := row.status
 					if !row.always && !apiAccess {
@@ -83,7 +83,7 @@ func TestRoutesByFeatureFlag(t *testing.T) {
 }
 
 func TestRoutesMatchOpenAPI(t *testing.T) {
-	i := boot.Start(t, nil) // without the playground, which is not part of the API
+	i := harness.Start(t, nil) // without the playground, which is not part of the API
 	var routes []contract.Route
 	for _, rt := range i.App.Routes() {
 		routes = append(routes, contract.Route{Method: rt.Method, Path: rt.Path, Scope: string(rt.Scope), Tier: string(rt.Tier),
@@ -95,9 +95,9 @@ func TestRoutesMatchOpenAPI(t *testing.T) {
 // Every route is called without a credential and with each scope alone, as API
 // key and as JWT, of the own and of another team.
 func TestRouteScopeTeamMatrix(t *testing.T) {
-	onAllStores(t, func(t *testing.T, env boot.Env) {
-		i := boot.Start(t, env)
-		tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
+	onAllStores(t, func(t *testing.T, env harness.Env) {
+		i := harness.Start(t, env)
+		tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
 		for _, rt := range i.App.Routes() {
 			if rt.Scope == "" || strings.HasPrefix(rt.Path, adminPath) { // see TestAdminRoutes
 				continue
@@ -124,7 +124,7 @@ func TestRouteScopeTeamMatrix(t *testing.T) {
 			}
 			expect("no credential", 401, code("UNAUTHORIZED"))
 			for _, scope := range auth.Scopes {
-				_, key := boot.NewKey(t, i, tenant.Team.ID, scope)
+				_, key := harness.NewKey(t, i, tenant.Team.ID, scope)
 				bearer := "Bearer " + consoleJWT(t, tenant.Team.ID, scope)
 				if scope == rt.Scope {
 					expect("key with the scope", granted, "", "X-API-Key", key)
@@ -156,7 +156,7 @@ func TestRouteScopeTeamMatrix(t *testing.T) {
 }
 
 func TestErrorsUseEnvelope(t *testing.T) {
-	i := boot.Start(t, nil)
+	i := harness.Start(t, nil)
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -182,7 +182,7 @@ func TestErrorsUseEnvelope(t *testing.T) {
 }
 
 func TestValidRequestIDIsEchoed(t *testing.T) {
-	i := boot.Start(t, nil)
+	i := harness.Start(t, nil)
 	for _, path := range []string{"/health", "/nothing"} {
 		if resp, _ := i.Call(t, "GET", path, "X-Request-Id", "abc-123_4.5"); resp.Header.Get("X-Request-Id") != "abc-123_4.5" {
 			t.Errorf("%s: X-Request-Id is %q, want abc-123_4.5", path, resp.Header.Get("X-Request-Id"))
@@ -197,8 +197,8 @@ func TestValidRequestIDIsEchoed(t *testing.T) {
 }
 
 func TestInvalidQueryReportsEveryIssue(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	for _, c := range []struct {
 		path   string
 		issues []string
@@ -229,8 +229,8 @@ func TestInvalidQueryReportsEveryIssue(t *testing.T) {
 }
 
 func TestLargeBodyIsRejected(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	req, err := http.NewRequestWithContext(t.Context(), "GET", i.URL+"/api/v1/endpoints", strings.NewReader(strings.Repeat("x", 64<<10+1)))
 	if err != nil {
 		t.Fatal(err)
@@ -247,12 +247,12 @@ func TestLargeBodyIsRejected(t *testing.T) {
 }
 
 func TestEndpointPagination(t *testing.T) {
-	onAllStores(t, func(t *testing.T, env boot.Env) {
-		i := boot.Start(t, env)
-		tenant := boot.NewTenant(t, i, "tenant")
+	onAllStores(t, func(t *testing.T, env harness.Env) {
+		i := harness.Start(t, env)
+		tenant := harness.NewTenant(t, i, "tenant")
 		want := []string{tenant.Endpoint.ID}
 		for n := range 6 {
-			want = append(want, boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: fmt.Sprintf("endpoint %d", n), Modes: endpoint.Modes}).ID)
+			want = append(want, harness.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: fmt.Sprintf("endpoint %d", n), Modes: endpoint.Modes}).ID)
 		}
 		var got []string
 		for path := "/api/v1/endpoints?limit=3"; ; {
@@ -276,8 +276,8 @@ func TestEndpointPagination(t *testing.T) {
 }
 
 func TestETagReturnsNotModified(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	for _, path := range []string{"/api/v1/runtime/capabilities", "/api/v1/runtime/endpoints/" + tenant.Endpoint.ID, "/openapi.yaml"} {
 		first, _ := i.Call(t, "GET", path, "X-API-Key", tenant.Key)
 		again, body := i.Call(t, "GET", path, "X-API-Key", tenant.Key, "If-None-Match", first.Header.Get("ETag"))

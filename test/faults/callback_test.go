@@ -14,11 +14,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/internal/calls"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Every callback is posted five times at once, to both instances. One request is
@@ -29,20 +28,20 @@ func TestConcurrentPostsAreRoutedOnce(t *testing.T) {
 		name      string
 		calls     int // with 100 work items each
 		instances int
-		stores    func(t *testing.T) boot.Env
+		stores    func(t *testing.T) harness.Env
 	}{
-		{"embedded", 5, 1, func(t *testing.T) boot.Env { return boot.Env{"DATA_DIR": t.TempDir()} }},
-		{"redis", 20, 2, func(t *testing.T) boot.Env { env, _ := boot.RealStores(t); return env }},
-		{"redis cluster", 20, 2, func(t *testing.T) boot.Env { return boot.ClusterStores(t) }},
+		{"embedded", 5, 1, func(t *testing.T) harness.Env { return harness.Env{"DATA_DIR": t.TempDir()} }},
+		{"redis", 20, 2, func(t *testing.T) harness.Env { env, _ := harness.RealStores(t); return env }},
+		{"redis cluster", 20, 2, func(t *testing.T) harness.Env { return harness.ClusterStores(t) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			env := c.stores(t)
-			var instances []*boot.Instance
+			var instances []*harness.Instance
 			for range c.instances {
 				i, _ := serve(t, env)
 				instances = append(instances, i)
 			}
-			p, r := newProvider(t, env, instances...), talk.StartRuntime(t, env)
+			p, r := newProvider(t, env, instances...), harness.StartRuntime(t, env)
 			var routed, duplicates atomic.Int64
 			var calls errgroup.Group
 			calls.SetLimit(5)
@@ -138,14 +137,14 @@ func TestCallbackOrderSurvivesKilledInstances(t *testing.T) {
 		unanswered = 10 // channels in which one work item gets no callback
 		kills      = 5
 	)
-	env, _ := boot.RealStores(t)
-	var addresses []*boot.Instance
-	var running []*boot.Process
+	env, _ := harness.RealStores(t)
+	var addresses []*harness.Instance
+	var running []*harness.Process
 	for range 2 {
 		i, process := serve(t, env)
 		addresses, running = append(addresses, i), append(running, process)
 	}
-	p, r := newProvider(t, env, addresses...), talk.StartRuntime(t, env)
+	p, r := newProvider(t, env, addresses...), harness.StartRuntime(t, env)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 
@@ -206,7 +205,7 @@ func TestCallbackOrderSurvivesKilledInstances(t *testing.T) {
 		return nil
 	})
 	for n := range kills {
-		poll.Until(t, "a tenth of the part is posted", func() bool { return done.Load() > int64(n*part+part/10) })
+		testkit.Until(t, "a tenth of the part is posted", func() bool { return done.Load() > int64(n*part+part/10) })
 		_ = running[n%2].Cmd.Process.Signal(syscall.SIGKILL)
 		running[n%2].WaitExit(t)
 		env["TELAPI_PORT"] = addresses[n%2].URL[strings.LastIndex(addresses[n%2].URL, ":")+1:]

@@ -16,8 +16,8 @@ import (
 	"telapi/internal/redisstore"
 	"telapi/internal/speech"
 	"telapi/internal/sqlstore"
-	"telapi/test/boot"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Two cleaners run on the same cache at the same time, with and without the media
@@ -35,15 +35,15 @@ func TestCleanersTakeTurns(t *testing.T) {
 			return sqlstore.Options{DataDir: dir}, engine.Options(log)
 		},
 		"postgres and redis": func(t *testing.T) (sqlstore.Options, redisstore.Options) {
-			return sqlstore.Options{DSN: redact.Secret(servers.SharedPostgres(t).NewDatabase(t))},
-				redisstore.Options{RedisOptions: config.RedisOptions{Addrs: []string{servers.StartRedis(t).Addr()}}, Logger: log}
+			return sqlstore.Options{DSN: redact.Secret(testkit.SharedPostgres(t).NewDatabase(t))},
+				redisstore.Options{RedisOptions: config.RedisOptions{Addrs: []string{testkit.StartRedis(t).Addr()}}, Logger: log}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dbOptions, kvOptions := stores(t)
-			service := boot.StartMedia(t)
-			cfg := boot.Config(t, service.Env)
+			service := harness.StartMedia(t)
+			cfg := harness.Config(t, service.Env)
 			roots, err := cfg.MediaCacheCAs()
 			if err != nil {
 				t.Fatal(err)

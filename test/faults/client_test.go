@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
 
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // client is a browser that reconnects until it has sent all its messages and
@@ -64,7 +64,7 @@ func (c *client) done() bool {
 
 // connect tries random instances until a handshake succeeds.
 func (c *client) connect(ctx context.Context) (*websocket.Conn, error) {
-	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + c.token}, HandshakeTimeout: poll.Timeout}
+	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + c.token}, HandshakeTimeout: testkit.Timeout}
 	query := ""
 	if c.connection != "" {
 		query = "?connectionId=" + c.connection
@@ -84,7 +84,7 @@ func (c *client) connect(ctx context.Context) (*websocket.Conn, error) {
 			// 409: the client does not know the ID of the previous connection,
 			// whose lease has to expire first.
 			if status = resp.StatusCode; status != http.StatusConflict && status != http.StatusServiceUnavailable {
-				return nil, fmt.Errorf("handshake: %d %s", status, talk.Body(resp))
+				return nil, fmt.Errorf("handshake: %d %s", status, harness.Body(resp))
 			}
 		}
 		select {
@@ -165,7 +165,7 @@ func (c *client) cut(conn *websocket.Conn) {
 
 func (c *client) write(conn *websocket.Conn, id string) error {
 	n := c.written - 1 // the runtime recognizes resent messages by their ID
-	return conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", c.session, id, "chat", fmt.Sprintf(`{"n":%d}`, n))))
+	return conn.WriteMessage(websocket.TextMessage, []byte(harness.Frame("chat", c.session, id, "chat", fmt.Sprintf(`{"n":%d}`, n))))
 }
 
 // checkClose returns an error if the close code forbids reconnecting.

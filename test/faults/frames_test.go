@@ -12,9 +12,8 @@ import (
 	"github.com/gorilla/websocket"
 
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // An invalid frame is answered with an error that describes the problem. The
@@ -23,7 +22,7 @@ func TestInvalidFrameIsAnsweredWithError(t *testing.T) {
 	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
 		b, _ := svc.connect(t)
 		id := uuid.NewString()
-		good := talk.Frame("chat", b.Session, id, "chat", `{"text":"x"}`)
+		good := harness.Frame("chat", b.Session, id, "chat", `{"text":"x"}`)
 		replace := func(old, changed string) string {
 			frame := strings.Replace(good, old, changed, 1)
 			if frame == good {
@@ -104,10 +103,10 @@ func TestUnrelatedFrameObjectsAreDropped(t *testing.T) {
 	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
 		b, _, ch := svc.conversation(t)
 		id := uuid.NewString()
-		b.Write(strings.Replace(talk.Frame("chat", b.Session, id, "chat", `{"text":"x"}`), `"chat":{`, `"audio":{"data":"y"},"status":{"event":"ready"},"streamId":"z","chat":{`, 1))
+		b.Write(strings.Replace(harness.Frame("chat", b.Session, id, "chat", `{"text":"x"}`), `"chat":{`, `"audio":{"data":"y"},"status":{"event":"ready"},"streamId":"z","chat":{`, 1))
 		b.Expect(`"event":"ack"`, id)
 		for {
-			e := talk.Receive(t, ch)
+			e := harness.Receive(t, ch)
 			if e.Kind != wire.KindFrame {
 				continue
 			}
@@ -126,7 +125,7 @@ func TestFrameSizeLimit(t *testing.T) {
 		b, _ := svc.connect(t)
 		frame := func(size int) (id, frame string) {
 			id = uuid.NewString()
-			bare := talk.Frame("chat", b.Session, id, "chat", `{"text":""}`)
+			bare := harness.Frame("chat", b.Session, id, "chat", `{"text":""}`)
 			return id, strings.Replace(bare, `"text":"`, `"text":"`+strings.Repeat("x", size-len(bare)), 1)
 		}
 		id, largest := frame(64 << 10)
@@ -137,7 +136,7 @@ func TestFrameSizeLimit(t *testing.T) {
 		if code := b.CloseCode(); code != 1009 {
 			t.Errorf("64 KiB + 1 byte: close code %d, want 1009", code)
 		}
-		poll.Until(t, "the close is counted", func() bool { return hasMetric(t, svc.Instance, `telapi_sockets_closed_total{code="1009"} 1`) })
+		testkit.Until(t, "the close is counted", func() bool { return hasMetric(t, svc.Instance, `telapi_sockets_closed_total{code="1009"} 1`) })
 
 		b, _ = svc.connect(t)
 		b.Write("{\"type\":\"\xff\"}")
@@ -151,7 +150,7 @@ func TestFrameSizeLimit(t *testing.T) {
 func TestFrameBeforeCloseIsDelivered(t *testing.T) {
 	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
 		b, _, ch := svc.conversation(t)
-		last := fragment(true, talk.Frame("chat", b.Session, uuid.NewString(), "chat", `{"text":"good-bye"}`))
+		last := fragment(true, harness.Frame("chat", b.Session, uuid.NewString(), "chat", `{"text":"good-bye"}`))
 		last[0] |= 0x80 // the final fragment
 		closing := []byte{0x80 | websocket.CloseMessage, 0x80 | 2, 0, 0, 0, 0, 0x03, 0xe8}
 		if _, err := b.Conn.NetConn().Write(append(last, closing...)); err != nil {
@@ -159,7 +158,7 @@ func TestFrameBeforeCloseIsDelivered(t *testing.T) {
 		}
 		var events []string
 		for !slices.Contains(events, "disconnected") {
-			e := talk.Receive(t, ch)
+			e := harness.Receive(t, ch)
 			events = append(events, string(e.Kind), e.Event)
 		}
 		if !slices.Contains(events, string(wire.KindFrame)) {
@@ -176,7 +175,7 @@ func TestProtocolPingIsAnswered(t *testing.T) {
 		var pongs []string
 		b.Conn.SetPongHandler(func(data string) error { pongs = append(pongs, data); return nil })
 		for _, data := range []string{"", "are you there?"} {
-			if err := b.Conn.WriteControl(websocket.PingMessage, []byte(data), time.Now().Add(poll.Timeout)); err != nil {
+			if err := b.Conn.WriteControl(websocket.PingMessage, []byte(data), time.Now().Add(testkit.Timeout)); err != nil {
 				t.Fatal(err)
 			}
 			b.Expect(`"event":"ack"`, b.Chat("hello"))
@@ -201,7 +200,7 @@ func fragment(first bool, payload string) []byte {
 // because two pings are not answered.
 func TestEndlessFragmentsAreClosed(t *testing.T) {
 	t.Parallel()
-	onEmbeddedAndReal(t, boot.Env{"SESSION_PING_INTERVAL": "1s"}, func(t *testing.T, svc *service) {
+	onEmbeddedAndReal(t, harness.Env{"SESSION_PING_INTERVAL": "1s"}, func(t *testing.T, svc *service) {
 		for name, c := range map[string]struct {
 			payload string
 			code    int
@@ -238,12 +237,12 @@ func TestEndlessFragmentsAreClosed(t *testing.T) {
 // and the browser can reconnect.
 func TestFrameFloodClosesSocket(t *testing.T) {
 	const rate = 10 // frames per second; even a busy machine reads faster
-	onEmbeddedAndReal(t, boot.Env{"SESSION_MAX_FRAMES_PER_SECOND": fmt.Sprint(rate)}, func(t *testing.T, svc *service) {
+	onEmbeddedAndReal(t, harness.Env{"SESSION_MAX_FRAMES_PER_SECOND": fmt.Sprint(rate)}, func(t *testing.T, svc *service) {
 		b, token, ch := svc.conversation(t)
 		other, _ := svc.connect(t)
 		acknowledged, start := 0, time.Now()
 		for range 600 {
-			if b.Conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", b.Session, uuid.NewString(), "chat", "{}"))) != nil {
+			if b.Conn.WriteMessage(websocket.TextMessage, []byte(harness.Frame("chat", b.Session, uuid.NewString(), "chat", "{}"))) != nil {
 				break // already closed
 			}
 		}
@@ -264,12 +263,12 @@ func TestFrameFloodClosesSocket(t *testing.T) {
 		}
 		received := 0
 		for received < acknowledged {
-			if talk.Receive(t, ch).Kind == wire.KindFrame {
+			if harness.Receive(t, ch).Kind == wire.KindFrame {
 				received++
 			}
 		}
 		other.Expect(`"event":"ack"`, other.Chat("not affected"))
-		again := talk.Connect(t, svc.Instance, b.Session, token, "")
+		again := harness.Connect(t, svc.Instance, b.Session, token, "")
 		again.Expect(`"event":"ready"`)
 		checkConversation(t, again, ch)
 	})

@@ -7,12 +7,10 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/talk"
+	"telapi/internal/calls"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // outage is long enough for leases to expire.
@@ -22,18 +20,18 @@ const outage = 10 * time.Second
 // close frames, reconnect, and no acknowledged message is lost.
 func TestRedisOutageUnderTraffic(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ fail, recover func(*servers.Redis) }{
-		"killed": {(*servers.Redis).Kill, (*servers.Redis).Start},
-		"hangs":  {(*servers.Redis).Freeze, (*servers.Redis).Thaw},
+	for name, c := range map[string]struct{ fail, recover func(*testkit.Redis) }{
+		"killed": {(*testkit.Redis).Kill, (*testkit.Redis).Start},
+		"hangs":  {(*testkit.Redis).Freeze, (*testkit.Redis).Thaw},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env, redis := boot.RealStores(t, servers.RedisDurable())
+			env, redis := harness.RealStores(t, testkit.RedisDurable())
 			env["SESSION_MAX_FRAMES_PER_SECOND"], env["SESSION_PING_INTERVAL"] = "10000", "1s"
 			svc := startService(t, env)
-			rt := talk.StartRuntime(t, svc.env)
+			rt := harness.StartRuntime(t, svc.env)
 			idle, _ := svc.connect(t)
-			idleCh := talk.Accept(t, rt)
+			idleCh := harness.Accept(t, rt)
 			_ = idle.Conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
 			ended := make(chan error, 1)
 			go func() {
@@ -42,11 +40,11 @@ func TestRedisOutageUnderTraffic(t *testing.T) {
 			}()
 
 			s := newStorm(t, svc, 20, 100)
-			s.instances = []*boot.Instance{svc.Instance}
+			s.instances = []*harness.Instance{svc.Instance}
 			s.run(svc.env, func() {
 				c.fail(redis)
 				leasesExpired := time.Now().Add(outage)
-				poll.Until(t, "frames are rejected and sockets closed", func() bool {
+				testkit.Until(t, "frames are rejected and sockets closed", func() bool {
 					return s.rejected.Load() > 0 && s.closed.Load() > 0 && time.Now().After(leasesExpired)
 				})
 				c.recover(redis)
@@ -67,7 +65,7 @@ func TestRedisOutageUnderTraffic(t *testing.T) {
 // and the session continues in a new epoch of its channel.
 func TestRedisRestartsEmpty(t *testing.T) {
 	t.Parallel()
-	env, redis := boot.RealStores(t)
+	env, redis := harness.RealStores(t)
 	svc := startService(t, env)
 	b, token, ch := svc.conversation(t)
 	cursor := sendNumbered(t, b, ch, 1, 3)[2]
@@ -76,10 +74,10 @@ func TestRedisRestartsEmpty(t *testing.T) {
 	if code := b.CloseCode(); code < 4000 || code >= 4500 {
 		t.Errorf("close code %d, want one that allows reconnecting", code)
 	}
-	poll.Until(t, "the browser reconnects", func() bool {
-		conn, _, err := talk.Dial(t, svc.Instance, token, "?streamId="+cursor)
+	testkit.Until(t, "the browser reconnects", func() bool {
+		conn, _, err := harness.Dial(t, svc.Instance, token, "?streamId="+cursor)
 		if err == nil {
-			b = &talk.Browser{Conn: conn, Session: b.Session, T: t}
+			b = &harness.Browser{Conn: conn, Session: b.Session, T: t}
 		}
 		return err == nil
 	})
@@ -94,10 +92,10 @@ func TestRedisRestartsEmpty(t *testing.T) {
 			t.Fatalf("previous runtime: %v, want ErrLost or ErrClaimLost", err)
 		}
 	}
-	next := talk.Accept(t, talk.StartRuntime(t, svc.env))
+	next := harness.Accept(t, harness.StartRuntime(t, svc.env))
 	checkConversation(t, b, next)
 	b.Cut()
-	b = talk.Connect(t, svc.Instance, b.Session, token, "?streamId="+cursor)
+	b = harness.Connect(t, svc.Instance, b.Session, token, "?streamId="+cursor)
 	b.Expect(`"event":"ready"`, `"resumed":true`)
 	b.Expect("here too")
 	b.Expect(`{"recovered":true,"count":1}`)

@@ -9,11 +9,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/internal/calls"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // sendControl sends a control message to the browser.
@@ -59,7 +58,7 @@ func TestRuntimeOverridesTextChatSetting(t *testing.T) {
 		b.Expect(`"event":"ack"`, b.Send("browser_action", "browserAction", `{"type":"click"}`)) // only chat is disabled
 
 		b.Cut()
-		b = talk.Connect(t, svc.Instance, b.Session, token, "")
+		b = harness.Connect(t, svc.Instance, b.Session, token, "")
 		b.Expect(`"event":"ready"`, `"textChat":false`)
 		chat(false)
 		runtime("enable_text_chat")
@@ -69,7 +68,7 @@ func TestRuntimeOverridesTextChatSetting(t *testing.T) {
 		chat(true)
 		browser("mute") // unknown commands are passed to the runtime
 		for {
-			if e := talk.Receive(t, ch); e.Message != nil && strings.Contains(string(e.Message.Control), "mute") {
+			if e := harness.Receive(t, ch); e.Message != nil && strings.Contains(string(e.Message.Control), "mute") {
 				break
 			}
 		}
@@ -79,13 +78,13 @@ func TestRuntimeOverridesTextChatSetting(t *testing.T) {
 // An instance replaces or rejects connections to sessions that another instance
 // serves.
 func TestSecondConnectionOnAnotherInstance(t *testing.T) {
-	env, _ := boot.RealStores(t)
+	env, _ := harness.RealStores(t)
 	svc := startService(t, env)
 	other := svc.startPeer(t)
 
 	t.Run("replaces the first", func(t *testing.T) {
 		b, token, ch := svc.conversation(t)
-		second := talk.Connect(t, other, b.Session, token, "")
+		second := harness.Connect(t, other, b.Session, token, "")
 		second.Expect(`"event":"ready"`)
 		if code := b.CloseCode(); code != 4502 {
 			t.Errorf("first connection: close code %d, want 4502", code)
@@ -94,9 +93,9 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 	})
 	t.Run("is rejected unless it names the first", func(t *testing.T) {
 		id, token := svc.session(t, "duplicatePolicy", "reject")
-		first := talk.Connect(t, svc.Instance, id, token, "")
+		first := harness.Connect(t, svc.Instance, id, token, "")
 		firstID := first.Expect(`"event":"ready"`).ConnectionID()
-		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
+		ch := harness.Accept(t, harness.StartRuntime(t, svc.env))
 		wantRejected(t, other, token, "", http.StatusConflict, "SESSION_IN_USE")
 		wantRejected(t, other, token, "?connectionId="+uuid.NewString(), http.StatusConflict, "SESSION_IN_USE")
 		for query, want := range map[string]int{"": http.StatusConflict, "?connectionId=" + firstID: http.StatusUpgradeRequired} {
@@ -106,7 +105,7 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 		}
 		checkConversation(t, first, ch)
 
-		second := talk.Connect(t, other, id, token, "?connectionId="+firstID)
+		second := harness.Connect(t, other, id, token, "?connectionId="+firstID)
 		second.Expect(`"event":"ready"`)
 		if code := first.CloseCode(); code != 4502 {
 			t.Errorf("first connection: close code %d, want 4502", code)
@@ -115,8 +114,8 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 		checkConversation(t, second, ch)
 
 		_ = second.Conn.Close()
-		poll.Until(t, "a new connection is accepted after the close", func() bool {
-			conn, _, err := talk.Dial(t, svc.Instance, token, "")
+		testkit.Until(t, "a new connection is accepted after the close", func() bool {
+			conn, _, err := harness.Dial(t, svc.Instance, token, "")
 			if err == nil {
 				_ = conn.Close()
 			}
@@ -128,21 +127,21 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 // When several connections are opened at the same time, on different instances,
 // one becomes the owner and all others are closed with 4502.
 func TestConcurrentConnectionsLeaveOneOwner(t *testing.T) {
-	env, _ := boot.RealStores(t)
+	env, _ := harness.RealStores(t)
 	svc := startService(t, env)
-	instances := []*boot.Instance{svc.Instance, svc.startPeer(t)}
+	instances := []*harness.Instance{svc.Instance, svc.startPeer(t)}
 	for range 20 {
 		id, token := svc.session(t)
-		var browsers [4]*talk.Browser
+		var browsers [4]*harness.Browser
 		var dialing sync.WaitGroup
 		for i := range browsers {
 			dialing.Go(func() {
-				conn, resp, err := talk.Dial(t, instances[i%2], token, "")
+				conn, resp, err := harness.Dial(t, instances[i%2], token, "")
 				if err != nil {
-					t.Error(err, talk.Body(resp))
+					t.Error(err, harness.Body(resp))
 					return
 				}
-				browsers[i] = &talk.Browser{Conn: conn, Session: id, T: t}
+				browsers[i] = &harness.Browser{Conn: conn, Session: id, T: t}
 			})
 		}
 		if dialing.Wait(); t.Failed() {

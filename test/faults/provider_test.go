@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"telapi/internal/calls"
-	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // provider posts callbacks as docs/providers.md describes, to several instances in
@@ -23,17 +23,17 @@ type provider struct {
 }
 
 // newProvider raises the rate limit, because all callbacks come from one address.
-func newProvider(t *testing.T, env boot.Env, instances ...*boot.Instance) *provider {
+func newProvider(t *testing.T, env harness.Env, instances ...*harness.Instance) *provider {
 	t.Helper()
-	set := boot.StartProcess(t, env, "limits", "set", "--tier", "webhook", "--max", "1000000", "--window", "1m")
+	set := harness.StartProcess(t, env, "limits", "set", "--tier", "webhook", "--max", "1000000", "--window", "1m")
 	if code := set.WaitExit(t); code != 0 {
 		t.Fatalf("telapi limits set: exit code %d, want 0", code)
 	}
-	p := &provider{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: poll.Timeout}}
+	p := &provider{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: testkit.Timeout}}
 	t.Cleanup(p.client.CloseIdleConnections)
 	for n, i := range instances {
 		p.urls = append(p.urls, i.URL)
-		poll.Until(t, "the limit applies", func() bool {
+		testkit.Until(t, "the limit applies", func() bool {
 			resp, _, err := p.post(t.Context(), n, "/api/v1/webhooks/bot/x", "x", "{}")
 			return err == nil && strings.Contains(resp.Header.Get("RateLimit-Policy"), "q=1000000")
 		})

@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/internal/calls"
+	"telapi/test/harness"
 )
 
 // storm is a set of clients that lose their connections all the time.
@@ -20,7 +19,7 @@ type storm struct {
 	t         *testing.T
 	sessions  int
 	each      int // messages per session and direction
-	instances []*boot.Instance
+	instances []*harness.Instance
 	clients   []*client
 
 	acknowledged, cuts atomic.Int64
@@ -37,8 +36,8 @@ func (s *storm) acknowledge() {
 }
 
 // startRuntime starts a runtime that replies to every message with a number.
-func (s *storm) startRuntime(ctx context.Context, env boot.Env, running *sync.WaitGroup) {
-	r := talk.StartRuntime(s.t, env)
+func (s *storm) startRuntime(ctx context.Context, env harness.Env, running *sync.WaitGroup) {
+	r := harness.StartRuntime(s.t, env)
 	for range 2 {
 		running.Go(func() {
 			for {
@@ -86,7 +85,7 @@ func (s *storm) reply(ctx context.Context, ch *calls.Channel) error {
 
 // run runs all clients until they are done, and inject once half of the messages
 // are acknowledged.
-func (s *storm) run(env boot.Env, inject func()) {
+func (s *storm) run(env harness.Env, inject func()) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
 	var runtimes, clients sync.WaitGroup
@@ -115,8 +114,8 @@ func (s *storm) run(env boot.Env, inject func()) {
 
 // verify checks that every message is in the runtime stream and was received by a
 // runtime exactly once and in order.
-func (s *storm) verify(env boot.Env) {
-	r := talk.StartRuntime(s.t, env)
+func (s *storm) verify(env harness.Env) {
+	r := harness.StartRuntime(s.t, env)
 	var sockets, resumed, resent int
 	for _, c := range s.clients {
 		entries, err := r.Entries(s.t.Context(), c.session, "", 100*s.each)
@@ -150,24 +149,24 @@ func newStorm(t *testing.T, svc *service, sessions, each int) *storm {
 
 // serve starts an instance as a separate process. With real stores it gets its own
 // data directory.
-func serve(t *testing.T, env boot.Env) (*boot.Instance, *boot.Process) {
+func serve(t *testing.T, env harness.Env) (*harness.Instance, *harness.Process) {
 	t.Helper()
-	env = boot.Merge(boot.Env{"LOG_LEVEL": "warn", "DRAIN_DELAY": "0s"}, env)
+	env = harness.Merge(harness.Env{"LOG_LEVEL": "warn", "DRAIN_DELAY": "0s"}, env)
 	if env["REDIS_URL"] != "" {
 		env["DATA_DIR"] = t.TempDir()
 	}
-	return boot.Serve(t, env)
+	return harness.Serve(t, env)
 }
 
 // Sockets are cut at random. Halfway one of two instances is killed and all
 // subscriptions are lost. Every acknowledged message is in the runtime stream once
 // and in order, and every reply reaches its browser once and in order.
 func TestReconnectStorm(t *testing.T) {
-	stores, redis := boot.RealStores(t)
+	stores, redis := harness.RealStores(t)
 	s, env := prepareStorm(t, stores, 200, 100)
 	a, victim := serve(t, env)
 	b, _ := serve(t, env)
-	s.instances = []*boot.Instance{a, b}
+	s.instances = []*harness.Instance{a, b}
 	s.run(env, func() {
 		_ = victim.Cmd.Process.Signal(syscall.SIGKILL)
 		_, _ = redis.Do("CLIENT", "KILL", "TYPE", "pubsub") // ends all subscriptions
@@ -178,15 +177,15 @@ func TestReconnectStorm(t *testing.T) {
 // The embedded engine serves one instance and is slower: it gets a quarter of the
 // messages, and no instance is killed.
 func TestReconnectStormOnEmbeddedEngine(t *testing.T) {
-	s, env := prepareStorm(t, boot.Env{}, 100, 50)
+	s, env := prepareStorm(t, harness.Env{}, 100, 50)
 	i, _ := serve(t, env)
-	s.instances = []*boot.Instance{i}
+	s.instances = []*harness.Instance{i}
 	s.run(env, func() {})
 	s.verify(env)
 }
 
 // prepareStorm creates the sessions on an instance and stops it.
-func prepareStorm(t *testing.T, env boot.Env, sessions, each int) (*storm, boot.Env) {
+func prepareStorm(t *testing.T, env harness.Env, sessions, each int) (*storm, harness.Env) {
 	t.Helper()
 	env["SESSION_MAX_FRAMES_PER_SECOND"], env["SESSION_PING_INTERVAL"] = "10000", "1s"
 	svc := startService(t, env)

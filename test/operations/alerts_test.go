@@ -9,7 +9,7 @@ import (
 
 	"github.com/oasdiff/yaml"
 
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 const alertsFile = "../../deploy/prometheus/alerts.yaml"
@@ -179,7 +179,7 @@ func TestAlerts(t *testing.T) {
 	if err := os.WriteFile(input, test, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), servers.Promtool(t), "test", "rules", input).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), testkit.Promtool(t), "test", "rules", input).CombinedOutput(); err != nil {
 		t.Errorf("promtool test rules: %v\n%s", err, out)
 	}
 }
@@ -212,12 +212,12 @@ func TestScrapeConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, content := range map[string][]byte{"metrics_token": []byte("x"), "media_ca.pem": servers.NewCA(t).PEM()} {
+	for name, content := range map[string][]byte{"metrics_token": []byte("x"), "media_ca.pem": testkit.NewCA(t).PEM()} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.CommandContext(t.Context(), servers.Promtool(t), "check", "config", filepath.Join(dir, "prometheus.yaml")).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), testkit.Promtool(t), "check", "config", filepath.Join(dir, "prometheus.yaml")).CombinedOutput(); err != nil {
 		t.Errorf("promtool check config: %v\n%s", err, out)
 	}
 }
