@@ -36,17 +36,17 @@ func main() {
 	only := flag.String("only", "", "comma-separated prefixes of packages and scripts, such as internal/auth")
 	sample := flag.Int("sample", 1, "run every n-th mutant")
 	workers := flag.Int("workers", 2, "mutants that run at a time")
-	own := flag.Bool("own", false, "run only the tests of the mutated package, or of internal/redisstore for scripts")
+	without := flag.String("without", "", "comma-separated packages whose tests do not run, such as test/e2e")
 	list := flag.Bool("list", false, "print the mutants, and run nothing")
 	verbose := flag.Bool("v", false, "print every mutant and the test that kills it")
 	flag.Parse()
-	if err := run(*only, max(1, *sample), *workers, *own, *list, *verbose); err != nil {
+	if err := run(*only, max(1, *sample), *workers, strings.Split(*without, ","), *list, *verbose); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 }
 
-func run(only string, sample, workers int, own, list, verbose bool) error {
+func run(only string, sample, workers int, without []string, list, verbose bool) error {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func run(only string, sample, workers int, own, list, verbose bool) error {
 	if err != nil {
 		return err
 	}
-	if err := r.run(own); err != nil {
+	if err := r.run(without); err != nil {
 		return err
 	}
 	return report(os.Stdout, sampled, accepted)

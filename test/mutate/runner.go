@@ -24,7 +24,7 @@ var units = []unit{
 	{"internal/bot", []string{"internal/callback", "test/e2e"}},
 	{"internal/callback", []string{"internal/redisstore", "test/e2e"}},
 	{"internal/channel", []string{"internal/redisstore", "internal/httpapi", "test/e2e"}},
-	{"internal/command", []string{"internal/callback", "test/e2e"}},
+	{"internal/command", []string{"internal/bot", "internal/callback", "test/e2e"}},
 	{"internal/ratelimit", []string{"internal/redisstore", "internal/httpapi", "test/e2e"}},
 	{"internal/session", []string{"internal/sqlstore", "test/e2e"}},
 }
@@ -84,24 +84,17 @@ func newRunner(root, dir string, overlay map[string][]byte, mutants []*mutant, w
 }
 
 // run runs the mutants unit by unit.
-func (r *runner) run(own bool) error {
+func (r *runner) run(without []string) error {
 	for _, u := range units {
-		tests := append([]string{u.path}, u.also...)
-		if own {
-			tests = tests[:1]
-		}
-		for _, path := range tests {
-			if err := r.runOn(path, func(m *mutant) bool { return m.script == "" && m.unit == u.path }); err != nil {
+		isOfUnit := func(m *mutant) bool { return m.script == "" && m.unit == u.path }
+		for _, path := range append([]string{u.path}, u.also...) {
+			if err := r.runOn(path, without, isOfUnit); err != nil {
 				return err
 			}
 		}
 	}
-	tests := scriptTests
-	if own {
-		tests = tests[:1]
-	}
-	for _, path := range tests {
-		if err := r.runOn(path, func(m *mutant) bool { return m.script != "" }); err != nil {
+	for _, path := range scriptTests {
+		if err := r.runOn(path, without, func(m *mutant) bool { return m.script != "" }); err != nil {
 			return err
 		}
 	}
@@ -109,14 +102,14 @@ func (r *runner) run(own bool) error {
 }
 
 // runOn runs the selected mutants that survived so far on the tests of a package.
-func (r *runner) runOn(path string, selected func(*mutant) bool) error {
+func (r *runner) runOn(path string, without []string, selected func(*mutant) bool) error {
 	var mutants []*mutant
 	for _, m := range r.mutants {
 		if !m.killed && selected(m) {
 			mutants = append(mutants, m)
 		}
 	}
-	if len(mutants) == 0 {
+	if len(mutants) == 0 || slices.Contains(without, path) {
 		return nil
 	}
 	built, err := r.get(path)
