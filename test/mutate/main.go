@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -32,21 +33,31 @@ type mutant struct {
 
 func (m *mutant) String() string { return fmt.Sprintf("%s:%d: %s", m.file, m.line, m.mutation) }
 
+// options are the flags of the command.
+type options struct {
+	only, without        []string
+	sample, workers      int
+	quick, list, verbose bool
+}
+
 func main() {
+	var o options
 	only := flag.String("only", "", "comma-separated prefixes of packages and scripts, such as internal/auth")
-	sample := flag.Int("sample", 1, "run every n-th mutant")
-	workers := flag.Int("workers", 2, "mutants that run at a time")
 	without := flag.String("without", "", "comma-separated packages whose tests do not run, such as test/e2e")
-	list := flag.Bool("list", false, "print the mutants, and run nothing")
-	verbose := flag.Bool("v", false, "print every mutant and the test that kills it")
+	flag.IntVar(&o.sample, "sample", 1, "run every n-th mutant")
+	flag.IntVar(&o.workers, "workers", 2, "mutants that run at a time")
+	flag.BoolVar(&o.quick, "quick", false, "leave out the slower half of the tests; more mutants survive")
+	flag.BoolVar(&o.list, "list", false, "print the mutants, and run nothing")
+	flag.BoolVar(&o.verbose, "v", false, "print every mutant and the test that kills it")
 	flag.Parse()
-	if err := run(*only, max(1, *sample), *workers, strings.Split(*without, ","), *list, *verbose); err != nil {
+	o.only, o.without, o.sample = strings.Split(*only, ","), strings.Split(*without, ","), max(1, o.sample)
+	if err := run(o); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 }
 
-func run(only string, sample, workers int, without []string, list, verbose bool) error {
+func run(o options) error {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -66,38 +77,29 @@ func run(only string, sample, workers int, without []string, list, verbose bool)
 	}
 	var selected []*mutant
 	for _, m := range mutants {
-		if !accepted[m] && isSelected(m.unit, only) {
+		if !accepted[m] && slices.ContainsFunc(o.only, func(prefix string) bool { return strings.HasPrefix(m.unit, prefix) }) {
 			selected = append(selected, m)
 		}
 	}
 	var sampled []*mutant
-	for i := 0; i < len(selected); i += sample {
+	for i := 0; i < len(selected); i += o.sample {
 		sampled = append(sampled, selected[i])
 	}
 	fmt.Printf("%d mutants, %d of them run; %d are accepted as equivalent\n", len(mutants), len(sampled), len(accepted))
-	if list {
+	if o.list {
 		for _, m := range sampled {
 			fmt.Println(m)
 		}
 		return nil
 	}
-	r, err := newRunner(root, dir, overlay, sampled, workers, verbose)
+	r, err := newRunner(root, dir, overlay, sampled, o)
 	if err != nil {
 		return err
 	}
-	if err := r.run(without); err != nil {
+	if err := r.run(); err != nil {
 		return err
 	}
 	return report(os.Stdout, sampled, accepted)
-}
-
-func isSelected(unit, only string) bool {
-	for prefix := range strings.SplitSeq(only, ",") {
-		if strings.HasPrefix(unit, prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // allMutants returns the mutants of all packages and scripts, and the changed files.

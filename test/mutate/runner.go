@@ -73,28 +73,28 @@ func (mutantFiles) ReadFile(name string) ([]byte, error) {
 
 type runner struct {
 	*programs
+	options
 	mutants []*mutant
-	verbose bool
 	killers sync.Map // unit to the last tests that killed a mutant of it
 }
 
-func newRunner(root, dir string, overlay map[string][]byte, mutants []*mutant, workers int, verbose bool) (*runner, error) {
-	p, err := newPrograms(root, dir, overlay, workers)
-	return &runner{programs: p, mutants: mutants, verbose: verbose}, err
+func newRunner(root, dir string, overlay map[string][]byte, mutants []*mutant, o options) (*runner, error) {
+	p, err := newPrograms(root, dir, overlay, o.workers)
+	return &runner{programs: p, options: o, mutants: mutants}, err
 }
 
 // run runs the mutants unit by unit.
-func (r *runner) run(without []string) error {
+func (r *runner) run() error {
 	for _, u := range units {
 		isOfUnit := func(m *mutant) bool { return m.script == "" && m.unit == u.path }
 		for _, path := range append([]string{u.path}, u.also...) {
-			if err := r.runOn(path, without, isOfUnit); err != nil {
+			if err := r.runOn(path, isOfUnit); err != nil {
 				return err
 			}
 		}
 	}
 	for _, path := range scriptTests {
-		if err := r.runOn(path, without, func(m *mutant) bool { return m.script != "" }); err != nil {
+		if err := r.runOn(path, func(m *mutant) bool { return m.script != "" }); err != nil {
 			return err
 		}
 	}
@@ -102,14 +102,14 @@ func (r *runner) run(without []string) error {
 }
 
 // runOn runs the selected mutants that survived so far on the tests of a package.
-func (r *runner) runOn(path string, without []string, selected func(*mutant) bool) error {
+func (r *runner) runOn(path string, selected func(*mutant) bool) error {
 	var mutants []*mutant
 	for _, m := range r.mutants {
 		if !m.killed && selected(m) {
 			mutants = append(mutants, m)
 		}
 	}
-	if len(mutants) == 0 || slices.Contains(without, path) {
+	if len(mutants) == 0 || slices.Contains(r.without, path) {
 		return nil
 	}
 	built, err := r.get(path)
@@ -118,7 +118,7 @@ func (r *runner) runOn(path string, without []string, selected func(*mutant) boo
 	}
 	start := time.Now()
 	var group errgroup.Group
-	group.SetLimit(r.workers)
+	group.SetLimit(r.options.workers)
 	for _, m := range mutants {
 		group.Go(func() error { return r.try(m, built) })
 	}
@@ -180,7 +180,7 @@ type batch struct {
 }
 
 // batches returns tests, which are sorted by duration, in the order in which they run:
-// the test that killed the last mutant, those on embedded stores, and the quick ones.
+// the test that killed the last mutant, those on embedded stores, the quicker half, and the others.
 func (r *runner) batches(key string, tests []*test) []batch {
 	var batches []batch
 	if killer, ok := r.killers.Load(key); ok {
@@ -197,15 +197,12 @@ func (r *runner) batches(key string, tests []*test) []batch {
 	if len(embedded) > 0 {
 		batches = append(batches, batch{embedded, "/^embedded$"})
 	}
-	for _, limit := range []time.Duration{500 * time.Millisecond, 2 * time.Second, time.Hour} {
-		n := 0
-		for n < len(tests) && tests[n].took < limit {
-			n++
-		}
-		if n > 0 {
-			batches = append(batches, batch{tests[:n], ""})
-		}
-		tests = tests[n:]
+	half := (len(tests) + 1) / 2
+	if half > 0 {
+		batches = append(batches, batch{tests[:half], ""})
+	}
+	if half < len(tests) && !r.quick {
+		batches = append(batches, batch{tests[half:], ""})
 	}
 	return batches
 }
