@@ -61,8 +61,11 @@ test("every message is echoed once and in order while the runtime's connection i
     for await (const channel of runtime.accept({ capacity: sessions })) echo(channel).catch((error: unknown) => errors.push(error));
   })();
   const browsers = await Promise.all(Array.from({ length: sessions }, browse));
+  // If the reply to an accept is lost, the session is offered again only after resumeMs.
+  await Promise.all(browsers.map(({ say }) => say("0")));
+  await expect.poll(() => browsers.every(({ heard }) => heard.length), { timeout: 60_000 }).toBe(true);
   const talking = browsers.map(async ({ say }) => {
-    for (let i = 0; i < messages; i++) await say(`${i}`);
+    for (let i = 1; i < messages; i++) await say(`${i}`);
   });
   const connected = () => expect.poll(() => runtime.state, { timeout: 60_000, interval: 5 }).toBe("connected");
   for (let i = 0; i < cuts; i++) {
