@@ -44,7 +44,8 @@ async def serve(channel: Channel) -> None:
 
 async def main() -> None:
     environment = os.environ
-    async with Runtime(environment["TELAPI_URL"], environment["TELAPI_KEY"], name=environment["TELAPI_NAME"]) as runtime:
+    resume_ms = int(environment.get("TELAPI_RESUME_MS", "2000"))
+    async with Runtime(environment["TELAPI_URL"], environment["TELAPI_KEY"], name=environment["TELAPI_NAME"], resume_ms=resume_ms) as runtime:
         async with asyncio.TaskGroup() as calls:
             async for channel in runtime.accept(capacity=8):
                 calls.create_task(serve(channel))
