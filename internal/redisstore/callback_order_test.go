@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 )
 
 func callbackOrder(t *testing.T, opts Options) {

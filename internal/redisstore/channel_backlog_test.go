@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
 )
