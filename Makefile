@@ -44,7 +44,7 @@ build: ## Build bin/telapi, a static binary
 
 # Tests of built programs and of texts, which only `make check` runs, without the race
 # detector.
-CHECKED  := $(addprefix telapi/test/,campaign docs hostile operations servers simulation style)
+CHECKED  := $(addprefix telapi/test/,campaign docs hostile operations simulation style testkit)
 # The packages that take longest start first.
 SLOWEST  := $(addprefix telapi/,test/e2e internal/redisstore test/faults test/demo)
 PACKAGES  = $(SLOWEST) $(filter-out $(CHECKED) $(SLOWEST),$(shell go list ./...)) telapi/test/docs

@@ -52,7 +52,7 @@ type ChannelLimits struct {
 	KeepMs          int64 // how long the store remembers an ended channel
 }
 
-// DefaultChannelLimits returns the limits of the runtime contract.
+// DefaultChannelLimits returns the default limits.
 func DefaultChannelLimits() ChannelLimits {
 	const minute, hour = 60_000, 3_600_000
 	return ChannelLimits{

@@ -214,6 +214,9 @@ type RuntimeError struct {
 	Details jsontext.Value `json:"details,omitzero"`
 }
 
+// Error returns code and message.
+func (e *RuntimeError) Error() string { return e.Code + ": " + e.Message }
+
 // PushEvent is what the service tells a runtime unasked.
 type PushEvent string
 

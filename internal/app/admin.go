@@ -12,10 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/cache"
+	"telapi/internal/calls"
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/media"

@@ -4,6 +4,7 @@ package app
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/command"
 	"telapi/internal/config"
@@ -27,6 +29,7 @@ import (
 	"telapi/internal/media"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
+	"telapi/internal/runtimeapi"
 	"telapi/internal/session"
 	"telapi/internal/speech"
 	"telapi/internal/synth"
@@ -179,6 +182,16 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}{sessions, sweeper, actions}, features.Channel, a.log, a.telemetry.Registry)
 	a.onClose(connections.Close)
 
+	runtimes, err := runtimeapi.New(runtimeapi.Deps{
+		Calls: func() (*calls.Runtime, error) {
+			return calls.New(calls.Options{Store: kv.ClientOption(), Name: opts.Version, Lease: runtimeapi.Lease, Limits: channelLimits(cfg), MinReplicas: cfg.KVMinReplicas})
+		},
+		Secret: cfg.JWTSecret, Instance: rand.Text(), TeamShare: cfg.TeamShare, Log: a.log, Registry: a.telemetry.Registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+
 	var forwarded httpapi.Instances
 	if opts.Instances > 0 {
 		a.instances = newInstances(opts.Instances, opts.InstanceCommand, a.log)
@@ -217,6 +230,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Usage:        &usage.Service{Store: db, Now: time.Now},
 		Sessions:     sessions,
 		Channels:     connections,
+		Runtimes:     runtimes,
 		Speech:       a.speech,
 		Media:        mediaReader,
 		Callbacks:    callback.NewService(redisstore.NewCallbacks(kv), connections, platform, a.log, a.telemetry.Registry, time.Now, cfg.TeamShare),
@@ -240,7 +254,6 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		auth.NewSecretMonitor(kv, secrets, a.log, a.telemetry.Registry).Run,
 		limits.Run,
 		connections.Run,
-		kv.PublishScriptVersion,
 		collectLessOften,
 		func(ctx context.Context) { releaseMemory(ctx, releaseInterval) },
 		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, teams, endpointCache, limits, sweeper) },
@@ -249,7 +262,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		a.jobs = append(a.jobs, a.runDemo)
 	}
 	if cfg.FeatureAPIAccess {
-		a.jobs = append(a.jobs, sweeper.Run, actions.Run, reporter.Run, consumer.Run, refusals.Run,
+		a.jobs = append(a.jobs, runtimes.Run, sweeper.Run, actions.Run, reporter.Run, consumer.Run, refusals.Run,
 			audit.NewCleaner(db, redisstore.NewLeases(kv), cfg.AuditRetention, a.log, time.Now).Run)
 	}
 	return a, nil

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/config"
 	"telapi/internal/demo"
 	"telapi/internal/fault"

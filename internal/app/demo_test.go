@@ -9,7 +9,7 @@ import (
 
 	"telapi/internal/config"
 	"telapi/internal/demo"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 // openSockets returns the number of sockets of this process.
@@ -39,5 +39,5 @@ func TestDemoClosesBotIfRuntimeFails(t *testing.T) {
 	if _, err := a.openDemo(demo.Resources{}); err == nil || !strings.Contains(err.Error(), "start demo runtime") {
 		t.Fatalf("without a key-value store: error %v, want \"start demo runtime\"", err)
 	}
-	poll.Until(t, "the bot's port is closed", func() bool { return openSockets(t) <= before })
+	testkit.Until(t, "the bot's port is closed", func() bool { return openSockets(t) <= before })
 }

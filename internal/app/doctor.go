@@ -268,7 +268,7 @@ const (
 
 // runtimes checks whether sessions wait for a runtime.
 func (d *diagnosis) runtimes(ctx context.Context, kv *redisstore.Store) (string, error) {
-	offers, groups, err := kv.Offers(ctx)
+	offers, err := kv.Offers(ctx)
 	if err != nil {
 		return "", fmt.Errorf("read offers: %w", cause(err))
 	}
@@ -292,7 +292,7 @@ func (d *diagnosis) runtimes(ctx context.Context, kv *redisstore.Store) (string,
 			break
 		}
 	}
-	text := fmt.Sprintf("channels: %d, claimed: %d, expired claims: %d; offers: %d, groups: %d", channels, claimed, expired, offers, groups)
+	text := fmt.Sprintf("channels: %d, claimed: %d, expired claims: %d; offers: %d", channels, claimed, expired, offers)
 	if channels == maxListed {
 		text += "; only the first channels were counted"
 	}

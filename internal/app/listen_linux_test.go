@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/servers"
+	"telapi/test/testkit"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +23,7 @@ func TestConnectionsThatWaitAreCounted(t *testing.T) {
 
 func TestNewConnectionsAreIgnoredAfterClose(t *testing.T) {
 	l, _ := startListener(t)
-	if err := ignoreNewConnections(l.(*listener).TCPListener); errors.Is(err, unix.EPERM) && !servers.Strict() {
+	if err := ignoreNewConnections(l.(*listener).TCPListener); errors.Is(err, unix.EPERM) && !testkit.Strict() {
 		t.Skip("this machine allows socket filters only to root")
 	}
 	if err := l.Close(); err != nil {

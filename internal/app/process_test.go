@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 func TestIdleProcessReleasesMemory(t *testing.T) {
@@ -25,7 +25,7 @@ func TestIdleProcessReleasesMemory(t *testing.T) {
 	before := stats.HeapReleased
 	runtime.KeepAlive(block)
 	go func() { releaseMemory(ctx, 300*time.Millisecond); close(done) }()
-	poll.Until(t, "half of the block is released", func() bool {
+	testkit.Until(t, "half of the block is released", func() bool {
 		runtime.ReadMemStats(&stats)
 		return stats.HeapReleased >= before+garbage/2
 	})
@@ -44,8 +44,8 @@ func TestSmallHeapIsCollectedLessOften(t *testing.T) {
 		runtime.ReadMemStats(&stats)
 		return stats.NextGC - stats.HeapAlloc
 	}
-	poll.Until(t, "a small heap to grow by minGrowth", func() bool { return growth() > minGrowth*3/4 })
+	testkit.Until(t, "a small heap to grow by minGrowth", func() bool { return growth() > minGrowth*3/4 })
 	held = make([]byte, 2*minGrowth)
-	poll.Until(t, "a large heap to double", func() bool { g := growth(); return g > minGrowth*3/2 && g < 5*minGrowth })
+	testkit.Until(t, "a large heap to double", func() bool { g := growth(); return g > minGrowth*3/2 && g < 5*minGrowth })
 	runtime.KeepAlive(held)
 }

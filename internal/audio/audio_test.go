@@ -7,13 +7,13 @@ import (
 	"os/exec"
 	"testing"
 
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // sox converts samples with the reference tool, without dithering.
 func sox(t *testing.T, s Sound, encoding string, rate int) []byte {
 	t.Helper()
-	cmd := exec.Command(servers.Sox(t), "-D", "-t", "raw", "-r", fmt.Sprint(s.Rate), "-e", "signed", "-b", "16", "-c", "1", "-",
+	cmd := exec.Command(testkit.Sox(t), "-D", "-t", "raw", "-r", fmt.Sprint(s.Rate), "-e", "signed", "-b", "16", "-c", "1", "-",
 		"-t", encoding, "-r", fmt.Sprint(rate), "-c", "1", "-", "rate", "-v")
 	cmd.Stdin = bytes.NewReader(s.PCM())
 	out, err := cmd.Output()

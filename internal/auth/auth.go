@@ -28,7 +28,7 @@ const (
 	CreateSpeech    Scope = "CREATE_SPEECH"
 	RunCalls        Scope = "RUN_CALLS"       // call runtimes of the own team
 	ManageTeam      Scope = "MANAGE_TEAM"     // administration of the own team
-	RunAllCalls     Scope = "RUN_ALL_CALLS"   // call runtimes of all teams
+	RunAllCalls     Scope = "RUN_ALL_CALLS"   // call runtimes of all teams; includes RunCalls
 	ManagePlatform  Scope = "MANAGE_PLATFORM" // administration of all teams; includes ManageTeam
 )
 
@@ -55,7 +55,7 @@ func (p Principal) Actor() audit.Actor { return audit.Actor{Type: p.Type, ID: p.
 
 // Require returns FORBIDDEN if the principal lacks a scope.
 func (p Principal) Require(s Scope) error {
-	if slices.Contains(p.Scopes, s) || s == ManageTeam && p.ManagesPlatform() {
+	if slices.Contains(p.Scopes, s) || s == ManageTeam && p.ManagesPlatform() || s == RunCalls && p.RunsAllCalls() {
 		return nil
 	}
 	return forbidden(s, "This operation")
@@ -63,6 +63,9 @@ func (p Principal) Require(s Scope) error {
 
 // ManagesPlatform reports whether the principal administers all teams.
 func (p Principal) ManagesPlatform() bool { return slices.Contains(p.Scopes, ManagePlatform) }
+
+// RunsAllCalls reports whether the principal is a call runtime of all teams.
+func (p Principal) RunsAllCalls() bool { return slices.Contains(p.Scopes, RunAllCalls) }
 
 // CheckGrant returns FORBIDDEN if the principal may not grant the scopes to keys of
 // a team that it manages. Managing a team includes granting all scopes of a team.

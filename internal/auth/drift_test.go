@@ -14,7 +14,7 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/redact"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 // sharedFingerprints are the fingerprints of other instances.
@@ -43,7 +43,7 @@ func TestDifferentSecretsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &sharedFingerprints{}
 		secrets := auth.Secrets{Current: testSecret, Previous: "the previous secret of this deployment"}
-		var log testlog.Buffer
+		var log testkit.Buffer
 		registry := prometheus.NewRegistry()
 		monitor := auth.NewSecretMonitor(store, secrets, log.Logger(), registry)
 		ctx, stop := context.WithCancel(t.Context())

@@ -34,9 +34,13 @@ type Channel struct {
 	// if never. The runtime that had the claim then gets ErrLost, or ErrClaimLost if
 	// its lease has expired and this one has claimed the channel.
 	LostAt time.Time
+	// Lost reports that Resume found that data was lost.
+	Lost bool
 
 	runtime      *Runtime
+	name         string                    // of the claim
 	token        string                    // token of the claim; empty for an observer
+	watcher      Watcher                   // nil: Receive reads
 	stream       stream                    // the stream that Receive reads
 	claimedUntil atomic.Pointer[time.Time] // local time until which no other runtime can claim the channel
 	subscription *pubsub.Subscription
@@ -53,6 +57,8 @@ type Channel struct {
 	// lastReceived is a copy of position for renewals of the claim; nil if none.
 	lastReceived atomic.Pointer[string]
 	lastEntry    atomic.Pointer[string] // position of the entry channel_ended; nil before Receive has returned it
+	newestEntry  atomic.Pointer[string] // position of the newest entry on the stream; nil: not known
+	checkNow     atomic.Bool            // another runtime may have the claim
 
 	reading  chan struct{} // holds a value while a call of Receive reads; guards the fields below
 	position string        // of the last entry that Receive returned
@@ -71,38 +77,69 @@ type OpenOptions struct {
 // Open opens a channel and claims it. If the channel is already open for the same
 // team and endpoint, Open claims it.
 func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
+	return r.OpenAs(ctx, r.claim(), o)
+}
+
+// OpenAs is Open with a claim.
+func (r *Runtime) OpenAs(ctx context.Context, claim Claim, o OpenOptions) (*Channel, error) {
 	if !wire.ValidID(o.ChannelID) {
 		return nil, invalidID("channel", o.ChannelID)
 	}
 	args := append([]string{rand.Text(), o.TeamID, o.EndpointID, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, kv.LimitArgs(r.opts.Limits)...)
-	c, err := r.claimChannel(ctx, o.ChannelID, "open", args...)
+	c, err := r.claimChannel(ctx, claim, o.ChannelID, "open", args...)
 	return c, wrap("open channel "+o.ChannelID, err)
 }
 
 // Attach claims an existing channel. A restarted runtime attaches to the channels
-// that it had before, see Channels: it need not wait until the old claims expire.
+// that it had before: it need not wait until the old claims expire.
 // Attach fails with ErrNotFound, with ErrClaimed if a runtime with another name has
 // the claim, and with ErrEnded if the channel has ended and its last entry is
 // committed.
 func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error) {
-	c, err := r.claimChannel(ctx, channelID, "attach")
+	return r.AttachAs(ctx, r.claim(), channelID)
+}
+
+// AttachAs is Attach with a claim.
+func (r *Runtime) AttachAs(ctx context.Context, claim Claim, channelID string) (*Channel, error) {
+	c, err := r.claimChannel(ctx, claim, channelID, "attach")
 	return c, wrap("attach to channel "+channelID, err)
 }
+
+// Resume continues a claim under another token. It fails with ErrClaimLost if no claim
+// has this name, or if team is not empty and the channel is not of that team. received is
+// the position of the newest entry that the runtime has; empty: none.
+func (r *Runtime) Resume(ctx context.Context, claim Claim, channelID, received, team string) (*Channel, error) {
+	c, err := r.claimChannel(ctx, claim, channelID, "resume", received, team)
+	return c, wrap("resume channel "+channelID, err)
+}
+
+// Claim describes a claim.
+type Claim struct {
+	// Name identifies the claim: a later claim with the same name takes the channel over.
+	Name string
+	// Token is new for every claim.
+	Token string
+	// Watcher makes Poll read the channel instead of Receive.
+	Watcher Watcher
+}
+
+// claim returns a claim of this runtime.
+func (r *Runtime) claim() Claim { return Claim{Name: r.opts.Name, Token: rand.Text()} }
 
 func invalidID(kind, id string) error {
 	return fmt.Errorf("invalid %s ID %q: use 1 to 128 letters, digits and . _ : -", kind, id)
 }
 
-// claimChannel claims a channel and renews the claim until the channel or the
-// runtime is closed.
-func (r *Runtime) claimChannel(ctx context.Context, channelID, action string, args ...string) (*Channel, error) {
+// claimChannel claims a channel. Unless there is a watcher, it renews the claim until the
+// channel or the runtime is closed.
+func (r *Runtime) claimChannel(ctx context.Context, claim Claim, channelID, action string, args ...string) (*Channel, error) {
 	if !wire.ValidID(channelID) {
 		return nil, ErrNotFound
 	}
-	c := newChannel(r, channelID, rand.Text(), runtimeStream(channelID))
-	r.hold(ctx, channelID)
+	c := newChannel(r, channelID, claim, runtimeStream(channelID))
 	reply, err := c.claim(ctx, action, r.opts.Lease, args...)
 	if err != nil {
+		c.cancel(err)
 		return nil, err
 	}
 	if reply[10] != "" {
@@ -116,18 +153,21 @@ func (r *Runtime) claimChannel(ctx context.Context, channelID, action string, ar
 	if ms, err := strconv.ParseInt(reply[9], 10, 64); err == nil {
 		c.LostAt = time.UnixMilli(ms)
 	}
-	c.renewed = make(chan struct{})
-	if err := r.start(c.keepClaim); err != nil {
-		return nil, err
+	c.Lost = reply[13] != ""
+	if c.watcher == nil {
+		c.renewed = make(chan struct{})
+		if err := r.start(c.keepClaim); err != nil {
+			return nil, err
+		}
 	}
 	c.subscribe()
 	return c, nil
 }
 
-func newChannel(r *Runtime, id, token string, s stream) *Channel {
-	c := &Channel{
-		ID: id, runtime: r, token: token, stream: s,
-		changed: make(chan struct{}, 1), audio: make(chan *wire.ChannelMessage, maxAudio), reading: make(chan struct{}, 1),
+func newChannel(r *Runtime, id string, claim Claim, s stream) *Channel {
+	c := &Channel{ID: id, runtime: r, name: claim.Name, token: claim.Token, watcher: claim.Watcher, stream: s}
+	if c.watcher == nil {
+		c.changed, c.audio, c.reading = make(chan struct{}, 1), make(chan *wire.ChannelMessage, maxAudio), make(chan struct{}, 1)
 	}
 	c.outbox.channel = c
 	c.ctx, c.cancel = context.WithCancelCause(r.ctx)
@@ -139,33 +179,44 @@ func (c *Channel) subscribe() {
 }
 
 // Close releases the claim, so that another runtime can claim the channel at
-// once. The service then offers a session to the runtimes again. The channel stays
-// open; Receive fails with ErrClosed.
+// once. A session is offered to the runtimes again. The channel stays open; Receive fails
+// with ErrClosed.
 func (c *Channel) Close(ctx context.Context) error {
-	c.cancel(ErrClosed)
-	c.subscription.Close()
+	c.Abandon()
 	if c.token == "" {
 		return nil
 	}
-	<-c.renewed
-	c.runtime.drop(ctx, c.ID)
-	_, err := c.claim(ctx, "renew", 0)
+	if c.renewed != nil {
+		<-c.renewed
+	}
+	reply, err := c.claim(ctx, "renew", 0, "", "", "")
 	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
 		return nil
+	}
+	if err == nil {
+		err = c.runtime.offer(ctx, reply[10])
 	}
 	return err
 }
 
+// Abandon stops reading the channel without releasing the claim.
+func (c *Channel) Abandon() {
+	c.cancel(ErrClosed)
+	c.subscription.Close()
+}
+
 // claim runs claim.lua with an action that it defines.
 func (c *Channel) claim(ctx context.Context, action string, lease time.Duration, args ...string) ([]string, error) {
-	until := time.Now().Add(lease)
-	args = append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), action, c.runtime.clock.Now()}, args...)
+	until, due, newest := time.Now().Add(lease), c.due.Load(), c.newestEntry.Load()
+	args = append([]string{c.name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), action, c.runtime.clock.Now()}, args...)
 	reply, err := c.run(ctx, "claim", args...).AsStrSlice()
 	if err == nil {
 		err = replyError(reply[0])
 	}
 	if err == nil {
 		c.claimedUntil.Store(&until)
+		c.due.CompareAndSwap(due, c.dueIn(parseWait(reply[11]))) // unless a notice has arrived since
+		c.newestEntry.CompareAndSwap(newest, &reply[12])
 	}
 	return reply, wrap("claim", err)
 }
@@ -231,7 +282,6 @@ func (c *Channel) Commit(ctx context.Context, position string) error {
 	if last := c.lastEntry.Load(); err == nil && last != nil && *last == position {
 		c.cancel(ErrEnded)
 		c.subscription.Close()
-		c.runtime.drop(ctx, c.ID)
 	}
 	return err
 }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 )
 
 // A closed client can reach a cluster for a while. A runtime that kept renewing

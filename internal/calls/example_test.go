@@ -11,8 +11,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/redisstore"
 )

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -14,118 +16,351 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
-	"telapi/internal/redisconn"
 	"telapi/internal/sleep"
 )
 
-// offerInterval bounds how long Accept blocks before it looks for offers that
-// another member of the group read and did not claim, and before it notices that
-// its context has ended.
-const offerInterval = 500 * time.Millisecond
+const (
+	offerBlock     = 500 * time.Millisecond // how long one read of the offers waits for new ones
+	offerRetry     = 500 * time.Millisecond // before an offer is claimed again after the store has failed
+	resyncInterval = time.Second            // between two comparisons of the list with the stream
+	offerBatch     = 1000                   // offers read at once
+	maxOffers      = "100000"               // bounds the stream while no runtime accepts sessions
+)
+
+// Demand is a request for one session.
+type Demand struct {
+	Team string                 // whose sessions; empty: of every team
+	Want func(*wire.Offer) bool // nil: every session
+	// Claim returns how to claim the session of an offer. If it fails, the demand waits
+	// for another session.
+	Claim func(ctx context.Context, sessionID string) (Claim, error)
+	// Got is called in a goroutine of its own, once, with the claimed session. It is nil if
+	// the demand was withdrawn while a session was claimed for it, and that failed.
+	Got func(*Channel)
+
+	number    int64 // in the order of the demands
+	withdrawn bool
+}
+
+// offers is the list of the sessions that wait for a runtime, a copy of the stream in the
+// store, and of the demands that wait for a session.
+type offers struct {
+	mu      sync.Mutex
+	started bool
+	last    string              // ID of the offer that was read last
+	waiting []*offered          // the oldest first
+	byID    map[string]*offered // the same
+	byTeam  map[string]int      // how many of them
+	demands []*Demand           // the oldest first
+	number  int64               // of the newest demand
+}
+
+// offered is an offer on the stream.
+type offered struct {
+	id        string
+	offer     wire.Offer
+	expiresAt int64 // Unix ms of the store's clock; 0: never
+	busy      bool  // it is being claimed for a demand
+}
 
 // Accept waits for an unclaimed session, claims it and returns its channel, with
-// Offer set. It leaves sessions for which want returns false to other groups; nil
-// accepts all. Exactly one runtime gets a session. If that runtime dies, the
-// session is offered again.
+// Offer set. It leaves sessions for which want returns false to others; nil accepts all.
+// Exactly one runtime gets a session. If that runtime dies, the session is offered again.
 func (r *Runtime) Accept(ctx context.Context, want func(wire.Offer) bool) (*Channel, error) {
-	for ctx.Err() == nil && r.ctx.Err() == nil {
-		entries, err := r.offers(ctx)
-		if err != nil && r.ctx.Err() == nil {
-			return nil, fmt.Errorf("accept a session: %w", err)
-		}
-		for _, entry := range entries {
-			c, err := r.acceptOffer(ctx, entry, want)
-			for redisconn.Temporary(err) && sleep.For(ctx, offerInterval) == nil {
-				c, err = r.acceptOffer(ctx, entry, want)
+	got := make(chan *Channel, 1)
+	d := &Demand{
+		Claim: func(context.Context, string) (Claim, error) { return r.claim(), nil },
+		Got:   func(c *Channel) { got <- c },
+	}
+	if want != nil {
+		d.Want = func(o *wire.Offer) bool { return want(*o) }
+	}
+	r.Demand(d)
+	select {
+	case c := <-got:
+		return c, nil
+	case <-ctx.Done():
+	case <-r.ctx.Done():
+	}
+	if !r.Withdraw(d) { // it is being claimed
+		select {
+		case c := <-got:
+			if c != nil {
+				return c, nil
 			}
-			if c != nil || err != nil && r.ctx.Err() == nil {
-				return c, err
-			}
+		case <-r.ctx.Done():
 		}
 	}
 	return nil, fmt.Errorf("accept a session: %w", cmp.Or(ctx.Err(), context.Cause(r.ctx)))
 }
 
-// offers returns at most one offer, so that other members get theirs. It returns
-// nothing while the store is unavailable.
-func (r *Runtime) offers(ctx context.Context) ([]rueidis.XRangeEntry, error) {
-	entries, err := r.offered.Read(ctx, r.client, 1, offerInterval)
-	if err == nil {
-		return entries, nil
+// Demand adds a demand. Sessions that wait longest are given first, to the demands that
+// wait longest.
+func (r *Runtime) Demand(d *Demand) {
+	o := &r.offers
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.started {
+		o.started = r.start(r.followOffers) == nil
 	}
-	if redisconn.ErrorCode(err) != "" && !redisconn.Temporary(err) || ctx.Err() != nil {
-		return nil, err
-	}
-	_ = sleep.For(ctx, offerInterval)
-	return nil, nil
+	o.number++
+	d.number = o.number
+	r.addDemand(d)
 }
 
-// acceptOffer claims the channel of an offer if it is wanted and unclaimed. On an
-// error the offer stays pending, so that another member finds it.
-func (r *Runtime) acceptOffer(ctx context.Context, entry rueidis.XRangeEntry, want func(wire.Offer) bool) (*Channel, error) {
-	var offer wire.Offer
-	if err := json.Unmarshal([]byte(entry.FieldValues["offer"]), &offer); err != nil || offer.SessionID == "" {
-		return nil, r.ackOffer(ctx, entry.ID, true) // invalid for every runtime
+// Withdraw removes a demand. It returns false if a session was claimed for it, or is
+// being claimed: then Got is called.
+func (r *Runtime) Withdraw(d *Demand) bool {
+	o := &r.offers
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	i, found := o.find(d)
+	d.withdrawn = true
+	if found {
+		o.demands = slices.Delete(o.demands, i, i+1)
 	}
-	if offer.ExpiresAt > 0 && offer.ExpiresAt <= time.Now().UnixMilli() {
-		if dropped, err := r.dropExpired(ctx, entry.ID); dropped || err != nil {
-			return nil, err
-		}
-	}
-	if want != nil && !want(offer) {
-		return nil, r.ackOffer(ctx, entry.ID, false)
-	}
-	c, err := r.claimChannel(ctx, offer.SessionID, "accept")
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrEnded) {
-		return nil, r.ackOffer(ctx, entry.ID, true)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("claim session %s: %w", offer.SessionID, err)
-	}
-	c.Offer = &offer
-	_ = r.ackOffer(ctx, entry.ID, true) // if this fails, the next reader finds the session claimed
-	return c, nil
+	return found
 }
 
-// dropBatch is the number of offers that one call of drop_offers.lua checks.
-const dropBatch = 1000
+func (o *offers) find(d *Demand) (int, bool) {
+	return slices.BinarySearchFunc(o.demands, d.number, func(other *Demand, number int64) int { return cmp.Compare(other.number, number) })
+}
 
-var dropOffersScript = rueidis.NewLuaScriptRetryable(lua.Script("drop_offers"))
+func (d *Demand) wants(offer *wire.Offer) bool {
+	return (d.Team == "" || d.Team == offer.TeamID) && (d.Want == nil || d.Want(offer))
+}
 
-// dropExpired deletes the expired offers from an ID on, by the store's clock, and
-// reports whether that offer was one of them. Without it, a new caller would wait
-// until the runtimes have read every expired offer of a long outage.
-func (r *Runtime) dropExpired(ctx context.Context, from string) (dropped bool, err error) {
-	for start := from; ; {
-		reply, err := dropOffersScript.Exec(ctx, r.client, []string{kv.OffersStream}, []string{start, strconv.Itoa(dropBatch)}).ToArray()
-		if err != nil || len(reply) != 3 {
-			return dropped, fmt.Errorf("drop expired offers: %w", cmp.Or(err, errors.New("unexpected reply")))
+// addDemand gives the demand the oldest offer that it wants, or lets it wait. The caller
+// holds mu.
+func (r *Runtime) addDemand(d *Demand) {
+	o := &r.offers
+	if d.Team == "" || o.byTeam[d.Team] > 0 {
+		for _, w := range o.waiting {
+			if !w.busy && d.wants(&w.offer) {
+				r.give(w, d)
+				return
+			}
 		}
-		deleted, _ := reply[0].AsInt64()
-		last, _ := reply[1].ToString()
-		if start == from {
-			first, _ := reply[2].AsInt64()
-			dropped = first == 1
+	}
+	i, _ := o.find(d)
+	o.demands = slices.Insert(o.demands, i, d)
+}
+
+// giveOffer gives an offer to the oldest demand that wants it, or lets it wait. The caller
+// holds mu.
+func (r *Runtime) giveOffer(w *offered) {
+	o := &r.offers
+	for i, d := range o.demands {
+		if d.wants(&w.offer) {
+			o.demands = slices.Delete(o.demands, i, i+1)
+			r.give(w, d)
+			return
 		}
-		if deleted == 0 || last == start {
-			return dropped, nil
-		}
-		start = last
 	}
 }
 
-// ackOffer removes an offer from the group's pending list, and from the stream if
-// no other group needs it.
-func (r *Runtime) ackOffer(ctx context.Context, id string, remove bool) error {
-	c := r.client
-	commands := rueidis.Commands{c.B().Xack().Key(kv.OffersStream).Group(r.opts.Group).Id(id).Build().ToRetryable()}
-	if remove {
-		commands = append(commands, c.B().Xdel().Key(kv.OffersStream).Id(id).Build().ToRetryable())
+func (r *Runtime) give(w *offered, d *Demand) {
+	w.busy = true
+	if r.start(func() { r.claimOffer(w, d) }) != nil {
+		w.busy = false // the runtime is closed
 	}
-	for _, reply := range c.DoMulti(ctx, commands...) {
-		if err := reply.Error(); err != nil {
-			return fmt.Errorf("acknowledge an offer: %w", err)
+}
+
+// claimOffer claims a session for a demand. If another runtime has it, the offer is
+// removed and the demand gets the next one.
+func (r *Runtime) claimOffer(w *offered, d *Demand) {
+	id := w.offer.SessionID
+	var c *Channel
+	err := ErrEnded
+	if !r.expired(w) {
+		ctx, cancel := context.WithTimeout(r.ctx, attemptTimeout)
+		var claim Claim
+		if claim, err = d.Claim(ctx, id); err == nil {
+			c, err = r.claimChannel(ctx, claim, id, "accept")
+		}
+		cancel()
+	}
+	gone := err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrEnded)
+	if !gone {
+		_ = sleep.For(r.ctx, offerRetry)
+	}
+	r.offerDone(w, d, c, gone)
+	if gone {
+		r.removeOffers(w.id)
+	}
+}
+
+// removeOffers removes offers from the stream. If it fails, the next reader finds that the
+// sessions are claimed or expired.
+func (r *Runtime) removeOffers(ids ...string) {
+	ctx, cancel := context.WithTimeout(r.ctx, attemptTimeout)
+	defer cancel()
+	r.client.Do(ctx, r.client.B().Xdel().Key(kv.OffersStream).Id(ids...).Build().ToRetryable())
+}
+
+// expired reports whether the session of an offer has expired, by the store's clock.
+func (r *Runtime) expired(w *offered) bool {
+	now, err := strconv.ParseInt(r.clock.Now(), 10, 64)
+	return err == nil && w.expiresAt > 0 && w.expiresAt <= now
+}
+
+// offerDone passes a claimed session on. Without one, the demand gets the next offer, and
+// an offer that is not gone the next demand.
+func (r *Runtime) offerDone(w *offered, d *Demand, c *Channel, gone bool) {
+	o := &r.offers
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if gone {
+		o.remove(w.id)
+	} else {
+		w.busy = false
+		r.giveOffer(w)
+	}
+	if c == nil && !d.withdrawn {
+		r.addDemand(d)
+	} else {
+		_ = r.start(func() { d.Got(c) }) // a closed runtime has no claims to renew
+	}
+}
+
+// remove removes an offer from the list. The caller holds mu.
+func (o *offers) remove(id string) {
+	w := o.byID[id]
+	if w == nil {
+		return
+	}
+	delete(o.byID, id)
+	if o.byTeam[w.offer.TeamID]--; o.byTeam[w.offer.TeamID] == 0 {
+		delete(o.byTeam, w.offer.TeamID)
+	}
+	if i := slices.Index(o.waiting, w); i >= 0 {
+		o.waiting = slices.Delete(o.waiting, i, i+1)
+	}
+}
+
+// followOffers keeps the list equal to the stream until the runtime is closed.
+func (r *Runtime) followOffers() {
+	checked := time.Now()
+	interval := resyncInterval
+	for r.ctx.Err() == nil {
+		if err := r.readOffers(); err != nil {
+			_ = sleep.For(r.ctx, offerRetry)
+			continue
+		}
+		if time.Since(checked) >= interval {
+			start := time.Now()
+			r.resyncOffers()
+			checked = time.Now()
+			interval = max(resyncInterval, 20*time.Since(start)) // a long list costs at most 5 % of the time
 		}
 	}
+}
+
+// readOffers adds new offers, after waiting for them.
+func (r *Runtime) readOffers() error {
+	o := &r.offers
+	read := r.client.B().Xread().Count(offerBatch).Block(offerBlock.Milliseconds()).Streams().Key(kv.OffersStream).Id(cmp.Or(o.last, "0-0")).Build()
+	streams, err := r.client.Do(r.ctx, read).AsXRead()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return err
+	}
+	r.addOffers(streams[kv.OffersStream])
 	return nil
+}
+
+func (r *Runtime) addOffers(entries []rueidis.XRangeEntry) {
+	var expired []string
+	defer func() {
+		if len(expired) > 0 {
+			r.removeOffers(expired...)
+		}
+	}()
+	o := &r.offers
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, entry := range entries {
+		o.last = entry.ID
+		var offer wire.Offer
+		if o.byID[entry.ID] != nil || json.Unmarshal([]byte(entry.FieldValues["offer"]), &offer) != nil || offer.SessionID == "" {
+			continue
+		}
+		w := &offered{id: entry.ID, offer: offer}
+		w.expiresAt, _ = strconv.ParseInt(entry.FieldValues["expiresAt"], 10, 64) // 0 if missing
+		if r.expired(w) {
+			expired = append(expired, w.id)
+			continue
+		}
+		o.byID[w.id] = w
+		o.byTeam[offer.TeamID]++
+		o.waiting = append(o.waiting, w)
+		r.giveOffer(w)
+	}
+}
+
+// resyncOffers removes offers that others have removed from the stream, and adds those
+// that were not read.
+func (r *Runtime) resyncOffers() {
+	o := &r.offers
+	length, err := r.client.Do(r.ctx, r.client.B().Xlen().Key(kv.OffersStream).Build()).AsInt64()
+	o.mu.Lock()
+	equal := int64(len(o.waiting)) == length
+	o.mu.Unlock()
+	if err != nil || equal {
+		return
+	}
+	listed, from := map[string]bool{}, "-"
+	for {
+		page, err := r.client.Do(r.ctx, r.client.B().Xrange().Key(kv.OffersStream).Start(from).End("+").Count(offerBatch).Build()).AsXRange()
+		if err != nil {
+			return
+		}
+		r.addOffers(page)
+		for _, entry := range page {
+			listed[entry.ID] = true
+			from = "(" + entry.ID
+		}
+		if len(page) < offerBatch {
+			break
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range slices.Clone(o.waiting) {
+		if !w.busy && !listed[w.id] {
+			o.remove(w.id)
+		}
+	}
+}
+
+var offerScript = rueidis.NewLuaScriptRetryable(lua.Script("offer"))
+
+// offer offers a session to the runtimes after its claim was released. The offer is
+// empty for a channel without a session.
+func (r *Runtime) offer(ctx context.Context, offer string) error {
+	if offer == "" {
+		return nil
+	}
+	var o wire.Offer
+	if err := json.Unmarshal([]byte(offer), &o); err != nil {
+		return fmt.Errorf("decode the offer: %w", err)
+	}
+	return Offer(ctx, r.client, o, true)
+}
+
+// Offer offers a session to the runtimes. Unless again is set, it changes nothing if an
+// earlier offer waits.
+func Offer(ctx context.Context, client rueidis.Client, o wire.Offer, again bool) error {
+	value, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode an offer: %w", err)
+	}
+	left, replace := "", "" // a duration, because the store's clock may differ
+	if o.ExpiresAt > 0 {
+		left = strconv.FormatInt(time.Until(time.UnixMilli(o.ExpiresAt)).Milliseconds(), 10)
+	}
+	if again {
+		replace = "1"
+	}
+	keys := []string{kv.OffersStream, kv.NewestOfferKey(o.SessionID)}
+	return offerScript.Exec(ctx, client, keys, []string{string(value), left, maxOffers, replace}).Error()
 }

@@ -77,7 +77,7 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		}
 		due, drained, err := c.touch(ctx)
 		if err == nil {
-			err = c.read(ctx)
+			err = c.read(ctx, readBatch)
 		}
 		if err != nil && c.ctx.Err() == nil {
 			return Delivery{}, fmt.Errorf("read the stream: %w", err)
@@ -135,8 +135,11 @@ func (c *Channel) next() (Delivery, error) {
 
 // read fetches the entry at the position, which was received before, and those after
 // it. If the entry at the position is missing, the store has lost its newest entries.
-func (c *Channel) read(ctx context.Context) error {
-	found, err := c.runtime.read(ctx, c.stream, c.position, readBatch+1)
+func (c *Channel) read(ctx context.Context, count int) error {
+	if c.position != "" {
+		count++
+	}
+	found, err := c.runtime.read(ctx, c.stream, c.position, count)
 	if err != nil {
 		return err
 	}
@@ -177,7 +180,7 @@ func (c *Channel) touch(ctx context.Context) (due time.Time, drained bool, err e
 	if err != nil {
 		return due, false, err
 	}
-	next := dueIn(ms)
+	next := c.dueIn(ms)
 	c.due.CompareAndSwap(known, next) // unless a notice has arrived since
 	return *next, ms == touchDrained, nil
 }
@@ -186,16 +189,29 @@ func (c *Channel) touch(ctx context.Context) (due time.Time, drained bool, err e
 // entries.
 const touchDrained = -2
 
-// dueIn returns the local time ms milliseconds from now, at most pollInterval from
-// now. A negative ms means unknown. The store sends durations, so that its clock
-// and the local one need not agree.
-func dueIn(ms int64) *time.Time {
+// dueIn returns the local time ms milliseconds from now, at most the time between two
+// reads from now. A negative ms means unknown. The store sends durations, so that its
+// clock and the local one need not agree.
+func (c *Channel) dueIn(ms int64) *time.Time {
+	longest := pollInterval
+	if c.watcher != nil {
+		longest = c.runtime.opts.Lease / 3
+	}
 	after := time.Duration(ms) * time.Millisecond
-	if ms < 0 || after > pollInterval {
-		after = pollInterval
+	if ms < 0 || after > longest {
+		after = longest
 	}
 	at := time.Now().Add(after)
 	return &at
+}
+
+// parseWait returns a number of milliseconds, or -1 if there is none.
+func parseWait(text string) int64 {
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return -1
+	}
+	return ms
 }
 
 // subscriber receives the notices of a channel's topic. Entries whose notices were
@@ -206,23 +222,43 @@ func (c subscriber) Down(error) {}
 
 func (c subscriber) Up() {
 	c.due.Store(nil)
+	c.newestEntry.Store(nil)
 	c.wake()
 }
 
-// Message handles a notice: audio, or the time until the next work item times out,
-// which stands after the last space or after the leading D.
+// Message handles a notice: audio, another claim, or the time until the next work item
+// times out, which stands after the last space or after the leading D.
 func (c subscriber) Message(payload string) {
-	if payload == "" || kv.Notice(payload[0]) != kv.NoticeAudio {
-		ms, err := strconv.ParseInt(payload[1+strings.LastIndexAny(payload, " D"):], 10, 64)
-		if err != nil {
-			ms = -1
+	var notice kv.Notice
+	if payload != "" {
+		notice = kv.Notice(payload[0])
+	}
+	switch notice {
+	case kv.NoticeAudio:
+		c.receiveAudio(payload[1:])
+		return
+	case kv.NoticeClaimed:
+		if payload[1:] == c.token {
+			return
 		}
-		c.due.Store(dueIn(ms))
-		c.wake()
+		c.checkNow.Store(true)
+	case kv.NoticeEntry:
+		id, _, _ := strings.Cut(payload[1:], " ")
+		c.newestEntry.Store(&id)
+		fallthrough
+	default:
+		c.due.Store(c.dueIn(parseWait(payload[1+strings.LastIndexAny(payload, " D"):])))
+	}
+	c.wake()
+}
+
+func (c *Channel) receiveAudio(encoded string) {
+	if c.watcher != nil {
+		c.watcher.Audio(encoded)
 		return
 	}
 	var message wire.ChannelMessage
-	if json.Unmarshal([]byte(payload[1:]), &message) != nil {
+	if json.Unmarshal([]byte(encoded), &message) != nil {
 		return
 	}
 	select {
@@ -233,6 +269,10 @@ func (c subscriber) Message(payload string) {
 }
 
 func (c *Channel) wake() {
+	if c.watcher != nil {
+		c.watcher.Wake()
+		return
+	}
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -278,7 +318,7 @@ func (r *Runtime) ObserveHistory(channelID, from string) *Channel {
 }
 
 func (r *Runtime) observe(channelID, from string, s stream) *Channel {
-	c := newChannel(r, channelID, "", s)
+	c := newChannel(r, channelID, Claim{}, s)
 	c.position = from
 	c.subscribe()
 	return c

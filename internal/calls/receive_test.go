@@ -5,10 +5,10 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/kv"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 // Audio is published faster than the runtime receives it. Entries of the stream
@@ -31,7 +31,7 @@ func TestAudioDoesNotDelayEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	poll.Until(t, "the runtime has subscribed", func() bool {
+	testkit.Until(t, "the runtime has subscribed", func() bool {
 		subscribers, err := client.Do(t.Context(), client.B().Publish().Channel(kv.RuntimeTopic("s")).Message(string(kv.NoticeDue)).Build()).AsInt64()
 		return err == nil && subscribers == 1
 	})
@@ -47,7 +47,7 @@ func TestAudioDoesNotDelayEntries(t *testing.T) {
 			}
 		}
 		published += queued + excess
-		poll.Until(t, "all audio has arrived", func() bool { return channel.AudioDropped() == int64(published-received-queued) })
+		testkit.Until(t, "all audio has arrived", func() bool { return channel.AudioDropped() == int64(published-received-queued) })
 	}
 	receive := func() string {
 		t.Helper()

@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -49,6 +48,7 @@ var (
 	ErrUnknownPosition = errors.New("position is not on the stream")
 	ErrClosed          = errors.New("channel or runtime is closed")
 	ErrFull            = errors.New("the store is full")
+	ErrTooLarge        = errors.New("message too large")
 
 	ErrWorkItemNotFound = errors.New("work item not found")
 	ErrWorkItemExists   = errors.New("another work item with this ID or credential exists")
@@ -64,7 +64,7 @@ var replyErrors = map[string]error{
 func replyError(word string) error {
 	err, known := replyErrors[word]
 	if !known {
-		return fmt.Errorf("unexpected reply %q: the service may run another version of the scripts", word)
+		return fmt.Errorf("unexpected reply %q of a script", word)
 	}
 	return err
 }
@@ -76,11 +76,6 @@ type Options struct {
 	// Name identifies this runtime among others and stays the same after a
 	// restart. It is required.
 	Name string
-	// Group is the consumer group through which runtimes share offers: each
-	// session goes to one member. The default is the group of runtimes that
-	// accept every session. Runtimes that select sessions use another group;
-	// every group sees every unclaimed session.
-	Group string
 	// Lease is how long a claim outlives its runtime; default 15 s.
 	Lease time.Duration
 	// Limits apply to channels that Open opens; default
@@ -104,7 +99,7 @@ type Runtime struct {
 	cancel  context.CancelCauseFunc
 	mu      sync.Mutex // held while a goroutine starts, so that Close waits for all of them
 	running sync.WaitGroup
-	offered redisconn.Group         // reads the offers
+	offers  offers
 	scripts map[string]*rueidis.Lua // a second run after a lost reply changes nothing
 	// replicated holds the scripts that wait for replicas and replace those in
 	// scripts. It is empty without Options.MinReplicas.
@@ -139,7 +134,6 @@ func New(opts Options) (*Runtime, error) {
 	if opts.Name == "" {
 		return nil, errors.New("missing runtime name: set Options.Name")
 	}
-	opts.Group = cmp.Or(opts.Group, kv.OffersGroup)
 	opts.Lease = cmp.Or(opts.Lease, defaultLease)
 	opts.Limits = cmp.Or(opts.Limits, wire.DefaultChannelLimits())
 	opts.Store.DisableCache = true
@@ -156,9 +150,9 @@ func New(opts Options) (*Runtime, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &Runtime{
 		opts: opts, client: client, topics: pubsub.New(), ctx: ctx, cancel: cancel, scripts: map[string]*rueidis.Lua{},
-		offered: redisconn.Group{Stream: kv.OffersStream, Name: opts.Group, Consumer: opts.Name, MinIdle: opts.Lease},
+		offers: offers{byID: map[string]*offered{}, byTeam: map[string]int{}},
 	}
-	for _, name := range []string{"claim", "commit", "send", "confirm", "end", "await", "cancel", "items", "touch"} {
+	for _, name := range []string{"claim", "revoke", "commit", "send", "confirm", "end", "await", "cancel", "items", "touch"} {
 		r.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
 	}
 	r.replicated = redisconn.ReplicatedScripts(opts.MinReplicas, "send", "await", "commit")
@@ -212,33 +206,6 @@ func (r *Runtime) serveTopics() {
 		}
 		_ = sleep.For(r.ctx, delays.Next())
 	}
-}
-
-// ErrVersion means that service and runtime use versions of the scripts that do not work
-// together.
-var ErrVersion = errors.New("the service uses an incompatible version of the channel scripts")
-
-// CheckVersion fails with ErrVersion if the versions of the channel scripts of the
-// service and of this package differ by more than one. It returns nil if no instance is
-// running.
-func (r *Runtime) CheckVersion(ctx context.Context) error {
-	version, err := r.client.Do(ctx, r.client.B().Get().Key(kv.ScriptsKey).Build()).ToString()
-	switch {
-	case rueidis.IsRedisNil(err):
-		return nil
-	case err != nil:
-		return wrap("check version", err)
-	case !compatible(version, lua.Version()):
-		return fmt.Errorf("check version: %w: %s, the runtime uses %s", ErrVersion, version, lua.Version())
-	}
-	return nil
-}
-
-// compatible reports whether scripts of two versions can share a channel.
-func compatible(a, b string) bool {
-	x, errX := strconv.Atoi(a)
-	y, errY := strconv.Atoi(b)
-	return errX == nil && errY == nil && max(x, y)-min(x, y) <= 1
 }
 
 // ReportSpeech reports the usage of one text that the runtime synthesized, so that

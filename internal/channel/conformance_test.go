@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/redisstore"
 	"telapi/test/stores"

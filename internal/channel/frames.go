@@ -19,7 +19,7 @@ import (
 // after 1012 and 4000–4499, but not after 1007, 1008, 1009 and 4500–4999.
 type CloseCode int
 
-// Close codes of a session's socket.
+// Close codes of WebSockets.
 const (
 	CloseNormal        CloseCode = 1000
 	CloseProtocolError CloseCode = 1002
@@ -33,6 +33,7 @@ const (
 	CloseRateLimited      CloseCode = 4004
 	CloseStoreUnavailable CloseCode = 4005
 
+	CloseUnauthorized  CloseCode = 4500 // only of call runtimes
 	CloseInvalidFrames CloseCode = 4501
 	CloseReplaced      CloseCode = 4502
 	CloseEnded         CloseCode = 4503 // ended or revoked
@@ -50,6 +51,7 @@ var reasons = map[CloseCode]string{
 	CloseHistoryLost:      "missed messages are no longer available; reconnect",
 	CloseRateLimited:      "frame rate limit exceeded; reconnect and slow down",
 	CloseStoreUnavailable: "message store unavailable; reconnect and resend",
+	CloseUnauthorized:     "credential is invalid or was revoked",
 	CloseInvalidFrames:    "too many invalid frames in a row",
 	CloseReplaced:         "replaced by another connection",
 	CloseEnded:            "session ended",

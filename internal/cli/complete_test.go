@@ -8,15 +8,14 @@ import (
 	"testing"
 
 	"telapi/internal/calls"
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/test/harness"
 )
 
 func TestCompletionOffersValuesAndIDs(t *testing.T) {
-	env := boot.Env{"DATA_DIR": t.TempDir()}
-	i := boot.Start(t, env)
-	acme, other := boot.NewTenant(t, i, "Acme"), boot.NewTenant(t, i, "Other")
-	_, err := talk.StartRuntime(t, env).Open(t.Context(), calls.OpenOptions{ChannelID: "call-1", TeamID: acme.Team.ID, EndpointID: acme.Endpoint.ID})
+	env := harness.Env{"DATA_DIR": t.TempDir()}
+	i := harness.Start(t, env)
+	acme, other := harness.NewTenant(t, i, "Acme"), harness.NewTenant(t, i, "Other")
+	_, err := harness.StartRuntime(t, env).Open(t.Context(), calls.OpenOptions{ChannelID: "call-1", TeamID: acme.Team.ID, EndpointID: acme.Endpoint.ID})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,14 +15,13 @@ import (
 	"testing"
 
 	"telapi/internal/calls"
-	"telapi/test/boot"
-	"telapi/test/servers"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-func TestMain(m *testing.M) { servers.Main(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // mistakes are command lines with the mistakes that people make first. Words that
 // start with $ stand for values of the fixture, also in the golden files.
@@ -191,11 +190,11 @@ func mistakesFixture(t *testing.T) map[string]string {
 			t.Fatal(err)
 		}
 	}
-	env := boot.Env{"DATA_DIR": filepath.Join(dir, "data"), "TELAPI_HOST": "127.0.0.1"}
-	i := boot.Start(t, env)
-	tenant := boot.NewTenant(t, i, "tenant")
-	readerID, reader := boot.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
-	if _, err := talk.StartRuntime(t, env).Open(t.Context(), calls.OpenOptions{ChannelID: "call-1", TeamID: tenant.Team.ID, EndpointID: tenant.Endpoint.ID}); err != nil {
+	env := harness.Env{"DATA_DIR": filepath.Join(dir, "data"), "TELAPI_HOST": "127.0.0.1"}
+	i := harness.Start(t, env)
+	tenant := harness.NewTenant(t, i, "tenant")
+	readerID, reader := harness.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
+	if _, err := harness.StartRuntime(t, env).Open(t.Context(), calls.OpenOptions{ChannelID: "call-1", TeamID: tenant.Team.ID, EndpointID: tenant.Endpoint.ID}); err != nil {
 		t.Fatal(err)
 	}
 	espeak := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -212,7 +211,7 @@ func mistakesFixture(t *testing.T) map[string]string {
 	}
 	return map[string]string{
 		"$DIR": dir, "$URL": i.URL, "$PORT": address.Port(), "$OTHERPORT": strconv.Itoa(port + 10), "$ESPEAK": espeak.URL, "$PID": strconv.Itoa(os.Getpid()),
-		"$TEAM": tenant.Team.ID, "$ENDPOINT": tenant.Endpoint.ID, "$CHANNEL": "call-1", "$SECRET": boot.Secret,
+		"$TEAM": tenant.Team.ID, "$ENDPOINT": tenant.Endpoint.ID, "$CHANNEL": "call-1", "$SECRET": harness.Secret,
 		"$READER": reader, "$READERID": readerID, "$OTHERKEY": "tk_abc123_" + strings.Repeat("s3cret-", 6) + "x",
 	}
 }

@@ -97,7 +97,8 @@ func TestPatternMatches(t *testing.T) {
 		"+49*":                            {[]string{"tel:+4930"}, []string{"+50"}},
 		"110":                             {[]string{"110", "tel:1-1-0"}, []string{"1100", "0110"}},
 		"tel:+49*00":                      {[]string{"+4900", "+49100"}, []string{"+49001"}},
-		"sip:*@pbx.example":               {[]string{"sip:a@pbx.example", "SIP:a@PBX.EXAMPLE.", "sip:a@pbx.example:5070"}, []string{"sips:a@pbx.example", "sip:a@evil.pbx.example", "sip:a@pbx.example.evil", "sip:pbx.example", "sip:a%40evil.example@pbx.example", "sip:a%3Bmaddr=x@pbx.example", "sip:a%3Fx@pbx.example", "sip:a;x=y@pbx.example", "sip:a?x@pbx.example", "tel:+49", "sip:a@pbxxexample"}},
+		"sip:*@pbx.example":               {[]string{"sip:a@pbx.example", "SIP:a@PBX.EXAMPLE.", "sip:a@pbx.example:5070"}, []string{"sips:a@pbx.example", "sip:a@evil.pbx.example", "sip:a@pbx.example.evil", "sip:pbx.example", "sip:a%40evil.example@pbx.example", "sip:a%3Bmaddr=x@pbx.example", "sip:a%3Fx@pbx.example", "sip:a;x=y@pbx.example", "sip:a?x@pbx.example", "tel:+49", "sip:a@pbxxexample", "sip:a&b@pbx.example", "sip:a%26b@pbx.example", "sip:a,b@pbx.example", "sip:a%2Cb@pbx.example"}},
+		"sip:a&*,*@pbx.example":           {[]string{"sip:a&b,c@pbx.example", "sip:a%26,@pbx.example"}, []string{"sip:a&b&c,d@pbx.example", "sip:a&b,c,d@pbx.example", "sip:ab,c@pbx.example"}},
 		"sip:100*@pbx.example":            {[]string{"sip:1001@pbx.example", "sip:100@pbx.example"}, []string{"sip:200@pbx.example", "sip:100%40evil.example@pbx.example"}},
 		"sip:*@*.pbx.example":             {[]string{"sip:a@x.pbx.example", "sip:a@x.y.pbx.example"}, []string{"sip:a@pbx.example", "sip:a@pbx.example.evil"}},
 		"sip:bob@10.0.0.1:5070":           {[]string{"sip:bob@10.0.0.1:5070"}, []string{"sip:bob@10.0.0.1", "sip:bob@10.0.0.1:5060", "sip:Bob@10.0.0.1:5070"}},
@@ -140,7 +141,7 @@ func TestInvalidPatternsAreRejected(t *testing.T) {
 
 // Regular expressions took too long for patterns with many wildcards.
 func TestGlobMatchesLikeRegularExpressions(t *testing.T) {
-	const alphabet = "ab*;@?"
+	const alphabet = "ab*;@?&,"
 	random := rand.New(rand.NewPCG(1, 2))
 	word := func(n int) string {
 		b := make([]byte, random.IntN(n))
@@ -152,7 +153,7 @@ func TestGlobMatchesLikeRegularExpressions(t *testing.T) {
 	matches := 0
 	for range 20_000 {
 		pattern, text := word(8), word(10)
-		want := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, "[^@;?]*") + "$").MatchString(text)
+		want := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, "[^@;?&,]*") + "$").MatchString(text)
 		if want {
 			matches++
 		}
@@ -184,7 +185,7 @@ func FuzzTarget(f *testing.F) {
 		if strings.ContainsAny(s, "\r\n\x00") {
 			t.Errorf("accepted %q with a control character", s)
 		}
-		if pattern.Matches(target) && (target.Host != "pbx.example" || strings.ContainsAny(target.plainUser, "@;?")) {
+		if pattern.Matches(target) && (target.Host != "pbx.example" || strings.ContainsAny(target.plainUser, "@;?&,")) {
 			t.Errorf("%q, parsed as %+v, matches sip:*@pbx.example", s, target)
 		}
 	})

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"telapi/internal/redact"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 func TestRedisURLIsParsed(t *testing.T) {
@@ -31,7 +31,7 @@ func TestRedisURLIsParsed(t *testing.T) {
 }
 
 func TestRedisTLSSettingsApplyToURL(t *testing.T) {
-	certificate := servers.NewCA(t).PEM()
+	certificate := testkit.NewCA(t).PEM()
 	file := filepath.Join(t.TempDir(), "ca.pem")
 	for content, want := range map[string]string{string(certificate): "", "no certificate": "REDIS_TLS_CA_FILE=" + file} {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {

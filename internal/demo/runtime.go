@@ -13,13 +13,12 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/sleep"
 )
 
 const (
-	group              = "demo" // sessions that the demo declines are offered to the runtimes of other groups
 	releaseTimeout     = 5 * time.Second
 	maxRestoredEntries = 2000 // more than the number of committed entries that are kept
 )
@@ -46,7 +45,7 @@ type Runtime struct {
 
 // NewRuntime connects to the key-value store.
 func NewRuntime(o RuntimeOptions) (*Runtime, error) {
-	r, err := calls.New(calls.Options{Store: o.Store, Name: o.Name, Group: group})
+	r, err := calls.New(calls.Options{Store: o.Store, Name: o.Name})
 	if err != nil {
 		return nil, fmt.Errorf("start demo runtime: %w", err)
 	}
@@ -55,9 +54,9 @@ func NewRuntime(o RuntimeOptions) (*Runtime, error) {
 
 // Run accepts sessions until ctx ends, and then releases its calls to other runtimes.
 func (r *Runtime) Run(ctx context.Context) {
-	var calls sync.WaitGroup
+	var running sync.WaitGroup
 	defer r.runtime.Close()
-	defer calls.Wait()
+	defer running.Wait()
 	for ctx.Err() == nil {
 		ch, err := r.runtime.Accept(ctx, func(o wire.Offer) bool { return o.TeamID == r.Demo.TeamID })
 		if err != nil {
@@ -67,7 +66,7 @@ func (r *Runtime) Run(ctx context.Context) {
 			}
 			continue
 		}
-		calls.Go(func() {
+		running.Go(func() {
 			err := r.serve(ctx, ch)
 			if err != nil && ctx.Err() == nil && !errors.Is(err, calls.ErrClaimLost) {
 				r.Log.WarnContext(ctx, "demo runtime aborted a call", "session_id", ch.ID, "error", err)
@@ -216,10 +215,10 @@ type loopState struct {
 	trace   wire.Trace       // of the newest entry
 	effects int              // number of effects of that entry
 
-	readAt    time.Time                  // when the entry was read
-	asked     map[string]time.Time       // when the result of a work item was requested
+	readAt    time.Time            // when the entry was read
+	asked     map[string]time.Time // when the result of a work item was requested
 	markEntry func(calls.Delivery) // reports that an entry is handled now; may be nil
-	err       error                      // the first failure
+	err       error                // the first failure
 }
 
 func newLoopState() *loopState {

@@ -82,17 +82,33 @@ func (x *exchange) resumeParams() (resume resumption, err error) {
 // connection can prevent the upgrade: a handshake that fails must not replace the
 // session's open socket.
 func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo, resume resumption) error {
+	socket := &socket{team: info.TeamID, session: info.SessionID, limits: s.deps.Channels.Limits()}
+	return s.startSocket(x, r, socket, session.Subprotocol, func(ctx context.Context) (connection, error) {
+		opened, err := s.deps.Channels.Open(ctx, info, resume.connectionID, resume.streamID)
+		if err != nil {
+			return nil, err
+		}
+		if !info.Redeemed && s.deps.Draining() { // it has replaced no other connection
+			opened.Close()
+			return nil, errDraining()
+		}
+		return opened, nil
+	})
+}
+
+// startSocket upgrades a request and starts its socket with what open returns.
+func (s *Server) startSocket(x *exchange, r *http.Request, socket *socket, subprotocol string, open func(context.Context) (connection, error)) error {
 	if !s.sockets.begin() {
 		return errDraining()
 	}
 	defer s.sockets.running.Done()
-	if err := s.sockets.budget.Take(info.TeamID, 1); err != nil {
+	if err := s.sockets.budget.Take(socket.team, 1); err != nil {
 		return err
 	}
 	started := false
 	defer func() {
 		if !started {
-			s.sockets.budget.Return(info.TeamID, 1)
+			s.sockets.budget.Return(socket.team, 1)
 		}
 	}()
 	ctx, cancel := context.WithCancel(r.Context())
@@ -102,15 +118,10 @@ func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo,
 	if conn == nil {
 		return err
 	}
-	var connection *channel.Connection
 	if err == nil {
-		connection, err = s.deps.Channels.Open(ctx, info, resume.connectionID, resume.streamID)
+		socket.channel, err = open(ctx)
 	}
-	switch {
-	case s.sockets.ctx.Err() != nil && err != nil:
-		err = errDraining()
-	case err == nil && !info.Redeemed && s.deps.Draining(): // it has replaced no other connection
-		connection.Close()
+	if s.sockets.ctx.Err() != nil && err != nil {
 		err = errDraining()
 	}
 	if err != nil {
@@ -119,19 +130,23 @@ func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo,
 		return nil
 	}
 	header := http.Header{httpserve.RequestIDHeader: {x.RequestID}}
-	if slices.Contains(websocket.Subprotocols(r), session.Subprotocol) {
+	if slices.Contains(websocket.Subprotocols(r), subprotocol) {
 		// The upgrader would select it too, but would keep the client's whole list,
 		// which contains the token, in memory while the socket is open.
-		header.Set("Sec-Websocket-Protocol", session.Subprotocol)
+		header.Set("Sec-Websocket-Protocol", subprotocol)
 	}
 	x.Status = http.StatusSwitchingProtocols
 	conn.beginBatch() // the first frame ends it: one write for response and frame
-	ws, err := upgrader.Upgrade(conn, r, header)
+	socket.ws, err = upgrader.Upgrade(conn, r, header)
+	if err == nil && socket.session == "" {
+		err = conn.flushBatch() // the client speaks first
+	}
 	if err != nil {
-		connection.Close()
+		socket.channel.Close()
 		return fmt.Errorf("upgrade to WebSocket: %w", err)
 	}
-	started = s.sockets.start(&socket{ws: ws, conn: conn.batchConn, channel: connection, team: info.TeamID, set: s.sockets, limits: s.deps.Channels.Limits()})
+	socket.conn, socket.set = conn.batchConn, s.sockets
+	started = s.sockets.start(socket)
 	return nil
 }
 

@@ -81,6 +81,7 @@ func (s *Server) routes() []row {
 		{"DELETE", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.deleteSession},
 
 		{"GET", session.SocketPath + "?token&streamId&connectionId", public, "", "", apiAccess, s.openSocket},
+		{"GET", wire.RuntimePath, public, "", ratelimit.API, apiAccess, s.openRuntime},
 		{"OPTIONS", session.SocketPath, public, "", ratelimit.API, apiAccess, s.preflightSocket},
 
 		{"GET", "/api/v1/endpoints?cursor&limit", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},

@@ -31,6 +31,7 @@ import (
 	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redact"
+	"telapi/internal/runtimeapi"
 	"telapi/internal/session"
 	"telapi/internal/speech"
 	teams "telapi/internal/team"
@@ -65,6 +66,7 @@ type Deps struct {
 	Capabilities []byte // JSON document about the deployment
 	Usage        *usage.Service
 	Channels     *channel.Service
+	Runtimes     *runtimeapi.Service
 	Callbacks    *callback.Service
 	Speech       *speech.Service
 	Media        MediaReader // nil: no media service is configured

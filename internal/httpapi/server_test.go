@@ -20,7 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"telapi/internal/ratelimit"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 // grantAll is a counter that grants everything.
@@ -31,8 +31,8 @@ func (grantAll) Lease(_ context.Context, _ string, want, limit int64, window tim
 }
 
 // newTestServer returns a server with the route GET /try, and its log.
-func newTestServer(handle handler) (*Server, *testlog.Buffer) {
-	var log testlog.Buffer
+func newTestServer(handle handler) (*Server, *testkit.Buffer) {
+	var log testkit.Buffer
 	limits := ratelimit.DefaultLimits()
 	s := New(Deps{
 		Log: slog.New(slog.NewJSONHandler(&log, nil)), Registry: prometheus.NewRegistry(), Tracing: noop.NewTracerProvider(),

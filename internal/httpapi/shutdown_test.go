@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 // closeSignal is a listener that reports its first Close.
@@ -38,7 +38,7 @@ func TestConnectionOpenedBeforeShutdownIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	poll.Until(t, "the connection is accepted", func() bool { return s.connections.count() == 1 })
+	testkit.Until(t, "the connection is accepted", func() bool { return s.connections.count() == 1 })
 	go func() { shutDown <- s.Shutdown(t.Context(), 0) }()
 	<-l.closed
 	if _, err := io.WriteString(conn, "GET /try HTTP/1.1\r\nHost: test\r\n\r\n"); err != nil {

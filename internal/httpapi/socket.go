@@ -38,13 +38,27 @@ var upgrader = websocket.Upgrader{
 	CheckOrigin:     func(*http.Request) bool { return true }, // Server.admitSocket checks it against the endpoint
 }
 
-// socket moves frames between a WebSocket and its channel connection. An idle
+// connection is what a socket is connected to: a session's channel or the claims of a
+// call runtime. Handle and Flush are called from one goroutine.
+type connection interface {
+	Start(socket channel.Socket)
+	Handle(ctx context.Context, frame []byte)
+	HandleBinary(ctx context.Context)
+	Flush(ctx context.Context)
+	AllowFrame() bool
+	UntilHeartbeat() time.Duration
+	Heartbeat(ctx context.Context)
+	Close()
+}
+
+// socket moves frames between a WebSocket and its connection. An idle
 // socket costs one goroutine, the reader. The writer runs only while frames are
 // queued, and a timer sends pings.
 type socket struct {
 	ws      *websocket.Conn
 	conn    *batchConn // the connection of ws
-	channel *channel.Connection
+	channel connection
+	session string // empty for a call runtime
 	team    string
 	set     *socketSet
 	limits  *channel.Limits
@@ -74,7 +88,9 @@ func (s *socket) open() {
 	s.ws.SetPingHandler(func(data string) error { s.sendControl(websocket.PongMessage, []byte(data)); return nil })
 	s.ws.SetPongHandler(func(string) error { s.recordRead(); return nil })
 	s.conn.onDrained = func() { s.channel.Flush(s.set.ctx) }
-	s.conn.budget = newFrameBudget(s.limits, s.channel.AllowFrame)
+	if s.limits.FramesPerSecond > 0 {
+		s.conn.budget = newFrameBudget(s.limits, s.channel.AllowFrame)
+	}
 	s.channel.Start(s)
 	// Start comes first: the first heartbeat is due at once if the session has expired,
 	// and only a started channel connection can close the socket.
@@ -93,7 +109,7 @@ func (s *socket) read() bool {
 func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	var frame []byte
 	if err == nil && !s.isClosing() {
-		frame, err = io.ReadAll(io.LimitReader(message, s.limits.FrameBytes+1))
+		frame, err = io.ReadAll(io.LimitReader(message, s.frameBytes()+1))
 	}
 	switch {
 	case err == nil:
@@ -111,7 +127,7 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	closing := s.recordRead()
 	switch {
 	case closing: // wait for the peer's close frame
-	case int64(len(frame)) > s.limits.FrameBytes:
+	case int64(len(frame)) > s.frameBytes():
 		s.channel.Flush(s.set.ctx)
 		s.Close(channel.CloseTooBig)
 	case kind != websocket.TextMessage:
@@ -123,6 +139,14 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 		s.channel.Handle(s.set.ctx, frame)
 	}
 	return true
+}
+
+// frameBytes returns the maximum size of the next frame.
+func (s *socket) frameBytes() int64 {
+	if c, ok := s.channel.(interface{ FrameBytes() int64 }); ok {
+		return c.FrameBytes()
+	}
+	return s.limits.FrameBytes
 }
 
 // discardInput reads slowly from a client that sends too much, until it disconnects or

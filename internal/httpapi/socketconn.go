@@ -22,8 +22,8 @@ type batchConn struct {
 	net.Conn
 	raw       syscall.RawConn // nil if Conn cannot be read without blocking, as with TLS
 	onDrained func()          // called before Read blocks
-	budget    *frameBudget
-	input     *inputBuffer // received bytes that were not read yet; nil if there are none
+	budget    *frameBudget    // nil: not limited
+	input     *inputBuffer    // received bytes that were not read yet; nil if there are none
 
 	mu    sync.Mutex
 	batch *bytes.Buffer // nil outside a batch
@@ -77,7 +77,7 @@ func (c *batchConn) receive() error {
 		}
 		input.rest, c.input = input.bytes[:n], input
 	}
-	if !c.budget.allow(c.input.rest) {
+	if c.budget != nil && !c.budget.allow(c.input.rest) {
 		return errFlood
 	}
 	return nil

@@ -99,7 +99,7 @@ func (s *socketSet) disconnect(sessionID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for socket := range s.sockets {
-		if socket.channel.SessionID() == sessionID {
+		if socket.session == sessionID {
 			socket.disconnect()
 			return true
 		}
@@ -114,6 +114,9 @@ func (s *socketSet) drain(ctx context.Context, window time.Duration) {
 	s.mu.Lock()
 	ctx, s.drained = context.WithCancel(ctx)
 	for socket := range s.sockets {
+		if c, ok := socket.channel.(interface{ Drain(within time.Duration) }); ok {
+			c.Drain(window)
+		}
 		time.AfterFunc(rand.N(window+1), func() { socket.Close(channel.CloseRestart) }) //nolint:gosec // jitter, not a secret
 	}
 	if len(s.sockets) == 0 {

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"telapi/internal/httpserve"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 // plainText is a response that net/http writes by itself.
@@ -26,13 +26,13 @@ const plainText = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset
 
 // serve runs a server until the test ends. It returns a function that opens a connection
 // without TLS, one that opens a connection in the mode of the server, and the log.
-func serve(t *testing.T, secure bool) (raw, dial func() net.Conn, log *testlog.Buffer) {
+func serve(t *testing.T, secure bool) (raw, dial func() net.Conn, log *testkit.Buffer) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte(plainText), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log = &testlog.Buffer{}
+	log = &testkit.Buffer{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/own": // what http.Error sends

@@ -1,6 +1,51 @@
-// Package kv names the keys, streams and pub/sub topics of the key-value store.
-// Consoles and runtimes in other languages rely on these names: a name never
-// changes its meaning. docs/runtime-contract.md documents them.
+// Package kv names the keys, streams and pub/sub topics of the key-value store. They are
+// private to the service, except LimitsKey and AnnounceTopic, which consoles may use
+// (docs/console.md). Instances of two versions share a store during an upgrade, so a name
+// keeps its meaning.
+//
+// The keys of a channel are telapi:ch:{ID}:NAME. The scripts in internal/lua change them.
+//
+//	meta        hash: the channel's fields, see below
+//	in          stream: the entries for the runtime; field entry, a wire.Entry. Every 16th entry
+//	            also has the field total, the size of all entries up to it in bytes
+//	out         stream: the history, messages to the browser; field message, a wire.ChannelMessage
+//	seen, sent  sets: recent message IDs of the browser and of the runtime. When seen has 4,096 IDs,
+//	            or sent 1,024, it is renamed to seenBefore or sentBefore
+//	work        hash: work items and their credentials, see below
+//	forget      sorted set: fields of work by the time at which they can be deleted
+//	replicated  string: written before WAIT, see ReplicatedKey
+//	up, down    topics: notices to the runtime's connection and to the browser's, see Notice
+//
+// All keys but replicated exist from the opening of a channel on, so that a cluster can move
+// its slot at any time. They expire after idle time plus keep time, and after the keep time
+// once the channel has ended. IDs in both streams are NUMBER-MS: numbers start at 1 and have
+// no gaps, MS is the time in Unix ms. All times are those of the store's clock, in Unix ms.
+//
+// Fields of meta:
+//
+//	state, endReason                   open or ended, and why it ended
+//	epoch                              random; changes when the channel is opened again or data was lost
+//	team, endpoint, mode, callId, transactionId, profile, openedAt
+//	claimedBy, claimToken, claimUntil, claimRequestedAt  the runtime's claim; claimedBy is empty after a release
+//	offer, offeredAt                   the session's wire.Offer, empty for a call; time of the last offer, empty after a claim
+//	lostAt                             when the store was last found to have lost data; empty if never
+//	owner, ownerUntil, requestedAt     the browser's connection, the end of its lease, when it was requested
+//	leasedTo                           the connection that is reported as disconnected when its lease expires
+//	connections                        number of connections so far
+//	chatOff                            the side that disabled text chat: runtime or browser; empty if enabled
+//	committed                          the committed position
+//	dropped                            number of the last removed entry, and the size of all entries up to it
+//	uses                               number of callbacks with credentials of scope channel
+//	flow, queue                        counters of the runtime stream and of the work items, see channel.lua
+//	inLast, outLast, trimmed           IDs of the newest entry, the newest message and the newest removed message
+//	held                               while messages wait for replicas: ID of the newest visible message, outLast, claimToken
+//	historyMessages, historyMs, idleMs, keepMs  the limits
+//
+// Fields of work: a credential is stored under the SHA-256 of its token, as eight words: state
+// (awaiting, routed, parked or cancelled), number (0 for scope channel), kind, deadline, work item
+// ID, callback ID, digest of the body, receipt. @ID has the digest of a work item, a number the
+// entries of a parked item and when they can be routed. Uses of credentials of scope channel have the
+// digest and another word, and # and a number: the newest 1,024 are kept.
 package kv
 
 import (
@@ -12,11 +57,15 @@ import (
 
 const (
 	// OffersStream holds sessions without a runtime: the field offer, one JSON
-	// object, and the field expiresAt, in Unix ms. Runtimes read it as consumer
-	// groups.
+	// object, and the field expiresAt, in Unix ms. Every instance reads all of it.
 	OffersStream = "telapi:offers"
-	// OffersGroup is the consumer group of runtimes that accept every session.
-	OffersGroup = "runtimes"
+
+	// ConnectionsKey holds the connections of runtimes, a sorted set. The score is when
+	// a connection expires, in Unix ms.
+	ConnectionsKey = "telapi:connections"
+	// claimsPrefix is followed by the ID of a connection: the set of the channels that it
+	// may have claimed.
+	claimsPrefix = "telapi:claims:"
 
 	// ReportsStream holds speech reports that are not counted yet: the field
 	// report, one wire.SpeechReport.
@@ -35,12 +84,6 @@ const (
 	// LeasePrefix is followed by the name of a job that one instance at a time
 	// may run. The value names the holder, which renews the key's TTL.
 	LeasePrefix = "telapi:lease:"
-	// ScriptsKey holds the version of the channel scripts that the service runs. It
-	// expires a minute after the last instance has stopped.
-	ScriptsKey = "telapi:scripts"
-	// runtimePrefix is followed by the name of a runtime: a sorted set with the
-	// channels that it may have claimed, by the time of the claim in Unix ms.
-	runtimePrefix = "telapi:runtime:"
 	// FingerprintsKey holds the fingerprints of the instances' JWT secrets, a sorted
 	// set. The score is when a fingerprint expires, in Unix ms.
 	FingerprintsKey = "telapi:fingerprints"
@@ -90,8 +133,8 @@ func NewestOfferKey(sessionID string) string {
 	return "telapi:offer:{" + OffersStream + "}:" + sessionID
 }
 
-// RuntimeKey returns the key with the channels that a runtime may have claimed.
-func RuntimeKey(name string) string { return runtimePrefix + name }
+// ClaimsKey returns the key with the channels that a connection may have claimed.
+func ClaimsKey(connectionID string) string { return claimsPrefix + connectionID }
 
 // ReplicatedKey returns the key that is written after a channel's data if replicas
 // must confirm it: WAIT covers only earlier writes of its own connection.
@@ -133,6 +176,7 @@ type Notice byte
 const (
 	NoticeAudio    Notice = 'A' // both topics: the ChannelMessage
 	NoticeEntry    Notice = 'E' // runtime: ID of an entry now on the stream, a space, and the content of NoticeDue
+	NoticeClaimed  Notice = 'C' // runtime: token of the claim that the channel has now
 	NoticeDue      Notice = 'D' // runtime: ms until a work item expires; empty if none is awaited
 	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by spaces, then each ChannelMessage after a line feed
 	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now; empty: the owner should run renew.lua

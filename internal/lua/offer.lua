@@ -5,6 +5,7 @@
 -- ARGV[1]  the offer, a JSON object
 -- ARGV[2]  ms until the session expires; empty: not known
 -- ARGV[3]  maximum length of the stream
+-- ARGV[4]  1: replace an earlier offer, because an instance may be about to delete it
 -- returns  the ID of the offer
 --
 -- Atomic so that a session has one offer at a time, no matter how often it is offered: a
@@ -17,32 +18,8 @@ local DROP_BATCH = 64       -- expired offers deleted per call, more than a call
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
-local function splitID(id)
-  local ms, seq = string.match(id, '^(%d+)-?(%d*)$')
-  return tonumber(ms), tonumber(seq) or 0
-end
-
-local function isBefore(a, b)
-  local aMs, aSeq = splitID(a)
-  local bMs, bSeq = splitID(b)
-  return aMs < bMs or aMs == bMs and aSeq < bSeq
-end
-
--- Returns true if a group has not read the offer, or has read but not acknowledged it. A
--- runtime that did not want the session has acknowledged the offer without deleting it.
-local function isWaiting(id)
-  if #redis.call('XRANGE', OFFERS, id, id) == 0 then return false end
-  local groups = redis.call('XINFO', 'GROUPS', OFFERS)
-  for _, group in ipairs(groups) do
-    local field = {}
-    for i = 1, #group, 2 do field[group[i]] = group[i + 1] end
-    if isBefore(field['last-delivered-id'], id) or #redis.call('XPENDING', OFFERS, field.name, id, id, 1) > 0 then return true end
-  end
-  return #groups == 0
-end
-
 local id = redis.call('GET', NEWEST)
-if not (id and isWaiting(id)) then
+if not id or ARGV[4] == '1' or #redis.call('XRANGE', OFFERS, id, id) == 0 then
   if id then redis.call('XDEL', OFFERS, id) end
   for _ = 1, DROP_BATCH do
     local first = redis.call('XRANGE', OFFERS, '-', '+', 'COUNT', 1)[1]

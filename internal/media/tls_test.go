@@ -13,16 +13,14 @@ import (
 
 	"telapi/internal/config"
 	"telapi/internal/media"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
-	first, second := servers.NewCA(t), servers.NewCA(t)
+	first, second := testkit.NewCA(t), testkit.NewCA(t)
 	dir := t.TempDir()
 	_, certFile, keyFile := first.Files(t, dir, "localhost")
-	var log testlog.Buffer
+	var log testkit.Buffer
 	certificate, err := media.LoadCertificate(certFile, keyFile, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +28,7 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 	secure := config.ServerTLS()
 	secure.GetCertificate = certificate.Get
 	s := start(t, media.Options{MemoryBytes: 1 << 20}, secure)
-	dial := func(ca *servers.CA, version uint16, suites ...uint16) error {
+	dial := func(ca *testkit.CA, version uint16, suites ...uint16) error {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(ca.PEM())
 		conn, err := tls.Dial("tcp", s.addr, &tls.Config{ServerName: "localhost", RootCAs: roots, MinVersion: version, MaxVersion: version, CipherSuites: suites})
@@ -67,7 +65,7 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 	awaitLog := func(text string) {
 		t.Helper()
 		before := strings.Count(log.String(), text)
-		poll.Until(t, text, func() bool {
+		testkit.Until(t, text, func() bool {
 			_, _ = certificate.Get(nil)
 			return strings.Count(log.String(), text) > before
 		})
@@ -78,7 +76,7 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 		t.Errorf("the previous certificate is not served: %v", err)
 	}
 	write("key.pem", keyPEM)
-	poll.Until(t, "the new certificate is served", func() bool { return dial(second, tls.VersionTLS13) == nil })
+	testkit.Until(t, "the new certificate is served", func() bool { return dial(second, tls.VersionTLS13) == nil })
 
 	// An invalid key is replaced by a valid one with the same size and modification
 	// time.
@@ -97,5 +95,5 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 	writeAt(bytes.ToLower(keyPEM))
 	awaitLog("new certificate is invalid")
 	writeAt(keyPEM)
-	poll.Until(t, "the renewed certificate is served", func() bool { return dial(first, tls.VersionTLS13) == nil })
+	testkit.Until(t, "the renewed certificate is served", func() bool { return dial(first, tls.VersionTLS13) == nil })
 }

@@ -7,11 +7,11 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 func TestErrorCodes(t *testing.T) {
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	reply := func(command ...string) error { _, err := r.Do(command...); return err }
 	readOnly := func() error {
 		r.MustDo("REPLICAOF", "127.0.0.1", "1")

@@ -12,12 +12,12 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // fullCallbacks returns the callbacks of a store without the fast version of the
@@ -29,7 +29,7 @@ func fullCallbacks(s *Store) *Callbacks {
 
 // The runtime is notified of every change of a work item and of the next timeout.
 func TestWorkItemChangesNotifyRuntime(t *testing.T) {
-	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	notices := d.recordNotices()
 	a, b := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
 	c, e := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
@@ -58,7 +58,7 @@ func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 
 // The script limits the TTL for runtimes in any language.
 func TestAwaitRejectsTTLOverOneDay(t *testing.T) {
-	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	await := func(ttl string) (err error) {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
 			args := []string{"", strings.Repeat("0", 64), "bot", "work_item", "item", ttl, "{}", ""}
@@ -81,7 +81,7 @@ func TestAwaitRejectsTTLOverOneDay(t *testing.T) {
 }
 
 func TestCredentialBelongsToOneWorkItem(t *testing.T) {
-	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	first := calls.AwaitOptions{WorkItemID: "first", Token: calls.NewToken()}
 	d.await(first)
 	d.await(first) // again
@@ -132,7 +132,7 @@ func (d *callbackFixture) recordNotices() func() []string {
 
 // A script is sent once and then called by its digest.
 func TestCallbackScriptRunsByDigest(t *testing.T) {
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	d := newCallbackFixture(t, redisOptions(r), nil)
 	d.expect(d.await(calls.AwaitOptions{}), "first", callback.Routed)
 	r.MustDo("CONFIG", "RESETSTAT")
@@ -152,7 +152,7 @@ func TestCallbackScriptRunsByDigest(t *testing.T) {
 // Check scripts run as read-only scripts here, in which Redis rejects writes. The
 // embedded engine is not tested: its read-only scripts have no clock.
 func TestCheckScriptsAreReadOnly(t *testing.T) {
-	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	d.attach("a")
 	item := d.delivery(d.await(calls.AwaitOptions{TTL: time.Hour}), "")
 	d.setIdle(25 * time.Hour) // a script that changes a channel would end it now

@@ -11,12 +11,12 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 const shortTTL = 50 * time.Millisecond
@@ -24,7 +24,7 @@ const shortTTL = 50 * time.Millisecond
 // waitExpired waits until a work item has expired, and lets the store record it.
 func (d *callbackFixture) waitExpired(item calls.WorkItem) {
 	d.channelFixture.Helper()
-	poll.Until(d.T, "work item expires", func() bool {
+	testkit.Until(d.T, "work item expires", func() bool {
 		status, err := d.callbacks.CheckCredential(d.Context(), d.delivery(item, "").Credential)
 		return status != callback.Usable && err == nil
 	})
@@ -58,7 +58,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		d.expect(second, "second", callback.Parked)
 		deadline := time.Now().Add(shortTTL)
 		d.setFirstDeadline(deadline)
-		ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 		defer cancel()
 		var got []calls.Delivery
 		for range 5 {
@@ -120,7 +120,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 	t.Run("detected by another operation", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
 		expiring := d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
-		poll.Until(t, "work item expires", func() bool { return time.Now().After(expiring.ExpiresAt.Add(time.Millisecond)) })
+		testkit.Until(t, "work item expires", func() bool { return time.Now().After(expiring.ExpiresAt.Add(time.Millisecond)) })
 		d.attach("a")
 		if got, want := d.events(), "timeout:expiring connected"; got != want {
 			t.Errorf("events on the runtime stream: %s, want %s", got, want)
@@ -130,7 +130,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		d := newCallbackFixture(t, opts, nil)
 		d.expect(d.await(calls.AwaitOptions{}), "first", callback.Routed)
 		expiring := d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
-		poll.Until(t, "work item expires", func() bool { return time.Now().After(expiring.ExpiresAt.Add(time.Millisecond)) })
+		testkit.Until(t, "work item expires", func() bool { return time.Now().After(expiring.ExpiresAt.Add(time.Millisecond)) })
 		d.expect(expiring, "late", callback.Invalid)
 		if got, want := d.events(), "first timeout:expiring"; got != want {
 			t.Errorf("events on the runtime stream: %s, want %s", got, want)

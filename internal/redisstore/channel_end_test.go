@@ -11,12 +11,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 func endedChannel(t *testing.T, opts Options) {
@@ -39,7 +39,7 @@ func endedChannel(t *testing.T, opts Options) {
 			t.Fatal(err)
 		}
 	}
-	poll.Until(t, "the subscriber is closed", func() bool { return subscriber.recorded() == "closed:revoked" })
+	testkit.Until(t, "the subscriber is closed", func() bool { return subscriber.recorded() == "closed:revoked" })
 	if _, err := s.channels.Attach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
 		t.Errorf("attach: %v", err)
 	}
@@ -139,7 +139,7 @@ func idleChannel(t *testing.T, opts Options) {
 	if got := s.frame("a", "late"); got != channel.Ended {
 		t.Errorf("frame on an idle channel: %s, want %s", got, channel.Ended)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
 	var last calls.Delivery
 	for {

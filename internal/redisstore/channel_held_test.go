@@ -10,7 +10,7 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 // script runs a channel script and returns its reply as words.
@@ -68,7 +68,7 @@ func heldMessages(t *testing.T, opts Options) {
 			if err != nil || !ok || len(missed) == 0 || missed[0].Cursor.ID != held {
 				t.Errorf("since: %q, %t, %v; want message %s", texts(missed), ok, err, held)
 			}
-			poll.Until(t, "the connection is notified", func() bool { return subscriber.recorded() != "" })
+			testkit.Until(t, "the connection is notified", func() bool { return subscriber.recorded() != "" })
 		})
 	}
 	t.Run("first message", func(t *testing.T) {

@@ -9,12 +9,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 // The history is read in pages, so that a reader needs little memory.
@@ -116,7 +116,7 @@ func cursors(t *testing.T, opts Options) {
 		s := newChannelFixture(t, opts, func(l *wire.ChannelLimits) { l.HistoryMs = 200 })
 		head := s.attach("c").Head
 		s.send(s.attachRuntime("r"), "old")
-		poll.Until(t, "the history expires", func() bool { return !s.attach("c", resume(head)).Recovered })
+		testkit.Until(t, "the history expires", func() bool { return !s.attach("c", resume(head)).Recovered })
 	})
 }
 
@@ -228,7 +228,7 @@ func liveMessages(t *testing.T, opts Options) {
 	}
 	s.send(c, "last")
 	for _, rec := range recorders {
-		poll.Until(t, "messages", func() bool { return strings.HasSuffix(rec.recorded(), "last") })
+		testkit.Until(t, "messages", func() bool { return strings.HasSuffix(rec.recorded(), "last") })
 		// A cluster may deliver the earlier message late.
 		if strings.TrimPrefix(rec.recorded(), ">1:early ") != "1>2:once audio 2>3:last" {
 			t.Errorf("received %q, want 1>2:once audio 2>3:last", rec.recorded())
@@ -250,10 +250,10 @@ func liveMessages(t *testing.T, opts Options) {
 		return rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), []string{"", "-", "", "", "{\n}", ""}).Error()
 	})
 	for _, rec := range recorders {
-		poll.Until(t, "a gap", func() bool { return strings.HasSuffix(rec.recorded(), "gap") })
+		testkit.Until(t, "a gap", func() bool { return strings.HasSuffix(rec.recorded(), "gap") })
 	}
 	// In the other direction, Receive merges audio into the entries.
-	poll.Until(t, "audio", func() bool {
+	testkit.Until(t, "audio", func() bool {
 		if err := s.channels.SendAudio(t.Context(), s.id, []byte(`{"type":"audio","audio":{"n":2}}`)); err != nil {
 			t.Fatal(err)
 		}

@@ -12,13 +12,13 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 // snapshot returns a function that restores all keys of the channel, as a failover
@@ -75,7 +75,7 @@ func (s *channelFixture) snapshot() (restore func()) {
 	return func() {
 		s.Helper()
 		later := time.Now().Add(5 * time.Millisecond)
-		poll.Until(s.T, "the clock advances", func() bool { return time.Now().After(later) })
+		testkit.Until(s.T, "the clock advances", func() bool { return time.Now().After(later) })
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
 			for _, command := range commands {
 				if err := client.Do(ctx, client.B().Arbitrary(command[0]).Keys(command[1]).Args(command[2:]...).Build()).Error(); err != nil {
@@ -260,7 +260,7 @@ func lostExpiredWorkItem(t *testing.T, opts Options) {
 	restore := s.snapshot()
 	lost := s.await(c, calls.AwaitOptions{TTL: time.Second})
 	restore()
-	poll.Until(t, "the item expires", func() bool { return time.Now().After(lost.ExpiresAt) })
+	testkit.Until(t, "the item expires", func() bool { return time.Now().After(lost.ExpiresAt) })
 	if _, err := c.Await(t.Context(), calls.AwaitOptions{}); !errors.Is(err, calls.ErrLost) {
 		t.Errorf("await: %v, want ErrLost", err)
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/kv"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 func (s *channelFixture) offer() {
@@ -38,7 +38,7 @@ func claims(t *testing.T, opts Options) {
 	}
 	s.offer()
 	s.offer() // a duplicate offer
-	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
 	claimed := make(chan *calls.Channel, 2)
 	var wg sync.WaitGroup
@@ -60,7 +60,7 @@ func claims(t *testing.T, opts Options) {
 		t.Errorf("claimed %+v, want the data of the session and its offer", c)
 	}
 	s.offer()
-	poll.Until(t, "all offers acknowledged", func() bool {
+	testkit.Until(t, "all offers acknowledged", func() bool {
 		gone := true
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
 			list, err := client.Do(ctx, client.B().Xrange().Key(kv.OffersStream).Start("-").End("+").Build()).AsXRange()
@@ -133,7 +133,7 @@ func crashedRuntimes(t *testing.T, opts Options) {
 	second.Close()    // crashes after claiming
 
 	retry := false
-	poll.Until(t, "a new offer", func() bool {
+	testkit.Until(t, "a new offer", func() bool {
 		result, err := s.channels.Renew(t.Context(), s.owner("a"), time.Minute, retry)
 		if retry = err != nil; retry {
 			t.Logf("renew: %v", err)

@@ -14,7 +14,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 func sessionOwner(t *testing.T, opts Options) {
@@ -49,9 +49,9 @@ func sessionOwner(t *testing.T, opts Options) {
 		t.Errorf("connection that succeeds a non-owner: %v, want %s", err, fault.SessionInUse)
 	}
 	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
-	poll.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b" })
+	testkit.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b" })
 	s.attach("c")
-	poll.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b replaced:c" })
+	testkit.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b replaced:c" })
 	for connection, want := range map[string]channel.Outcome{"a": channel.NotOwner, "b": channel.NotOwner, "c": channel.Appended} {
 		if got := s.frame(connection, connection); got != want {
 			t.Errorf("frame of %s: %s, want %s", connection, got, want)
@@ -60,7 +60,7 @@ func sessionOwner(t *testing.T, opts Options) {
 	s.attach("c", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
 	d := s.attachment("d")
 	d.Reject = true
-	poll.Until(t, "the lease expires", func() bool { return s.channels.CheckAttach(t.Context(), d) == nil })
+	testkit.Until(t, "the lease expires", func() bool { return s.channels.CheckAttach(t.Context(), d) == nil })
 	s.attach("d", reject)
 	if got := s.renew("c", false).Outcome; got != channel.NotOwner {
 		t.Errorf("renew an expired lease: %s, want %s", got, channel.NotOwner)

@@ -10,12 +10,12 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // existingKeys returns which keys of the channel exist.
@@ -68,7 +68,7 @@ func allKeysExist(t *testing.T, opts Options) {
 }
 
 func TestIdleChannelIsSmall(t *testing.T) {
-	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	s.attach("a")
 	const most = 4608
 	var bytes int64
@@ -89,7 +89,7 @@ func TestIdleChannelIsSmall(t *testing.T) {
 
 // COPY only saves memory. The script would fail after it has changed some of the keys.
 func TestSessionOpensWithoutPermissionToCopy(t *testing.T) {
-	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		return client.Do(ctx, client.B().AclSetuser().Username("default").Rule("-copy").Build()).Error()
 	})

@@ -12,10 +12,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 // channelTests run on every engine.
@@ -165,7 +165,7 @@ func (s *channelFixture) append(connection string, frames ...channel.Frame) []ch
 
 func (s *channelFixture) runtime(name string, change ...func(*calls.Options)) *calls.Runtime {
 	s.Helper()
-	opts := calls.Options{Store: s.store.ClientOption(), Name: name, Group: s.id, Lease: time.Minute, Limits: s.limits}
+	opts := calls.Options{Store: s.store.ClientOption(), Name: name, Lease: time.Minute, Limits: s.limits}
 	for _, f := range change {
 		f(&opts)
 	}
@@ -201,7 +201,7 @@ func (s *channelFixture) send(c *calls.Channel, texts ...string) {
 // position of the last one.
 func (s *channelFixture) receive(c *calls.Channel, last string) (events []string, position string) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), poll.Timeout)
+	ctx, cancel := context.WithTimeout(s.Context(), testkit.Timeout)
 	defer cancel()
 	for {
 		d, err := c.Receive(ctx)

@@ -9,14 +9,14 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/internal/fault"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // An operation fails at its caller's deadline. Operations of other callers on the
 // same connection continue.
 func TestCallerDeadlineEndsOnlyItsOwnOperation(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	s, _ := connect(t, redisOptions(r))
 	r.Freeze()
 	other := make(chan error, 1)
@@ -41,7 +41,7 @@ func TestCallerDeadlineEndsOnlyItsOwnOperation(t *testing.T) {
 // Close stops the renewal of leases and cancels their contexts.
 func TestCloseEndsLeases(t *testing.T) {
 	t.Parallel()
-	s, _ := connect(t, redisOptions(servers.StartRedis(t)))
+	s, _ := connect(t, redisOptions(testkit.StartRedis(t)))
 	leaseCtx, release, held, err := NewLeases(s).Try(t.Context(), uuid.NewString())
 	if err != nil || !held {
 		t.Fatalf("lease not acquired: held %v, %v", held, err)

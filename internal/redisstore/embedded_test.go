@@ -13,13 +13,12 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/redisconn"
-	"telapi/test/poll"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
-func startEmbedded(t *testing.T, dir string) (*Embedded, *testlog.Buffer) {
+func startEmbedded(t *testing.T, dir string) (*Embedded, *testkit.Buffer) {
 	t.Helper()
-	logs := &testlog.Buffer{}
+	logs := &testkit.Buffer{}
 	e, err := StartEmbedded(EmbeddedOptions{DataDir: dir}, logs.Logger())
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +170,7 @@ func TestEmbeddedKeysExpireInRealTime(t *testing.T) {
 	if lease() != 1 {
 		t.Fatal("rejected in a new window")
 	}
-	poll.Until(t, "a new window", func() bool { return lease() == 1 })
+	testkit.Until(t, "a new window", func() bool { return lease() == 1 })
 	if passed := time.Since(start); passed < time.Second-2*engineTick {
 		t.Errorf("a window ended after %v, want 1s", passed)
 	}

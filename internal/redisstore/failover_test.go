@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -9,43 +8,25 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/config"
 	"telapi/internal/fault"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 func TestStoreReconnectsToRestartedCluster(t *testing.T) {
 	t.Parallel()
-	c := servers.StartRedisCluster(t)
+	c := testkit.StartRedisCluster(t)
 	s, _ := connect(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}})
 	rec := subscribe(t, s)
 	for _, node := range c.Nodes {
 		node.Kill()
 	}
-	poll.Until(t, "the subscriber is down", func() bool { return rec.recorded() == "up down" })
-	poll.Until(t, "the store is unavailable", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
+	testkit.Until(t, "the subscriber is down", func() bool { return rec.recorded() == "up down" })
+	testkit.Until(t, "the store is unavailable", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
 	for _, node := range c.Nodes {
 		node.Start()
 	}
 	c.AwaitOK()
-	poll.Until(t, "a new subscription", func() bool { return rec.recorded() == "up down up" })
-	poll.Until(t, "leases in all slots", func() bool { return leaseInAllSlots(t, s) })
-}
-
-func TestStoreFollowsClusterFailover(t *testing.T) {
-	t.Parallel()
-	c := servers.StartRedisCluster(t)
-	c.AddReplica(c.Nodes[0])
-	s, _ := connect(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}})
-	rec := subscribe(t, s)
-	if !leaseInAllSlots(t, s) {
-		t.Fatal("lease failed before the failover")
-	}
-	c.Nodes[0].Kill()
-	poll.Until(t, "leases in all slots after the failover", func() bool { return leaseInAllSlots(t, s) })
-	poll.Until(t, "an announcement is received", func() bool {
-		_ = s.Announce(t.Context(), "topic")
-		return strings.HasSuffix(rec.recorded(), "topic")
-	})
+	testkit.Until(t, "a new subscription", func() bool { return rec.recorded() == "up down up" })
+	testkit.Until(t, "leases in all slots", func() bool { return leaseInAllSlots(t, s) })
 }
 
 // leaseInAllSlots reports whether leases with keys of many slots succeed.
@@ -65,52 +46,22 @@ func leaseInAllSlots(t *testing.T, s *Store) bool {
 // the address may belong to another server by now.
 func TestStoreLeavesDemotedMaster(t *testing.T) {
 	t.Parallel()
-	r, master := servers.StartRedis(t), servers.StartRedis(t)
+	r, master := testkit.StartRedis(t), testkit.StartRedis(t)
 	s, logs := connect(t, redisOptions(r))
 	rec := subscribe(t, s)
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	r.MustDo("REPLICAOF", host, port)
-	poll.Until(t, "the store is unavailable", func() bool { return fault.Is(save(t.Context(), s), fault.ServiceUnavailable) })
-	poll.Until(t, "a log line", func() bool { return logs.Count("READONLY") > 0 })
+	testkit.Until(t, "the store is unavailable", func() bool { return fault.Is(save(t.Context(), s), fault.ServiceUnavailable) })
+	testkit.Until(t, "a log line", func() bool { return logs.Count("READONLY") > 0 })
 	r.MustDo("REPLICAOF", "NO", "ONE")
-	poll.Until(t, "the store is available", func() bool { return save(t.Context(), s) == nil })
-	poll.Until(t, "a new subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up down up") })
-}
-
-func TestOffersAreAcceptedAfterMasterChange(t *testing.T) {
-	t.Parallel()
-	r := servers.StartRedis(t)
-	s := newChannelFixture(t, redisOptions(r), nil)
-	s.attach("a")
-	accepted := make(chan error, 1)
-	runtime := s.runtime("r")
-	go func() {
-		_, err := runtime.Accept(t.Context(), s.isOwnOffer)
-		accepted <- err
-	}()
-	info := func(section string) string {
-		reply := r.MustDo("INFO", section)
-		text, err := reply.ToString()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	poll.Until(t, "a blocked read of offers", func() bool { return strings.Contains(info("clients"), "blocked_clients:1") })
-	r.MustDo("REPLICAOF", "127.0.0.1", "1")
-	refused := regexp.MustCompile("cmdstat_xautoclaim:.*rejected_calls=[1-9]")
-	poll.Until(t, "a rejected command", func() bool { return refused.MatchString(info("commandstats")) })
-	r.MustDo("REPLICAOF", "NO", "ONE")
-	poll.Until(t, "an offer", func() bool { return s.channels.Offer(t.Context(), wire.Offer{SessionID: s.id}) == nil })
-	if err := <-accepted; err != nil {
-		t.Error(err)
-	}
+	testkit.Until(t, "the store is available", func() bool { return save(t.Context(), s) == nil })
+	testkit.Until(t, "a new subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up down up") })
 }
 
 // Accept waits until the cluster serves all slots again.
 func TestOffersAreAcceptedAfterClusterDown(t *testing.T) {
 	t.Parallel()
-	c := servers.StartRedisCluster(t, servers.RedisDurable())
+	c := testkit.StartRedisCluster(t, testkit.RedisDurable())
 	s := newChannelFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}}, nil)
 	accepted := make(chan error, 1)
 	runtime := s.runtime("r")
@@ -118,8 +69,8 @@ func TestOffersAreAcceptedAfterClusterDown(t *testing.T) {
 		_, err := runtime.Accept(t.Context(), s.isOwnOffer)
 		accepted <- err
 	}()
-	var offers *servers.Redis // the node with the stream of offers
-	poll.Until(t, "a blocked read of offers", func() bool {
+	var offers *testkit.Redis // the node with the stream of offers
+	testkit.Until(t, "a blocked read of offers", func() bool {
 		for _, node := range c.Nodes {
 			reply := node.MustDo("INFO", "clients")
 			if info, _ := reply.ToString(); strings.Contains(info, "blocked_clients:1") {
@@ -133,14 +84,14 @@ func TestOffersAreAcceptedAfterClusterDown(t *testing.T) {
 		other = c.Nodes[1]
 	}
 	other.Kill()
-	poll.Until(t, "the runtime gets CLUSTERDOWN", func() bool {
+	testkit.Until(t, "the runtime gets CLUSTERDOWN", func() bool {
 		reply := offers.MustDo("INFO", "errorstats")
 		info, _ := reply.ToString()
 		return strings.Contains(info, "errorstat_CLUSTERDOWN:")
 	})
 	other.Start()
 	c.AwaitOK()
-	poll.Until(t, "an offer", func() bool {
+	testkit.Until(t, "an offer", func() bool {
 		_, err := s.channels.Attach(t.Context(), s.attachment("a"))
 		return err == nil && s.channels.Offer(t.Context(), wire.Offer{SessionID: s.id}) == nil
 	})

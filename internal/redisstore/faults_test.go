@@ -15,17 +15,15 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 func TestStoreConnectsWhenServerStartsLate(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	r.Stop()
 	s, logs := open(t, redisOptions(r))
-	poll.Until(t, "a log line", func() bool { return logs.Count("store unavailable") == 1 })
+	testkit.Until(t, "a log line", func() bool { return logs.Count("store unavailable") == 1 })
 	for name, operate := range operations(s) {
 		if err := operate(t.Context()); !fault.Is(err, fault.ServiceUnavailable) || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("%s: %v, want unavailable because the connection was refused", name, err)
@@ -37,7 +35,7 @@ func TestStoreConnectsWhenServerStartsLate(t *testing.T) {
 		t.Errorf("connect: %v", err)
 	}
 	r.Start()
-	poll.Until(t, "the store is available", func() bool { return s.Ping(t.Context()) == nil })
+	testkit.Until(t, "the store is available", func() bool { return s.Ping(t.Context()) == nil })
 	for name, operate := range operations(s) {
 		if err := operate(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -74,18 +72,18 @@ func operations(s *Store) map[string]func(context.Context) error {
 
 func TestStoreReconnectsAfterCrash(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	s, logs := connect(t, redisOptions(r))
 	rec := subscribe(t, s)
 	for i := range 2 {
 		before := rec.recorded()
 		r.Kill()
-		poll.Until(t, "the subscriber is down", func() bool { return rec.recorded() == before+" down" })
-		poll.Until(t, "the store is unavailable", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
+		testkit.Until(t, "the subscriber is down", func() bool { return rec.recorded() == before+" down" })
+		testkit.Until(t, "the store is unavailable", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
 		r.Start()
-		poll.Until(t, "a new subscription", func() bool { return rec.recorded() == before+" down up" })
-		poll.Until(t, "the store is available", func() bool { return s.Announce(t.Context(), fmt.Sprint(i)) == nil })
-		poll.Until(t, "the announcement", func() bool { return rec.recorded() == fmt.Sprintf("%s down up %d", before, i) })
+		testkit.Until(t, "a new subscription", func() bool { return rec.recorded() == before+" down up" })
+		testkit.Until(t, "the store is available", func() bool { return s.Announce(t.Context(), fmt.Sprint(i)) == nil })
+		testkit.Until(t, "the announcement", func() bool { return rec.recorded() == fmt.Sprintf("%s down up %d", before, i) })
 	}
 	if logs.Count("store unavailable") != 2 || logs.Count("connected") != 3 {
 		t.Errorf("want one log line per change:\n%s", logs)
@@ -96,27 +94,27 @@ func TestStoreReconnectsAfterCrash(t *testing.T) {
 // without power or network.
 func TestStoreReconnectsAfterFreeze(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	s, _ := connect(t, redisOptions(r))
 	rec := subscribe(t, s)
 	r.Freeze()
-	poll.Until(t, "the subscriber is down", func() bool { return rec.recorded() == "up down" })
-	poll.Until(t, "the store is unavailable", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
+	testkit.Until(t, "the subscriber is down", func() bool { return rec.recorded() == "up down" })
+	testkit.Until(t, "the store is unavailable", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
 	r.Thaw()
-	poll.Until(t, "a new subscription", func() bool { return rec.recorded() == "up down up" })
-	poll.Until(t, "the store is available", func() bool { return s.Ping(t.Context()) == nil })
+	testkit.Until(t, "a new subscription", func() bool { return rec.recorded() == "up down up" })
+	testkit.Until(t, "the store is available", func() bool { return s.Ping(t.Context()) == nil })
 }
 
 func TestWrongPasswordIsLoggedWithoutItsValue(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t, servers.RedisPassword("right"))
+	r := testkit.StartRedis(t, testkit.RedisPassword("right"))
 	r.Stop()
 	opts := redisOptions(r)
 	opts.Password = "wr0ng-secret"
 	s, logs := open(t, opts)
-	poll.Until(t, "connection refused", func() bool { return logs.Count("refused") > 0 })
+	testkit.Until(t, "connection refused", func() bool { return logs.Count("refused") > 0 })
 	r.Start() // the new reason is logged
-	poll.Until(t, "a log line with the new reason", func() bool { return logs.Count("WRONGPASS") > 0 })
+	testkit.Until(t, "a log line with the new reason", func() bool { return logs.Count("WRONGPASS") > 0 })
 	err := s.Ping(t.Context())
 	if !fault.Is(err, fault.ServiceUnavailable) || strings.Contains(err.Error()+logs.String(), "wr0ng") {
 		t.Errorf("ping: %v, want unavailable, without the password; logged:\n%s", err, logs)
@@ -126,16 +124,16 @@ func TestWrongPasswordIsLoggedWithoutItsValue(t *testing.T) {
 // A failed TLS handshake must not fall back to a less secure connection.
 func TestUntrustedCertificateIsRejected(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t, servers.RedisTLS(servers.NewCA(t)))
+	r := testkit.StartRedis(t, testkit.RedisTLS(testkit.NewCA(t)))
 	opts := redisOptions(r)
-	opts.TLS = servers.StartRedis(t, servers.RedisTLS(servers.NewCA(t))).TLS() // trusts another CA
+	opts.TLS = testkit.StartRedis(t, testkit.RedisTLS(testkit.NewCA(t))).TLS() // trusts another CA
 	_, logs := open(t, opts)
-	poll.Until(t, "a log line with the reason", func() bool { return logs.Count("certificate signed by unknown authority") > 0 })
+	testkit.Until(t, "a log line with the reason", func() bool { return logs.Count("certificate signed by unknown authority") > 0 })
 }
 
 func TestCancelledCallerDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	s, _ := connect(t, redisOptions(r))
 	var wg sync.WaitGroup
 	for i := range 200 {
@@ -156,7 +154,7 @@ func TestCancelledCallerDoesNotAffectOthers(t *testing.T) {
 
 func TestCommandErrorIsNotUnavailability(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	s, logs := connect(t, redisOptions(r))
 	r.MustDo("LPUSH", kv.RatePrefix+"k", "not a number")
 	_, err := s.Lease(t.Context(), "k", 1, 1, time.Hour)
@@ -179,9 +177,9 @@ func TestCommandErrorIsNotUnavailability(t *testing.T) {
 
 // Not parallel: it checks all goroutines of the process.
 func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	before := goleak.IgnoreCurrent()
-	e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir()}, (&testlog.Buffer{}).Logger())
+	e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir()}, (&testkit.Buffer{}).Logger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,9 +188,9 @@ func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		rec, done := &recorder{}, make(chan struct{})
 		go func() { s.Subscribe(ctx, rec); close(done) }()
-		poll.Until(t, "subscription", func() bool { return rec.recorded() == "up" })
+		testkit.Until(t, "subscription", func() bool { return rec.recorded() == "up" })
 		s.Close()
-		poll.Until(t, "the subscriber is down", func() bool { return rec.recorded() == "up down" })
+		testkit.Until(t, "the subscriber is down", func() bool { return rec.recorded() == "up down" })
 		cancel()
 		<-done
 		if err := s.Ping(t.Context()); !fault.Is(err, fault.ServiceUnavailable) {

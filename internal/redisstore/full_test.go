@@ -9,15 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/redisconn"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 // A full store refuses what adds data and keeps what it has acknowledged. Removing data
@@ -26,7 +24,7 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 	t.Parallel()
 	for engine, start := range map[string]func(t *testing.T) (opts Options, settle func()){
 		"embedded": func(t *testing.T) (Options, func()) {
-			e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir(), MaxBytes: 8 << 20}, (&testlog.Buffer{}).Logger())
+			e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir(), MaxBytes: 8 << 20}, (&testkit.Buffer{}).Logger())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -34,7 +32,7 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 			return e.Options(nil), e.engine.tick
 		},
 		"redis": func(t *testing.T) (Options, func()) {
-			return redisOptions(servers.StartRedis(t, servers.RedisArgs("--maxmemory", "16mb", "--maxmemory-policy", "noeviction"))), func() {}
+			return redisOptions(testkit.StartRedis(t, testkit.RedisArgs("--maxmemory", "16mb", "--maxmemory-policy", "noeviction"))), func() {}
 		},
 	} {
 		t.Run(engine, func(t *testing.T) {
@@ -53,8 +51,8 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 			if err := d.Commit(t.Context(), position); err != nil {
 				t.Errorf("commit in a full store: %v", err)
 			}
-			poll.Until(t, "space after a commit", func() bool { return d.largeFrame(refused) == channel.Appended })
-			poll.Until(t, "the store is not full", func() bool { return !d.store.Full() })
+			testkit.Until(t, "space after a commit", func() bool { return d.largeFrame(refused) == channel.Appended })
+			testkit.Until(t, "the store is not full", func() bool { return !d.store.Full() })
 			if status, _ := d.deliver(d.delivery(first, "answer")); status != "routed" {
 				t.Errorf("callback after the store was full: %s, want routed", status)
 			}

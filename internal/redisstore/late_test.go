@@ -12,19 +12,18 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // The server stops for longer than an operation waits, and then runs the commands
 // that it received before.
 func TestFailedCallsHaveNoEffectLater(t *testing.T) {
-	redis := servers.StartRedis(t)
+	redis := testkit.StartRedis(t)
 	d := newCallbackFixture(t, redisOptions(redis), nil)
 	item := d.await(calls.AwaitOptions{})
 	d.attach("live")
@@ -45,7 +44,7 @@ func TestFailedCallsHaveNoEffectLater(t *testing.T) {
 	}
 	redis.Thaw()
 
-	poll.Until(t, "the server answers", func() bool { return d.store.Ping(t.Context()) == nil })
+	testkit.Until(t, "the server answers", func() bool { return d.store.Ping(t.Context()) == nil })
 	if got := d.frame("live", "1"); got != channel.Appended {
 		t.Errorf("frame of the live connection: %s, want %s", got, channel.Appended)
 	}
@@ -78,7 +77,7 @@ func (c noReplyConn) Read(p []byte) (int, error) {
 // The item is registered, but all replies are lost until the caller times out. The
 // answers to later items do not wait for it.
 func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
-	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	silent := &atomic.Bool{}
 	runtime := d.runtime("r", func(o *calls.Options) {
 		o.Store.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
@@ -104,13 +103,13 @@ func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
 	if status, _ := d.deliver(d.delivery(next, "answer")); status != callback.Routed && status != callback.Parked {
 		t.Fatalf("answer: %s, want %s or %s", status, callback.Routed, callback.Parked)
 	}
-	poll.Until(t, "the answer is routed", func() bool { return strings.Contains(d.events(), "answer") })
+	testkit.Until(t, "the answer is routed", func() bool { return strings.Contains(d.events(), "answer") })
 }
 
 // Another runtime with the same name has claimed the channel while this one was
 // suspended for longer than its lease.
 func TestReceiveIsFenced(t *testing.T) {
-	redis := servers.StartRedis(t)
+	redis := testkit.StartRedis(t)
 	s := newChannelFixture(t, redisOptions(redis), nil)
 	s.attach("a")
 	frozen := &atomic.Bool{}
@@ -130,7 +129,7 @@ func TestReceiveIsFenced(t *testing.T) {
 	s.frame("a", "2")
 	s.receive(c, "1") // "2" is fetched
 	frozen.Store(true)
-	poll.Until(t, "the claim expires", func() bool {
+	testkit.Until(t, "the claim expires", func() bool {
 		_, err := s.runtime("successor").Attach(t.Context(), s.id)
 		return err == nil
 	})
@@ -143,7 +142,7 @@ func TestReceiveIsFenced(t *testing.T) {
 // The first comparison of clocks took long, because a busy machine delayed the reply. A
 // later claim still replaces an earlier one under the same name.
 func TestClaimAfterImpreciseClock(t *testing.T) {
-	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	s.attach("a")
 	slow := &atomic.Bool{}
 	slow.Store(true)

@@ -14,11 +14,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // lossyConn is a connection that closes instead of returning every other reply to a
@@ -38,7 +38,7 @@ func (c lossyConn) Read(p []byte) (int, error) {
 }
 
 func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
-	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	head := s.attach("a").Head
 	replies := &atomic.Int64{}
 	r := s.runtime("r", func(o *calls.Options) {
@@ -78,7 +78,7 @@ func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
 // After a restart, a runtime may send a new message before it retries one whose reply
 // it did not receive.
 func TestNewMessageBeforeRetryIsKept(t *testing.T) {
-	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
 	head := s.attach("a").Head
 	first := s.attachRuntime("r")
 	s.send(first, "1", "2", "3", "4")

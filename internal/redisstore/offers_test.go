@@ -11,10 +11,10 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/kv"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // offers returns the IDs of the session's offers on the stream.
@@ -140,7 +140,7 @@ func expiredOffers(t *testing.T, opts Options) {
 
 func TestExpiredOffersCostFewCommands(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	s := newChannelFixture(t, redisOptions(r), nil)
 	s.attach("a")
 	s.addExpired(10_000)
@@ -165,7 +165,7 @@ func TestExpiredOffersCostFewCommands(t *testing.T) {
 
 func TestOfferDropsExpiredOffers(t *testing.T) {
 	t.Parallel()
-	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	s.addExpired(10)
 	s.offerUntil(time.Now().Add(time.Hour))
 	if ids := s.offers(); len(ids) != 1 {
@@ -175,7 +175,7 @@ func TestOfferDropsExpiredOffers(t *testing.T) {
 
 func TestOldOffersAreTrimmed(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	s := newChannelFixture(t, redisOptions(r), nil)
 	for i := range 1000 {
 		r.MustDo("XADD", kv.OffersStream, fmt.Sprintf("%d-0", i+1), "offer", "{}")
@@ -190,7 +190,7 @@ func TestOldOffersAreTrimmed(t *testing.T) {
 // A runtime whose clock is ahead accepts a session that has not expired.
 func TestStoreClockDecidesWhetherOfferHasExpired(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	s := newChannelFixture(t, redisOptions(r), nil)
 	s.attach("a")
 	r.MustDo("XADD", kv.OffersStream, "*", "offer", fmt.Sprintf(`{"sessionId":%q,"expiresAt":1}`, s.id), "expiresAt", "99999999999999")

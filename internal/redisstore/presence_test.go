@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/internal/channel"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 func presence(t *testing.T, opts Options) {
@@ -26,7 +26,7 @@ func presence(t *testing.T, opts Options) {
 	s.detach("first")
 	expect("after detach")
 	s.attach("second", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
-	poll.Until(t, "the lease expires", func() bool {
+	testkit.Until(t, "the lease expires", func() bool {
 		got, _, err := s.channels.Presence(t.Context(), []string{s.id})
 		return err == nil && len(got) == 0
 	})

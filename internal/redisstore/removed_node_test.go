@@ -12,14 +12,13 @@ import (
 	"telapi/internal/calls"
 	"telapi/internal/config"
 	"telapi/internal/kv"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // subscribedNode returns the node of a cluster on which a topic is subscribed.
-func subscribedNode(t *testing.T, c *servers.Cluster, topic string) (found *servers.Redis) {
+func subscribedNode(t *testing.T, c *testkit.Cluster, topic string) (found *testkit.Redis) {
 	t.Helper()
-	poll.Until(t, "a subscription to "+topic, func() bool {
+	testkit.Until(t, "a subscription to "+topic, func() bool {
 		for _, node := range c.Nodes {
 			reply := node.MustDo("PUBSUB", "CHANNELS", topic)
 			if names, _ := reply.AsStrSlice(); len(names) > 0 {
@@ -32,7 +31,7 @@ func subscribedNode(t *testing.T, c *servers.Cluster, topic string) (found *serv
 }
 
 // moveAway gives the fixture a channel whose slot is not on the node.
-func (s *channelFixture) moveAway(node *servers.Redis) {
+func (s *channelFixture) moveAway(node *testkit.Redis) {
 	s.Helper()
 	for {
 		s.id = uuid.NewString()
@@ -47,7 +46,7 @@ func (s *channelFixture) moveAway(node *servers.Redis) {
 // received again.
 func TestSubscriptionsLeaveRemovedNode(t *testing.T) {
 	t.Parallel()
-	c := servers.StartRedisCluster(t)
+	c := testkit.StartRedisCluster(t)
 	s := newChannelFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}}, nil)
 	rec := subscribe(t, s.store)
 	node := subscribedNode(t, c, kv.AnnounceTopic)
@@ -65,22 +64,22 @@ func TestSubscriptionsLeaveRemovedNode(t *testing.T) {
 	other := newChannelFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}}, nil)
 	other.id = s.id
 	runtime := other.attachRuntime("r")
-	poll.Until(t, "a new subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up down up") })
+	testkit.Until(t, "a new subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up down up") })
 	if err := other.store.Announce(t.Context(), "key:1"); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "an announcement", func() bool { return strings.Contains(rec.recorded(), "key:1") })
-	poll.Until(t, "the gap", func() bool { return strings.Contains(socket.recorded(), "gap") })
+	testkit.Until(t, "an announcement", func() bool { return strings.Contains(rec.recorded(), "key:1") })
+	testkit.Until(t, "the gap", func() bool { return strings.Contains(socket.recorded(), "gap") })
 	other.send(runtime, "hello")
-	poll.Until(t, "a message", func() bool { return strings.Contains(socket.recorded(), ":hello") })
+	testkit.Until(t, "a message", func() bool { return strings.Contains(socket.recorded(), ":hello") })
 	other.attach("b")
-	poll.Until(t, "the replacement", func() bool { return strings.Contains(socket.recorded(), "replaced:b") })
+	testkit.Until(t, "the replacement", func() bool { return strings.Contains(socket.recorded(), "replaced:b") })
 }
 
 // A runtime whose subscriptions were on the removed node receives audio again.
 func TestRuntimeSubscriptionsLeaveRemovedNode(t *testing.T) {
 	t.Parallel()
-	c := servers.StartRedisCluster(t)
+	c := testkit.StartRedisCluster(t)
 	s := newChannelFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}}, nil)
 	r := s.runtime("r")
 	o := r.Observe("probe", "")
@@ -112,7 +111,7 @@ func TestRuntimeSubscriptionsLeaveRemovedNode(t *testing.T) {
 			}
 		}
 	})
-	poll.Until(t, "audio", func() bool {
+	testkit.Until(t, "audio", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_ = other.channels.SendAudio(ctx, s.id, []byte(`{"type":"audio","audio":{}}`))

@@ -9,24 +9,23 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // startReplicated starts a server and a replica of it.
-func startReplicated(t *testing.T) (master, replica *servers.Redis) {
+func startReplicated(t *testing.T) (master, replica *testkit.Redis) {
 	t.Helper()
-	master, replica = servers.StartRedis(t, servers.RedisArgs("--repl-diskless-sync-delay", "0")), servers.StartRedis(t)
+	master, replica = testkit.StartRedis(t, testkit.RedisArgs("--repl-diskless-sync-delay", "0")), testkit.StartRedis(t)
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	replica.MustDo("REPLICAOF", host, port)
-	poll.Until(t, "replication", func() bool {
+	testkit.Until(t, "replication", func() bool {
 		reply := replica.MustDo("INFO", "replication")
 		info, _ := reply.ToString()
 		return strings.Contains(info, "master_link_status:up")
@@ -56,7 +55,7 @@ func TestFramesAndCallbacksWaitForReplicas(t *testing.T) {
 		t.Errorf("callback without the replica: %+v, %v", got, err)
 	}
 	replica.Thaw()
-	poll.Until(t, "the frame is a duplicate", func() bool {
+	testkit.Until(t, "the frame is a duplicate", func() bool {
 		got, _, err := d.channels.Append(t.Context(), d.owner("a"), frame)
 		return err == nil && got[0] == channel.Duplicate
 	})
@@ -121,7 +120,7 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 // slot to another node.
 func TestReplicasOfClusterNode(t *testing.T) {
 	t.Parallel()
-	c := servers.StartRedisCluster(t)
+	c := testkit.StartRedisCluster(t)
 	replica := c.AddReplica(c.Nodes[0])
 	s := newChannelFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}, MinReplicas: 1}, nil)
 	frame := func(name string) error {
@@ -145,10 +144,10 @@ func TestReplicasOfClusterNode(t *testing.T) {
 		t.Errorf("frame on a node with a replica: %v", err)
 	}
 	replica.MustDo("CLUSTER", "FAILOVER")
-	poll.Until(t, "the replica is a master with a replica", func() bool {
+	testkit.Until(t, "the replica is a master with a replica", func() bool {
 		reply := replica.MustDo("INFO", "replication")
 		info, _ := reply.ToString()
 		return strings.Contains(info, "role:master") && strings.Contains(info, "state=online")
 	})
-	poll.Until(t, "a frame after the failover", func() bool { return frame("2") == nil })
+	testkit.Until(t, "a frame after the failover", func() bool { return frame("2") == nil })
 }

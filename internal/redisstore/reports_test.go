@@ -11,7 +11,7 @@ import (
 
 	"telapi/internal/kv"
 	"telapi/internal/usage"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 var reportTests = map[string]func(*testing.T, Options){
@@ -47,7 +47,7 @@ func add(t *testing.T, r *ReportStream, n int) {
 // next waits for reports and returns them.
 func next(t *testing.T, r *ReportStream) (taken []usage.ReportEntry) {
 	t.Helper()
-	poll.Until(t, "a delivery", func() (ok bool) {
+	testkit.Until(t, "a delivery", func() (ok bool) {
 		var err error
 		if taken, err = r.Read(t.Context(), 100, 100*time.Millisecond); err != nil {
 			t.Fatal(err)

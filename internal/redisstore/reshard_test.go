@@ -8,19 +8,18 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"telapi/internal/calls"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/config"
 	"telapi/internal/kv"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // The slot of a live channel moves to another node of the cluster, key by key.
 // Frames, messages and callbacks continue.
 func TestChannelContinuesWhileItsSlotMoves(t *testing.T) {
-	cluster := servers.StartRedisCluster(t)
+	cluster := testkit.StartRedisCluster(t)
 	d := newCallbackFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: cluster.Addrs()}}, nil)
 	d.attach("a")
 	reply := cluster.Nodes[0].MustDo("CLUSTER", "KEYSLOT", kv.MetaKey(d.id))
@@ -54,7 +53,7 @@ func TestChannelContinuesWhileItsSlotMoves(t *testing.T) {
 	progress := func() {
 		t.Helper()
 		before := rounds.Load()
-		poll.Until(t, "the conversation continues", func() bool { return rounds.Load() > before+3 })
+		testkit.Until(t, "the conversation continues", func() bool { return rounds.Load() > before+3 })
 	}
 	progress() // before any key has moved
 	host, port, _ := strings.Cut(target.Addr(), ":")
@@ -62,7 +61,7 @@ func TestChannelContinuesWhileItsSlotMoves(t *testing.T) {
 		source.MustDo("MIGRATE", host, port, key, "0", "5000")
 	}
 	progress() // the slot still belongs to the source
-	for _, node := range append([]*servers.Redis{target, source}, cluster.Nodes...) {
+	for _, node := range append([]*testkit.Redis{target, source}, cluster.Nodes...) {
 		node.MustDo("CLUSTER", "SETSLOT", slot, "NODE", nodeID(t, target))
 	}
 	progress()
@@ -71,7 +70,7 @@ func TestChannelContinuesWhileItsSlotMoves(t *testing.T) {
 }
 
 // slotNodes returns the node that has keys in the slot, and another one.
-func slotNodes(t *testing.T, cluster *servers.Cluster, slot string) (source, target *servers.Redis) {
+func slotNodes(t *testing.T, cluster *testkit.Cluster, slot string) (source, target *testkit.Redis) {
 	t.Helper()
 	for _, node := range cluster.Nodes {
 		reply := node.MustDo("CLUSTER", "COUNTKEYSINSLOT", slot)
@@ -87,7 +86,7 @@ func slotNodes(t *testing.T, cluster *servers.Cluster, slot string) (source, tar
 	return source, target
 }
 
-func nodeID(t *testing.T, node *servers.Redis) string {
+func nodeID(t *testing.T, node *testkit.Redis) string {
 	t.Helper()
 	reply := node.MustDo("CLUSTER", "MYID")
 	id, err := reply.ToString()

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/poll"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 // saved starts an engine on a new directory, stores the limits, stops it and returns
@@ -81,7 +80,7 @@ func TestSnapshotsAreWrittenRegularly(t *testing.T) {
 	if _, err := s.SaveLimits(t.Context(), nil, []byte(`{"not":"real"}`)); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "a snapshot with the limits", func() bool {
+	testkit.Until(t, "a snapshot with the limits", func() bool {
 		content, err := os.ReadFile(path)
 		return err == nil && bytes.Contains(content, []byte(`{"not":"real"}`))
 	})
@@ -90,7 +89,7 @@ func TestSnapshotsAreWrittenRegularly(t *testing.T) {
 func TestUnchangedContentIsNotWrittenAgain(t *testing.T) {
 	t.Parallel()
 	e, c := newTestEngine(t)
-	logs := &testlog.Buffer{}
+	logs := &testkit.Buffer{}
 	s := &snapshots{engine: e, path: filepath.Join(t.TempDir(), snapshotFile), log: logs.Logger()}
 	c.do("SET", "k", "v")
 	c.do("PEXPIRE", "k", "3600000")

@@ -118,22 +118,6 @@ func (s *Store) connected(ctx context.Context) (*state, error) {
 // Ping returns an error unless the store executes commands.
 func (s *Store) Ping(ctx context.Context) error { return s.do(ctx, "ping", s.probe) }
 
-const (
-	versionInterval = 10 * time.Second
-	versionTTL      = time.Minute
-)
-
-// PublishScriptVersion keeps kv.ScriptsKey up to date until ctx ends, so that
-// runtimes can check that they use the same scripts.
-func (s *Store) PublishScriptVersion(ctx context.Context) {
-	for ctx.Err() == nil {
-		_ = s.do(ctx, "publish the version of the scripts", func(ctx context.Context, client rueidis.Client) error {
-			return client.Do(ctx, client.B().Set().Key(kv.ScriptsKey).Value(lua.Version()).Px(versionTTL).Build()).Error()
-		})
-		_ = sleep.For(ctx, versionInterval)
-	}
-}
-
 // errFull is returned if the store has no memory left. The connection is not replaced,
 // because reads and removals work.
 var errFull = fault.New(fault.ServiceUnavailable, "The key-value store is full. Retry in a few seconds.").WithRetryAfter(fullRetryAfter)

@@ -8,16 +8,14 @@ import (
 
 	"telapi/internal/config"
 	"telapi/internal/redact"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 // open opens a store. At the end of the test, it closes the store and shows the log
 // if the test failed.
-func open(t *testing.T, opts Options) (*Store, *testlog.Buffer) {
+func open(t *testing.T, opts Options) (*Store, *testkit.Buffer) {
 	t.Helper()
-	logs := &testlog.Buffer{}
+	logs := &testkit.Buffer{}
 	opts.Logger = logs.Logger()
 	s := Open(opts)
 	t.Cleanup(func() {
@@ -30,10 +28,10 @@ func open(t *testing.T, opts Options) (*Store, *testlog.Buffer) {
 }
 
 // connect opens a store and waits until it is connected.
-func connect(t *testing.T, opts Options) (*Store, *testlog.Buffer) {
+func connect(t *testing.T, opts Options) (*Store, *testkit.Buffer) {
 	t.Helper()
 	s, logs := open(t, opts)
-	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
 	if err := s.Connect(ctx); err != nil {
 		t.Fatalf("connect: %v", err)
@@ -41,7 +39,7 @@ func connect(t *testing.T, opts Options) (*Store, *testlog.Buffer) {
 	return s, logs
 }
 
-func redisOptions(r *servers.Redis) Options {
+func redisOptions(r *testkit.Redis) Options {
 	return Options{RedisOptions: config.RedisOptions{Addrs: []string{r.Addr()}, Password: redact.Secret(r.Password()), TLS: r.TLS()}}
 }
 
@@ -76,7 +74,7 @@ func subscribe(t *testing.T, s *Store) *recorder {
 	done := make(chan struct{})
 	go func() { s.Subscribe(ctx, rec); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
-	poll.Until(t, "subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up") })
+	testkit.Until(t, "subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up") })
 	return rec
 }
 

@@ -11,19 +11,18 @@ import (
 
 	"telapi/internal/channel"
 	"telapi/internal/kv"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	s, _ := connect(t, redisOptions(r))
 	rec := &recorder{}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { s.Subscribe(ctx, rec); close(done) }()
-	poll.Until(t, "subscription", func() bool { return rec.recorded() == "up" })
+	testkit.Until(t, "subscription", func() bool { return rec.recorded() == "up" })
 	cancel()
 	<-done
 	if err := s.Announce(t.Context(), "late"); err != nil {
@@ -45,7 +44,7 @@ func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
 // missed.
 func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t, servers.RedisDurable())
+	r := testkit.StartRedis(t, testkit.RedisDurable())
 	s := newChannelFixture(t, redisOptions(r), nil)
 	subscribe(t, s.store)
 	head := s.attach("a").Head
@@ -64,11 +63,11 @@ func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 	r.Start()
 	s.send(c, "2") // blocks until the store is available
 	for _, socket := range sockets {
-		poll.Until(t, "the gap", func() bool { return strings.Contains(socket.recorded(), "gap") })
+		testkit.Until(t, "the gap", func() bool { return strings.Contains(socket.recorded(), "gap") })
 	}
 	s.send(c, "3")
 	for _, socket := range sockets {
-		poll.Until(t, "the next message", func() bool { return strings.Contains(socket.recorded(), "2>3:3") })
+		testkit.Until(t, "the next message", func() bool { return strings.Contains(socket.recorded(), "2>3:3") })
 	}
 	missed, ok, err := s.channels.Since(t.Context(), s.id, head)
 	if err != nil || !ok || texts(missed) != "1 2 3" {
@@ -86,7 +85,7 @@ func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 // closed concurrently.
 func TestSubscriptionsShareOneConnection(t *testing.T) {
 	t.Parallel()
-	r := servers.StartRedis(t)
+	r := testkit.StartRedis(t)
 	s := newChannelFixture(t, redisOptions(r), nil)
 	subscribe(t, s.store)
 	const sockets = 10_000
@@ -112,18 +111,18 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 	}
 	r.MustDo("CLIENT", "KILL", "TYPE", "pubsub")
 	// On a busy machine there can be further gaps.
-	poll.Until(t, "all subscribers get the gap", func() bool { return strings.Count(subscriber.recorded(), "gap") >= sockets })
+	testkit.Until(t, "all subscribers get the gap", func() bool { return strings.Count(subscriber.recorded(), "gap") >= sockets })
 	for i := 1; i < sockets; i += 2 {
 		stops[i]()
 	}
 	for i := 0; i < sockets; i += 1000 {
 		r.MustDo("PUBLISH", kv.BrowserTopic(name(i)), "X"+name(i))
-		poll.Until(t, "the close notice", func() bool { return strings.Count(subscriber.recorded(), "closed:"+name(i)) == 1 })
+		testkit.Until(t, "the close notice", func() bool { return strings.Count(subscriber.recorded(), "closed:"+name(i)) == 1 })
 	}
 	for i := 0; i < sockets; i += 2 {
 		stops[i]()
 	}
-	poll.Until(t, "only the subscriptions to announcements and beacons are left", func() bool {
+	testkit.Until(t, "only the subscriptions to announcements and beacons are left", func() bool {
 		reply := r.MustDo("PUBSUB", "CHANNELS")
 		names, err := reply.AsStrSlice()
 		return err == nil && len(names) == 2

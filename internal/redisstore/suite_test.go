@@ -5,17 +5,16 @@ import (
 	"time"
 
 	"telapi/test/conformance"
-	"telapi/test/servers"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
-func TestMain(m *testing.M) { servers.Main(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // TestStoreConforms runs the tests that the fakes of ratelimit and usage also pass.
 func TestStoreConforms(t *testing.T) {
 	for engine, start := range map[string]func(t *testing.T) Options{
 		"embedded": func(t *testing.T) Options {
-			var logs testlog.Buffer
+			var logs testkit.Buffer
 			e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir()}, logs.Logger())
 			if err != nil {
 				t.Fatal(err)
@@ -23,7 +22,7 @@ func TestStoreConforms(t *testing.T) {
 			t.Cleanup(e.Close)
 			return e.Options(logs.Logger())
 		},
-		"redis": func(t *testing.T) Options { return redisOptions(servers.StartRedis(t)) },
+		"redis": func(t *testing.T) Options { return redisOptions(testkit.StartRedis(t)) },
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()

@@ -16,7 +16,7 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 // renewals counts the requests to renew the ownership of a session.
@@ -87,7 +87,7 @@ func takeover(t *testing.T, opts Options) {
 	if err := c.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "the release reaches the connection", func() bool { return requests.requested() == 1 })
+	testkit.Until(t, "the release reaches the connection", func() bool { return requests.requested() == 1 })
 	if result := s.renew("a", false); !result.Offer || result.Expired {
 		t.Errorf("after a release: %+v, want an offer and no expired claim", result)
 	}
@@ -97,7 +97,7 @@ func takeover(t *testing.T, opts Options) {
 	}
 	s.expireClaim()
 	s.frame("a", "3")
-	poll.Until(t, "the frame after the expired claim reaches the connection", func() bool { return requests.requested() == 2 })
+	testkit.Until(t, "the frame after the expired claim reaches the connection", func() bool { return requests.requested() == 2 })
 	claims, err := s.channels.Claims(t.Context(), []string{s.id, "unknown"})
 	if err != nil || claims[1] != nil || claims[0].Claimed || claims[0].Offered || claims[0].Waiting <= 0 {
 		t.Errorf("claims: %+v, %v; want a session that waits and was not offered, and an unknown one", claims[0], err)
@@ -219,7 +219,7 @@ func listedChannels(t *testing.T, opts Options) {
 	}
 	c := list[0]
 	if c.ID != s.id || c.State != "open" || c.Claim != ClaimNone || !c.Browser || !c.Waiting() || c.TeamID != "team" || c.BacklogEntries != 2 || c.BacklogBytes == 0 ||
-		time.Since(c.LastActivity) > poll.Timeout || c.UnclaimedSince != c.OpenedAt {
+		time.Since(c.LastActivity) > testkit.Timeout || c.UnclaimedSince != c.OpenedAt {
 		t.Errorf("listed %+v, want an unclaimed channel with a browser and two entries", c)
 	}
 	claimed, err := s.runtime("r").Attach(t.Context(), s.id)

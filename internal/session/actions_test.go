@@ -17,8 +17,8 @@ import (
 
 	"telapi/internal/session"
 	"telapi/internal/sqlstore"
-	"telapi/test/poll"
 	"telapi/test/stores"
+	"telapi/test/testkit"
 )
 
 // actionStore is a SQLite database that fails while unavailable is set. It counts
@@ -186,7 +186,7 @@ func TestActionsAboveSessionLimitAreDropped(t *testing.T) {
 	for i := range actions + excess {
 		a.queue.AddAction("s", fmt.Sprint(i), start, payload)
 		if i%100 == 99 { // the queue is smaller than the limit
-			poll.Until(t, "the queue is written", func() bool { stored, _ := a.stored(t); return stored == i+1 })
+			testkit.Until(t, "the queue is written", func() bool { stored, _ := a.stored(t); return stored == i+1 })
 		}
 	}
 	a.stop()

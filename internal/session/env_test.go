@@ -20,8 +20,8 @@ import (
 	"telapi/internal/session"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
-	"telapi/test/poll"
 	"telapi/test/stores"
+	"telapi/test/testkit"
 )
 
 var start = time.Date(2026, 11, 15, 9, 30, 0, 250_000_000, time.UTC)
@@ -182,7 +182,7 @@ func (e *env) settled(t *testing.T, id string) bool {
 // sweep sweeps until the database does not time out, as it may on a busy machine.
 func (e *env) sweep(t *testing.T) {
 	t.Helper()
-	poll.Until(t, "a complete sweep", func() bool {
+	testkit.Until(t, "a complete sweep", func() bool {
 		err := e.sweeper.Sweep(t.Context())
 		if err != nil && !fault.Is(err, fault.ServiceUnavailable) {
 			t.Fatal(err)

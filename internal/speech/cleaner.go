@@ -20,10 +20,8 @@ const (
 	reconcileInterval = time.Hour
 	cleanupPage       = 500
 
-	// cleanerLease is held by the instance that cleans up periodically. Its name in
-	// the key-value store is older than Cleaner. It stays, so that instances of two
-	// versions do not both clean up during an upgrade.
-	cleanerLease = "media-janitor"
+	// cleanerLease is held by the instance that cleans up periodically.
+	cleanerLease = "media-cleaner"
 	// cleanupLease is held during each cleanup, also by the command line.
 	cleanupLease = "media-cleanup"
 

@@ -17,8 +17,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/internal/session"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // startProxy starts a proxy for a server. request and response return the data to pass on
@@ -65,7 +64,7 @@ func pass(from, to net.Conn, edit func([]byte) []byte) {
 // the timeout.
 func TestBatchTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
-	address, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))
+	address, err := url.Parse(testkit.SharedPostgres(t).NewDatabase(t))
 	must(t, err)
 	var roundTrips atomic.Int64 // requests that follow a response
 	var answered atomic.Bool
@@ -157,7 +156,7 @@ func lockSession(t *testing.T, s *Store, id string) (unlock func()) {
 
 func awaitLockedStatement(t *testing.T, s *Store) {
 	t.Helper()
-	poll.Until(t, "a statement that waits for a locked row", func() bool {
+	testkit.Until(t, "a statement that waits for a locked row", func() bool {
 		var waiting int
 		must(t, s.read.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting))
 		return waiting > 0
@@ -195,7 +194,7 @@ func TestCanceledWriteDoesNotWaitForConnection(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	redeemed := make(chan error, 1)
 	go func() { redeemed <- s.RedeemSession(ctx, "s1", testTime) }()
-	poll.Until(t, "a statement that waits for a connection", func() bool { return s.write.Stats().WaitCount > 0 })
+	testkit.Until(t, "a statement that waits for a connection", func() bool { return s.write.Stats().WaitCount > 0 })
 	start := time.Now()
 	cancel()
 	if err := <-redeemed; !errors.Is(err, context.Canceled) || time.Since(start) > statementTimeout/2 {
@@ -256,7 +255,7 @@ func TestLockedTableBlocksNoOtherRead(t *testing.T) {
 
 func TestWriteOfUnknownOutcomeIsNotRepeated(t *testing.T) {
 	t.Parallel()
-	address, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))
+	address, err := url.Parse(testkit.SharedPostgres(t).NewDatabase(t))
 	must(t, err)
 	var writes atomic.Int64 // 2 after the response to the first one was replaced
 	address.Host = startProxy(t, address.Host, func(b []byte) []byte {

@@ -14,7 +14,7 @@ import (
 	"telapi/internal/redact"
 	"telapi/internal/team"
 	"telapi/test/conformance"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // engines are the databases under test. make returns an empty one, and migrated one
@@ -25,14 +25,14 @@ var engines = []struct {
 }{
 	{"SQLite", sqliteOptions, sqliteOptions},
 	{"PostgreSQL", func(t *testing.T) Options {
-		return Options{DSN: redact.Secret(servers.SharedPostgres(t).NewDatabase(t))}
+		return Options{DSN: redact.Secret(testkit.SharedPostgres(t).NewDatabase(t))}
 	}, migratedPostgres},
 }
 
 func sqliteOptions(t *testing.T) Options { return Options{DataDir: t.TempDir()} }
 
 func migratedPostgres(t *testing.T) Options {
-	return Options{DSN: redact.Secret(servers.SharedPostgres(t).Clone(t, func(url string) {
+	return Options{DSN: redact.Secret(testkit.SharedPostgres(t).Clone(t, func(url string) {
 		s, err := Open(Options{DSN: redact.Secret(url)})
 		must(t, err)
 		must(t, s.Migrate(t.Context()), s.Close())

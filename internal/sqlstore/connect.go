@@ -96,16 +96,7 @@ func newMigrationProvider(db *sql.DB, dialect goose.Dialect) (*goose.Provider, e
 	if err != nil {
 		return nil, fmt.Errorf("read migrations: %w", err)
 	}
-	// Files that end with .postgres.sql or .sqlite.sql are for one of the databases.
-	others := "*.postgres.sql"
-	if dialect == goose.DialectPostgres {
-		others = "*.sqlite.sql"
-	}
-	excluded, err := fs.Glob(files, others)
-	if err != nil {
-		return nil, fmt.Errorf("read migrations: %w", err)
-	}
-	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true), goose.WithExcludeNames(excluded)}
+	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}
 	if dialect == goose.DialectPostgres {
 		// PostgreSQL releases a session lock when its process ends. The locker
 		// tries every second for ten minutes.

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"telapi/internal/redact"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // companionJob is the environment variable that makes the test binary a companion:
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		companion(job)
 		return
 	}
-	servers.Main(m)
+	testkit.Main(m)
 }
 
 func companion(job string) {

@@ -17,15 +17,13 @@ import (
 	"telapi/internal/redact"
 	"telapi/internal/team"
 	"telapi/internal/usage"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/testlog"
+	"telapi/test/testkit"
 )
 
 func TestConnectWaitsForDatabase(t *testing.T) {
 	t.Parallel()
-	server := servers.StartPostgres(t, servers.PostgresOptions{Stopped: true})
-	var logged testlog.Buffer
+	server := testkit.StartPostgres(t, testkit.PostgresOptions{Stopped: true})
+	var logged testkit.Buffer
 	s := open(t, Options{DSN: redact.Secret(server.URL()), Logger: logged.Logger()})
 	if _, err := s.Team(t.Context(), "t1"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("read during the outage: %v, want SERVICE_UNAVAILABLE", err)
@@ -33,7 +31,7 @@ func TestConnectWaitsForDatabase(t *testing.T) {
 
 	connected := make(chan error, 1)
 	go func() { connected <- s.Connect(t.Context()) }()
-	poll.Until(t, "a line about the outage", func() bool { return strings.Contains(logged.Lines()[0], "connection refused") })
+	testkit.Until(t, "a line about the outage", func() bool { return strings.Contains(logged.Lines()[0], "connection refused") })
 	server.Start(t)
 	must(t, <-connected)
 	newTeam(t, s, "t1")
@@ -55,7 +53,7 @@ func TestConnectWaitsForDatabase(t *testing.T) {
 
 func TestStoreRecoversAfterOutage(t *testing.T) {
 	t.Parallel()
-	server := servers.StartPostgres(t, servers.PostgresOptions{})
+	server := testkit.StartPostgres(t, testkit.PostgresOptions{})
 	s := open(t, Options{DSN: redact.Secret(server.URL())})
 	must(t, s.Connect(t.Context()))
 	newTeam(t, s, "t1")
@@ -78,7 +76,7 @@ func TestStoreRecoversAfterOutage(t *testing.T) {
 			}
 		}
 		server.Start(t)
-		poll.Until(t, "an answer after a "+name, func() bool { return s.Ping(t.Context()) == nil })
+		testkit.Until(t, "an answer after a "+name, func() bool { return s.Ping(t.Context()) == nil })
 		_, err := s.Team(t.Context(), "t1")
 		must(t, err)
 		must(t, s.TouchKeys(t.Context(), map[string]time.Time{"k1": testTime}))
@@ -87,12 +85,12 @@ func TestStoreRecoversAfterOutage(t *testing.T) {
 
 func TestRejectedLoginDoesNotLogPassword(t *testing.T) {
 	t.Parallel()
-	right := servers.SharedPostgres(t).URL()
+	right := testkit.SharedPostgres(t).URL()
 	_, host, _ := strings.Cut(right, "@")
-	var logged testlog.Buffer
+	var logged testkit.Buffer
 	s := open(t, Options{DSN: redact.Secret("postgres://telapi:hunter2@" + host), Logger: logged.Logger()})
 	go func() { _ = s.Connect(t.Context()) }()
-	poll.Until(t, "a line about the credential", func() bool { return strings.Contains(logged.Lines()[0], "password authentication failed") })
+	testkit.Until(t, "a line about the credential", func() bool { return strings.Contains(logged.Lines()[0], "password authentication failed") })
 	if _, err := s.Team(t.Context(), "t1"); !fault.Is(err, fault.ServiceUnavailable) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v, want SERVICE_UNAVAILABLE without the password", err)
 	}
@@ -116,7 +114,7 @@ func TestRetriesAreLoggedOnce(t *testing.T) {
 			tries <- struct{}{}
 		}
 	}()
-	var logged testlog.Buffer
+	var logged testkit.Buffer
 	s := open(t, Options{DSN: redact.Secret("postgres://u:p@" + listener.Addr().String() + "/x"), Logger: logged.Logger()})
 	ctx, cancel := context.WithCancel(t.Context())
 	connected := make(chan error, 1)
@@ -147,7 +145,7 @@ func TestFailureReasonIgnoresNumbers(t *testing.T) {
 
 func TestStandbyIsUnavailableForWrites(t *testing.T) {
 	t.Parallel()
-	dsn := redact.Secret(servers.SharedPostgres(t).NewDatabase(t))
+	dsn := redact.Secret(testkit.SharedPostgres(t).NewDatabase(t))
 	before := open(t, Options{DSN: dsn})
 	must(t, before.Migrate(t.Context()))
 	newTeam(t, before, "t1")

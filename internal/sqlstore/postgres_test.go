@@ -10,16 +10,16 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 func TestSSLMode(t *testing.T) {
 	t.Parallel()
-	rightCA, wrongCA := servers.NewCA(t), servers.NewCA(t)
+	rightCA, wrongCA := testkit.NewCA(t), testkit.NewCA(t)
 	right, wrong := filepath.Join(t.TempDir(), "right.pem"), filepath.Join(t.TempDir(), "wrong.pem")
 	must(t, os.WriteFile(right, rightCA.PEM(), 0o600), os.WriteFile(wrong, wrongCA.PEM(), 0o600))
-	secure := servers.StartPostgres(t, servers.PostgresOptions{CA: rightCA, Hosts: []string{"127.0.0.1"}})
-	withTLS, plain := secure.URL(), servers.SharedPostgres(t).URL()
+	secure := testkit.StartPostgres(t, testkit.PostgresOptions{CA: rightCA, Hosts: []string{"127.0.0.1"}})
+	withTLS, plain := secure.URL(), testkit.SharedPostgres(t).URL()
 	wrongHost := strings.Replace(withTLS, "127.0.0.1", "localhost", 1) // not in its certificate
 
 	const rejected, inPlainText, encrypted = "connection failed", "plain text", "encrypted"

@@ -14,7 +14,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 func TestDataDirectoryIsPrivate(t *testing.T) {
@@ -110,7 +110,7 @@ func TestWriterWaitsForAnotherProcess(t *testing.T) {
 	}
 	written := make(chan error, 1)
 	go func() { written <- s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: testTime}) }()
-	poll.Until(t, "the write is waiting", func() bool { return s.write.Stats().InUse > 0 })
+	testkit.Until(t, "the write is waiting", func() bool { return s.write.Stats().InUse > 0 })
 	other.end()
 	must(t, <-written)
 }
@@ -151,7 +151,7 @@ func TestSecondServerIsRejected(t *testing.T) {
 		t.Error("LockServer succeeded while another process holds the lock")
 	}
 	must(t, successor.command.Process.Kill())
-	poll.Until(t, "the lock of a killed server is free", func() bool {
+	testkit.Until(t, "the lock of a killed server is free", func() bool {
 		release, err := s.LockServer()
 		if err == nil {
 			release()

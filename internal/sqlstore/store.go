@@ -1,7 +1,6 @@
 // Package sqlstore stores durable records: teams, API keys, endpoints, sessions,
 // recordings, usage and settings. It uses PostgreSQL, which servers share, or an
-// SQLite file in the data directory, with the same queries and, except for triggers, the
-// same migrations.
+// SQLite file in the data directory, with the same queries and migrations.
 //
 // An unreachable database does not end the process. Open does not connect,
 // Connect waits for the database, and until then every operation returns

@@ -14,19 +14,26 @@ import (
 	"telapi/internal/usage"
 )
 
-// addUsage is a format string. Its argument is a list of rows, each with a different
-// key and in the order of the keys, so that concurrent servers cannot deadlock.
-const addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, voice, model, characters, cached_characters, requests)
+// addUsage and addTotals are format strings. Their argument is a list of rows, each with a
+// different key and in the order of the keys.
+const (
+	addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, voice, model, characters, cached_characters, requests)
 	VALUES %s
 	ON CONFLICT (team_id, day, endpoint_id, provider, voice, model) DO UPDATE SET
 		characters = tts_usage.characters + excluded.characters,
 		cached_characters = tts_usage.cached_characters + excluded.cached_characters,
 		requests = tts_usage.requests + excluded.requests`
+	addTotals = `INSERT INTO usage_totals (team_id, property, day, value, characters, cached_characters, requests)
+	VALUES %s
+	ON CONFLICT (team_id, property, day, value) DO UPDATE SET
+		characters = usage_totals.characters + excluded.characters,
+		cached_characters = usage_totals.cached_characters + excluded.cached_characters,
+		requests = usage_totals.requests + excluded.requests`
+)
 
 // sumUsage is a format string. Its argument is an expression of usageIntervals.
-// Totals without requests are those of deleted usage.
 const sumUsage = `SELECT %[1]s, value, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
-	FROM usage_totals WHERE team_id = $1 AND property = $2 AND day >= $3 AND day <= $4 AND requests <> 0 GROUP BY %[1]s, value`
+	FROM usage_totals WHERE team_id = $1 AND property = $2 AND day >= $3 AND day <= $4 GROUP BY %[1]s, value`
 
 const deleteReports = `DELETE FROM usage_reports WHERE id IN (SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`
 
@@ -62,8 +69,8 @@ func (s *Store) TTSUsage(ctx context.Context, q usage.Query) ([]usage.Bucket, er
 	return buckets, err
 }
 
-// AddReports implements usage.ReportStore. It writes IDs and sums in a fixed
-// order, so that instances with the same reports cannot deadlock.
+// AddReports implements usage.ReportStore. It writes IDs, usage and totals in this order,
+// and each of them in the order of the keys, so that instances cannot deadlock.
 func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now time.Time) (added int, err error) {
 	byID := make(map[string]wire.SpeechReport, len(reports))
 	for _, r := range reports {
@@ -78,31 +85,59 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 			return err
 		}
 		added = len(newIDs)
-		type key [6]string // the primary key
-		sums := map[key]usage.Counts{}
+		used, totals := usageSums[[6]string]{}, usageSums[[4]string]{}
 		for _, id := range newIDs {
 			r := byID[id]
-			k := key{r.TeamID, day(time.UnixMilli(r.At)), r.EndpointID, r.Provider, r.Voice, r.Model}
-			sum := sums[k]
-			sum.Characters += r.Characters
-			sum.Requests++
-			if r.Cached {
-				sum.Cached += r.Characters
+			on := day(time.UnixMilli(r.At))
+			used.add([6]string{r.TeamID, on, r.EndpointID, r.Provider, r.Voice, r.Model}, r)
+			for property, value := range map[usage.Group]string{
+				"": "", usage.ByProvider: r.Provider, usage.ByVoice: r.Voice, usage.ByModel: r.Model, usage.ByEndpoint: r.EndpointID,
+			} {
+				totals.add([4]string{r.TeamID, string(property), on, value}, r)
 			}
-			sums[k] = sum
 		}
-		if len(sums) == 0 {
-			return nil
+		if err := used.write(ctx, tx, addUsage, func(k [6]string) []string { return k[:] }); err != nil {
+			return err
 		}
-		var args []any
-		for _, k := range slices.SortedFunc(maps.Keys(sums), func(a, b key) int { return slices.Compare(a[:], b[:]) }) {
-			args = append(args, k[0], k[1], k[2], k[3], k[4], k[5], sums[k].Characters, sums[k].Cached, sums[k].Requests)
-		}
-		_, err = execRows(ctx, tx, fmt.Sprintf(addUsage, placeholders(len(sums), len(args))), args...)
-		return err
+		return totals.write(ctx, tx, addTotals, func(k [4]string) []string { return k[:] })
 	})
 	return added, err
 }
+
+// usageSums are rows of usage by their primary key.
+type usageSums[K comparable] map[K]usage.Counts
+
+func (s usageSums[K]) add(key K, r wire.SpeechReport) {
+	sum := s[key]
+	sum.Characters += r.Characters
+	sum.Requests++
+	if r.Cached {
+		sum.Cached += r.Characters
+	}
+	s[key] = sum
+}
+
+// write adds the sums to a table. insert is a format string; columns returns the values of
+// a key.
+func (s usageSums[K]) write(ctx context.Context, tx *sql.Tx, insert string, columns func(K) []string) error {
+	byKey := func(a, b K) int { return slices.Compare(columns(a), columns(b)) }
+	for keys := range slices.Chunk(slices.SortedFunc(maps.Keys(s), byKey), maxUsageRows) {
+		var args []any
+		for _, key := range keys {
+			for _, column := range columns(key) {
+				args = append(args, column)
+			}
+			args = append(args, s[key].Characters, s[key].Cached, s[key].Requests)
+		}
+		if _, err := execRows(ctx, tx, fmt.Sprintf(insert, placeholders(len(keys), len(args))), args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxUsageRows bounds the parameters of a statement: SQLite allows 32,766.
+const maxUsageRows = 1000
 
 // insertReportIDs stores report IDs and returns those that were new.
 func insertReportIDs(ctx context.Context, tx *sql.Tx, ids []string, now time.Time) ([]string, error) {

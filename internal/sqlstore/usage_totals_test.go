@@ -1,9 +1,6 @@
 package sqlstore
 
 import (
-	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -14,11 +11,9 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/usage"
-	"telapi/test/poll"
 )
 
-// rowSums is the query of version 0.9.19, which reads every row of usage. Its arguments
-// are expressions for the first day of a bucket and for its group.
+// rowSums reads every row of usage. Its arguments are expressions for the first day of a bucket and for its group.
 const rowSums = `SELECT %s, %s, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT),
 		CAST(SUM(characters - cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
 	FROM tts_usage WHERE team_id = $1 AND day >= $2 AND day <= $3 GROUP BY 1, 2 ORDER BY 1, 2`
@@ -73,103 +68,26 @@ func TestUsageTotalsEqualTheirRows(t *testing.T) {
 		for range 3 {
 			must(t, addNew(t, s, randomReports(random, 100)))
 			checkTotals(t, s, random)
-			for _, statement := range []string{
-				`DELETE FROM tts_usage WHERE team_id = 't0' AND day = $1`,
-				`DELETE FROM tts_usage WHERE voice = 'voice' AND day = $1`,
-				`UPDATE tts_usage SET characters = characters + 7, requests = requests + 1 WHERE day = $1`,
-			} {
-				_, err := s.write.ExecContext(t.Context(), statement, day(date("2025-11-25").AddDate(0, 0, random.IntN(50))))
-				must(t, err)
-			}
-			checkTotals(t, s, random)
 		}
-		tx, err := s.write.BeginTx(t.Context(), nil)
-		must(t, err)
-		_, err = tx.ExecContext(t.Context(), fmt.Sprintf(addUsage, placeholders(1, 9)), "t0", "2025-12-01", "e1", "acme", "voice", "m1", 100, 0, 1)
-		must(t, err, tx.Rollback())
+	})
+}
+
+// Reports of one day share totals, and instances add them at the same time.
+func TestConcurrentReportsCannotDeadlock(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
+		random := rand.New(rand.NewPCG(1, 2))
+		var adding sync.WaitGroup
+		for range 6 {
+			batches := slices.Collect(slices.Chunk(randomReports(random, 200), 20))
+			adding.Go(func() {
+				for _, batch := range batches {
+					if err := addNew(t, s, batch); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		adding.Wait()
 		checkTotals(t, s, random)
 	})
-}
-
-// addLikeOlder adds reports as version 0.9.19 does: in one transaction, with a statement
-// for each row, in the order of the keys.
-func addLikeOlder(t *testing.T, s *Store, reports []wire.SpeechReport) error {
-	rows := make([][]string, len(reports))
-	for i, r := range reports {
-		rows[i] = []string{r.TeamID, day(time.UnixMilli(r.At)), r.EndpointID, r.Provider, r.Voice, r.Model}
-	}
-	slices.SortFunc(rows, slices.Compare)
-	return s.inTx(t.Context(), "add usage reports", func(ctx context.Context, tx *sql.Tx) error {
-		for _, key := range rows {
-			if _, err := execRows(ctx, tx, fmt.Sprintf(addUsage, placeholders(1, 9)), key[0], key[1], key[2], key[3], key[4], key[5], 12, 5, 1); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// Older servers add usage before, during and after the migration by a newer server.
-func TestMigrationTotalsUsageOfOlderServers(t *testing.T) {
-	for _, engine := range engines {
-		t.Run(engine.name, func(t *testing.T) {
-			t.Parallel()
-			options := engine.make(t)
-			older := open(t, options)
-			_, err := older.schema.UpTo(t.Context(), 9)
-			must(t, err)
-			older.migrated.Store(true)
-			random := rand.New(rand.NewPCG(1, 2))
-			must(t, addLikeOlder(t, older, randomReports(random, 200)))
-
-			newer := open(t, options)
-			migrated := make(chan struct{})
-			var adding sync.WaitGroup
-			for range 3 {
-				batches := slices.Collect(slices.Chunk(randomReports(random, 100), 10))
-				adding.Go(func() {
-					for _, batch := range batches[:5] {
-						if err := addLikeOlder(t, older, batch); err != nil {
-							t.Error(err)
-						}
-					}
-					<-migrated
-					for _, batch := range batches[5:] {
-						if err := errors.Join(addLikeOlder(t, older, batch), addNew(t, newer, batch)); err != nil {
-							t.Error(err)
-						}
-					}
-				})
-			}
-			must(t, newer.Migrate(t.Context()))
-			close(migrated)
-			adding.Wait()
-			checkTotals(t, newer, random)
-		})
-	}
-}
-
-func TestUsageOfOneDayCannotDeadlock(t *testing.T) {
-	s := open(t, engines[1].make(t)) // PostgreSQL: SQLite has one writer at a time
-	must(t, s.Migrate(t.Context()))
-	add := func(tx *sql.Tx, endpoint string) error {
-		_, err := tx.ExecContext(t.Context(), fmt.Sprintf(addUsage, placeholders(1, 9)), "t1", "2025-12-01", endpoint, "", "", "", 1, 0, 1)
-		return err
-	}
-	first, err := s.write.BeginTx(t.Context(), nil)
-	must(t, err, add(first, "e1"))
-	second := make(chan error)
-	go func() {
-		second <- s.inTx(t.Context(), "add usage", func(_ context.Context, tx *sql.Tx) error { return add(tx, "e2") })
-	}()
-	poll.Until(t, "the second transaction waits", func() bool {
-		var waiting int
-		must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting))
-		return waiting > 0
-	})
-	must(t, add(first, "e2"), first.Commit(), <-second)
-	got, err := s.TTSUsage(t.Context(), usage.Query{TeamID: "t1", From: date("2025-12-01"), To: date("2025-12-01"), Interval: usage.Day})
-	if err != nil || len(got) != 1 || got[0].Requests != 3 {
-		t.Errorf("usage %+v, %v, want 3 requests", got, err)
-	}
 }

@@ -20,7 +20,7 @@ import (
 
 	"telapi/internal/audio"
 	"telapi/internal/speech"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 var hello = speech.Utterance{Text: "Hello, world", Voice: "alloy", Model: "tts-1", Speed: 1}
@@ -242,7 +242,7 @@ func TestToneDependsOnTextSpeedAndVoice(t *testing.T) {
 }
 
 func TestEspeak(t *testing.T) {
-	servers.Espeak(t)
+	testkit.Espeak(t)
 	e, err := NewEspeak(t.Context(), "en", time.Minute)
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@
 //   dist/telapi-voice.js    after telapi.js, defines the global variable telapiVoice
 //   dist/voice-worklet.js   the code of the audio thread, for pages with a strict Content-Security-Policy
 //
-// The entry points react and voice import the core, so that an application has each class once.
+// The entry points react, voice and runtime import the core, so that an application has each class once.
 import { execFileSync } from "node:child_process";
 import { copyFileSync, rmSync, writeFileSync } from "node:fs";
 import { build } from "esbuild";
@@ -25,7 +25,7 @@ const voice = { ...options, entryPoints: ["src/voice.ts"], define: { workletSour
 const core = (script) => ({
   name: "core",
   setup(build) {
-    build.onResolve({ filter: /\/index\.js$/ }, () => (script ? { path: "telapi", namespace: "global" } : { path: "./index.js", external: true }));
+    build.onResolve({ filter: /\/(index|errors)\.js$/ }, () => (script ? { path: "telapi", namespace: "global" } : { path: "./index.js", external: true }));
     build.onLoad({ filter: /./, namespace: "global" }, ({ path }) => ({ contents: `module.exports = ${path}` }));
   },
 });
@@ -35,6 +35,7 @@ for (const format of ["esm", "cjs"]) {
   execFileSync("node_modules/.bin/tsc", ["-p", "tsconfig.build.json", "--outDir", outdir], { stdio: "inherit" });
   await build({ ...options, format, outdir, entryPoints: ["src/index.ts"] });
   await build({ ...options, format, outdir, entryPoints: ["src/react.ts"], external: ["react"], plugins: [core(false)] });
+  await build({ ...options, format, outdir, entryPoints: ["src/runtime.ts"], platform: "node", external: ["ws"], plugins: [core(false)] });
   await build({ ...voice, format, outdir, plugins: [core(false)] });
 }
 writeFileSync("dist/cjs/package.json", '{"type":"commonjs"}\n');

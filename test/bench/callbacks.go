@@ -59,9 +59,9 @@ func callbacks(at *site, s settings) error {
 		return func() (r result, err error) {
 			sources := make([]source, s.connections)
 			if _, err := parallel(s.connections, s.connections, func(i int) error {
-				calls, err := openCalls(runtime, callsPerConnection)
+				channels, err := openCalls(runtime, callsPerConnection)
 				if err == nil {
-					sources[i], err = provider(calls, addr, each)
+					sources[i], err = provider(channels, addr, each)
 				}
 				return err
 			}); err != nil {
@@ -90,24 +90,24 @@ func callbacks(at *site, s settings) error {
 
 // openCalls opens channels without a session.
 func openCalls(runtime *calls.Runtime, n int) ([]*calls.Channel, error) {
-	calls := make([]*calls.Channel, n)
-	for i := range calls {
+	channels := make([]*calls.Channel, n)
+	for i := range channels {
 		var err error
-		if calls[i], err = runtime.Open(context.Background(), calls.OpenOptions{
+		if channels[i], err = runtime.Open(context.Background(), calls.OpenOptions{
 			ChannelID: uuid.NewString(), TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-1", Profile: []byte(botProfile)}); err != nil {
 			return nil, err
 		}
 	}
-	return calls, nil
+	return channels, nil
 }
 
 // provider creates work items of the calls of a connection, closes the calls, and
 // returns the callbacks: those of one call are in order, and calls alternate.
-func provider(calls []*calls.Channel, addr string, count int) (source, error) {
+func provider(channels []*calls.Channel, addr string, count int) (source, error) {
 	ctx := context.Background()
 	requests := make([][]byte, 0, count)
 	for i := range count {
-		c := calls[i%len(calls)]
+		c := channels[i%len(channels)]
 		item, err := c.Await(ctx, calls.AwaitOptions{})
 		if err != nil {
 			return nil, err
@@ -116,7 +116,7 @@ func provider(calls []*calls.Channel, addr string, count int) (source, error) {
 		requests = append(requests, fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\ntoken: %s\r\nContent-Length: %d\r\n\r\n%s",
 			item.Path, addr, item.Token, len(body), body))
 	}
-	for _, c := range calls {
+	for _, c := range channels {
 		if err := c.Close(ctx); err != nil {
 			return nil, err
 		}

@@ -126,11 +126,11 @@ func (t *telapi) fill(postgres bool) error {
 		return value
 	}
 	driver, source := "pgx", setting("DATABASE_URL")
-	size, disable := `SELECT pg_database_size(current_database())`, `ALTER TABLE tts_usage DISABLE TRIGGER USER`
+	size := `SELECT pg_database_size(current_database())`
 	if !postgres {
 		file := url.URL{Scheme: "file", Path: filepath.Join(setting("DATA_DIR"), "telapi.db"), RawQuery: "_pragma=busy_timeout(60000)&_pragma=synchronous(OFF)"}
 		driver, source = "sqlite", file.String()
-		size, disable = `SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()`, `DROP TRIGGER tts_usage_inserted`
+		size = `SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()`
 	}
 	db, err := sql.Open(driver, source)
 	if err != nil {
@@ -161,19 +161,15 @@ func (t *telapi) fill(postgres bool) error {
 			return err
 		}
 	}
-	err = measured("usage and its totals", func() error { return fillUsage(db, disable, numbers) })
+	err = measured("usage and its totals", func() error { return fillUsage(db, numbers) })
 	if err == nil {
 		_, err = db.Exec("ANALYZE")
 	}
 	return err
 }
 
-// fillUsage inserts a year of usage. It disables the trigger and computes the totals
-// at the end, which is faster.
-func fillUsage(db *sql.DB, disable string, numbers func(insert string, count int) error) error {
-	if _, err := db.Exec(disable); err != nil {
-		return err
-	}
+// fillUsage inserts a year of usage and computes the totals at the end.
+func fillUsage(db *sql.DB, numbers func(insert string, count int) error) error {
 	for day := range 365 {
 		date := time.Date(2025, 1, 1+day, 0, 0, 0, 0, time.UTC).Format(time.DateOnly)
 		if err := numbers(strings.ReplaceAll(usageOfDay, "DAY", date), usageRows); err != nil {

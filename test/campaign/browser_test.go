@@ -17,7 +17,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"telapi/test/talk"
+	"telapi/test/harness"
 )
 
 // maxPending is the number of operations that a browser has under way.
@@ -161,7 +161,7 @@ func (b *browser) connect(ctx context.Context) (*websocket.Conn, error) {
 		case resp.StatusCode >= 500, resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusRequestTimeout, resp.StatusCode == http.StatusConflict:
 			b.ledger.note("handshake: %d", resp.StatusCode)
 		default:
-			b.ledger.problem("handshake: %d %s", resp.StatusCode, talk.Body(resp))
+			b.ledger.problem("handshake: %d %s", resp.StatusCode, harness.Body(resp))
 		}
 	}
 	b.handshakeFailed = time.Now()
@@ -218,7 +218,7 @@ func (b *browser) write(conn *websocket.Conn) error {
 		b.written++
 		b.mu.Unlock()
 		_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Second))
-		frame := talk.Frame("chat", b.session, o.id, "chat", fmt.Sprintf(`{"text":"%d"}`, o.number))
+		frame := harness.Frame("chat", b.session, o.id, "chat", fmt.Sprintf(`{"text":"%d"}`, o.number))
 		if err := conn.WriteMessage(websocket.TextMessage, []byte(frame)); err != nil {
 			return err
 		}

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"telapi/test/harness"
 )
 
 // recoveryTimeout is how long a conversation may take to continue after a fault.
@@ -38,9 +40,9 @@ type result struct {
 	recovery time.Duration
 }
 
-func newCampaign(t *testing.T, size size, cluster bool, p programs) *campaign {
+func newCampaign(t *testing.T, size size, cluster bool, program harness.Program) *campaign {
 	t.Helper()
-	c := &campaign{installation: install(t, size, cluster, p), ledger: newLedger()}
+	c := &campaign{installation: install(t, size, cluster, program), ledger: newLedger()}
 	ctx, cancel := context.WithCancel(t.Context())
 	c.ctx = ctx
 	c.provider = newProvider(c.URL, c.client, c.ledger)
@@ -253,7 +255,7 @@ func runStage(t *testing.T, s stage, size size, operations int) []row {
 	if len(faults) == 0 {
 		return nil
 	}
-	c := newCampaign(t, size, s.cluster, programs{})
+	c := newCampaign(t, size, s.cluster, "")
 	for _, f := range faults {
 		c.run(f, operations)
 	}

@@ -8,8 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // outage is how long a fault lasts. It is longer than the time after which the
@@ -48,8 +47,8 @@ var stages = []stage{
 		{name: "requests to instances stall for 4 s, on half of the connections", inject: stalled(toInstances, requests)},
 		{name: "responses of instances stall for 4 s, on half of the connections", inject: stalled(toInstances, replies)},
 		{name: "connections to instances are reset 10 times", inject: resets(toInstances)},
-		{name: "PostgreSQL restarts", inject: restartPostgres((*servers.Postgres).Stop)},
-		{name: "PostgreSQL crashes", inject: restartPostgres((*servers.Postgres).Crash), repeated: true},
+		{name: "PostgreSQL restarts", inject: restartPostgres((*testkit.Postgres).Stop)},
+		{name: "PostgreSQL crashes", inject: restartPostgres((*testkit.Postgres).Crash), repeated: true},
 		{name: "rolling restart of both instances behind HAProxy", inject: rollingRestart},
 		{name: "all sockets reconnect at once", inject: storm},
 	}},
@@ -130,7 +129,7 @@ func resets(proxies func(*campaign) []*proxy) func(*campaign, int) {
 }
 
 // restartPostgres also cuts sockets: a handshake needs the database.
-func restartPostgres(stop func(*servers.Postgres)) func(*campaign, int) {
+func restartPostgres(stop func(*testkit.Postgres)) func(*campaign, int) {
 	return func(c *campaign, _ int) {
 		stop(c.postgres)
 		for i, b := range c.members() {
@@ -194,7 +193,7 @@ func loseLastSecond(c *campaign, _ int) {
 
 // failovers of a master to its replica. disturb makes the replica take over, and
 // repair restores the master as a replica.
-func failovers(disturb func(c *campaign, master, replica int), repair func(master *servers.Redis)) func(*campaign, int) {
+func failovers(disturb func(c *campaign, master, replica int), repair func(master *testkit.Redis)) func(*campaign, int) {
 	return func(c *campaign, cycle int) {
 		master, replica := c.pair(cycle)
 		disturb(c, master, replica)
@@ -205,11 +204,11 @@ func failovers(disturb func(c *campaign, master, replica int), repair func(maste
 }
 
 var (
-	failOver = failovers(func(c *campaign, _, replica int) { c.cluster.Nodes[replica].MustDo("CLUSTER", "FAILOVER") }, func(*servers.Redis) {})
+	failOver = failovers(func(c *campaign, _, replica int) { c.cluster.Nodes[replica].MustDo("CLUSTER", "FAILOVER") }, func(*testkit.Redis) {})
 
-	killMaster = failovers(func(c *campaign, master, _ int) { c.cluster.Nodes[master].Kill() }, (*servers.Redis).Start)
+	killMaster = failovers(func(c *campaign, master, _ int) { c.cluster.Nodes[master].Kill() }, (*testkit.Redis).Start)
 
-	hangMaster = failovers(func(c *campaign, master, _ int) { c.cluster.Nodes[master].Freeze() }, (*servers.Redis).Thaw)
+	hangMaster = failovers(func(c *campaign, master, _ int) { c.cluster.Nodes[master].Freeze() }, (*testkit.Redis).Thaw)
 
 	killMasterWithLag = failovers(func(c *campaign, master, _ int) {
 		deliver := c.delayDelivery()
@@ -218,7 +217,7 @@ var (
 		c.cluster.Nodes[master].Kill()
 		discard()
 		deliver()
-	}, (*servers.Redis).Start)
+	}, (*testkit.Redis).Start)
 )
 
 // prepareLoss restarts instances and runtimes. Acknowledgements don't wait for
@@ -285,13 +284,13 @@ func (s *installation) pair(cycle int) (master, replica int) {
 
 func (s *installation) awaitMaster(node int) {
 	s.t.Helper()
-	poll.Until(s.t, fmt.Sprintf("node %d is a master", node), func() bool { return strings.Contains(s.replication(node), "role:master") })
+	testkit.Until(s.t, fmt.Sprintf("node %d is a master", node), func() bool { return strings.Contains(s.replication(node), "role:master") })
 }
 
 // awaitReplicas waits until three masters have a replica that is in sync.
 func (s *installation) awaitReplicas() {
 	s.t.Helper()
-	poll.Until(s.t, "every master has a replica", func() bool {
+	testkit.Until(s.t, "every master has a replica", func() bool {
 		inSync := 0
 		for n := range s.cluster.Nodes {
 			if strings.Contains(s.replication(n), "master_link_status:up") {

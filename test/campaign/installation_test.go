@@ -1,7 +1,6 @@
 package campaign
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -18,55 +17,46 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/site"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // installation is a site with two runtimes, PostgreSQL and Redis. Connections to
 // instances, PostgreSQL and Redis go through proxies.
 type installation struct {
-	*site.Site
+	*harness.Site
 	t    testing.TB
 	size size
 
-	redis        *servers.Redis   // nil on a cluster
-	cluster      *servers.Cluster // nil on a single Redis
+	redis        *testkit.Redis   // nil on a cluster
+	cluster      *testkit.Cluster // nil on a single Redis
 	redisDir     string           // data of redis
 	redisProxies []*proxy         // in the order of the cluster's nodes
-	postgres     *servers.Postgres
+	postgres     *testkit.Postgres
 
 	instanceProxies []*proxy
 	runtimes        [2]*runtimeProcess
-	runtimeProgram  string        // starts runtimes; empty: the test binary
 	ttl             time.Duration // of work items
 
 	tls    *tls.Config
 	client *http.Client
 }
 
-// programs are the binaries of a release. Empty ones are those under test.
-type programs struct {
-	service boot.Program
-	runtime string
-}
-
 // install starts the servers and the instances, but no runtimes.
-func install(t testing.TB, size size, cluster bool, p programs) *installation {
+func install(t testing.TB, size size, cluster bool, program harness.Program) *installation {
 	t.Helper()
-	s := &installation{t: t, size: size, ttl: time.Hour, runtimeProgram: p.runtime}
-	s.postgres = servers.StartPostgres(t, servers.PostgresOptions{})
+	s := &installation{t: t, size: size, ttl: time.Hour}
+	s.postgres = testkit.StartPostgres(t, testkit.PostgresOptions{})
 	database, _ := url.Parse(s.postgres.NewDatabase(t))
 	database.Host = startProxy(t, database.Host).addr()
-	env := boot.Env{
+	env := harness.Env{
 		"DATABASE_URL": database.String(), "REDIS_URL": s.startRedis(cluster), "SESSION_PING_INTERVAL": size.ping.String(),
 		"SESSION_RECONNECT_JITTER": "1s", "DRAIN_DELAY": "3s", "LOG_FORMAT": "json",
 	}
 	if cluster {
 		env["KV_MIN_REPLICAS"] = "1"
 	}
-	s.Site = site.Start(t, site.Options{Balancer: site.HAProxy, Env: env, Program: p.service, Forward: func(address string) string {
+	s.Site = harness.StartSite(t, harness.SiteOptions{Balancer: harness.HAProxy, Env: env, Program: program, Forward: func(address string) string {
 		p := startProxy(t, address)
 		s.instanceProxies = append(s.instanceProxies, p)
 		return p.addr()
@@ -83,21 +73,21 @@ func install(t testing.TB, size size, cluster bool, p programs) *installation {
 // proxies. A cluster has three masters, each with a replica.
 func (s *installation) startRedis(cluster bool) string {
 	s.t.Helper()
-	options := []servers.RedisOption{servers.RedisDurable(), servers.RedisArgs("--auto-aof-rewrite-percentage", "0")}
+	options := []testkit.RedisOption{testkit.RedisDurable(), testkit.RedisArgs("--auto-aof-rewrite-percentage", "0")}
 	if !cluster {
 		s.redisDir = s.t.TempDir()
-		s.redis = servers.StartRedis(s.t, append(options, servers.RedisArgs("--dir", s.redisDir))...)
+		s.redis = testkit.StartRedis(s.t, append(options, testkit.RedisArgs("--dir", s.redisDir))...)
 		s.redisProxies = []*proxy{startProxy(s.t, s.redis.Addr())}
 		return "redis://" + s.redisProxies[0].addr()
 	}
 	// Each node announces its proxy, so that clients and replicas connect to it.
-	announce := func(r *servers.Redis) {
+	announce := func(r *testkit.Redis) {
 		p := startProxy(s.t, r.Addr())
 		_, port, _ := net.SplitHostPort(p.addr())
 		s.redisProxies = append(s.redisProxies, p)
-		servers.RedisArgs("--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", port)(r)
+		testkit.RedisArgs("--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", port)(r)
 	}
-	s.cluster = servers.StartRedisCluster(s.t, append(options, announce)...)
+	s.cluster = testkit.StartRedisCluster(s.t, append(options, announce)...)
 	for _, master := range s.cluster.Nodes[:3] {
 		s.cluster.AddReplica(master)
 	}
@@ -126,7 +116,7 @@ func (s *installation) request(method, path, body string) (*http.Response, error
 // issue creates a session. It retries until an instance is available.
 func (s *installation) issue() (id, token string) {
 	s.t.Helper()
-	poll.Until(s.t, "a session is created", func() bool {
+	testkit.Until(s.t, "a session is created", func() bool {
 		resp, err := s.request(http.MethodPost, "/api/v1/sessions/token", fmt.Sprintf(`{"mode":"chat","endpointId":%q}`, s.Endpoint))
 		if err != nil {
 			return false
@@ -145,7 +135,7 @@ func (s *installation) issue() (id, token string) {
 // delete deletes a session.
 func (s *installation) delete(session string) {
 	s.t.Helper()
-	poll.Until(s.t, "a session is deleted", func() bool {
+	testkit.Until(s.t, "a session is deleted", func() bool {
 		resp, err := s.request(http.MethodDelete, "/api/v1/sessions/"+session, "")
 		if err != nil {
 			return false
@@ -171,7 +161,7 @@ func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *pr
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	r := &runtimeProcess{cmd: exec.Command(cmp.Or(s.runtimeProgram, os.Args[0]))}
+	r := &runtimeProcess{cmd: exec.Command(os.Args[0])}
 	r.cmd.Env = append(os.Environ(), envRuntime+"="+string(options))
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	r.cmd.Stderr = os.Stderr
@@ -191,12 +181,6 @@ func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *pr
 	})
 	s.runtimes[n] = r
 	s.t.Cleanup(r.kill)
-}
-
-// stop ends the process gracefully.
-func (r *runtimeProcess) stop() {
-	_ = r.cmd.Process.Signal(syscall.SIGTERM)
-	r.done.Wait()
 }
 
 // kill kills the process and waits until its reports are read.

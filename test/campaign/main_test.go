@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // envRuntime makes the test binary a runtime process. It contains runtimeOptions.
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	flag.Parse()
-	servers.Main(m)
+	testkit.Main(m)
 }
 
 // size is the size of a campaign.

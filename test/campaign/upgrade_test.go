@@ -4,96 +4,82 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
-	"telapi/test/boot"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
-// previousTag is the tag of the previous release. Set it when a release is made.
-const previousTag = ""
-
-// Both releases run on the same stores while one replaces the other, instance by
-// instance and runtime by runtime, and back again. Conversations go on, and nothing is
-// lost, duplicated or reordered.
+// Two releases run on the same stores while one replaces the other, instance by instance,
+// and back again. Nothing is lost, duplicated or reordered.
 func TestRollingUpgradeAndRollback(t *testing.T) {
-	if previousTag == "" {
-		t.Skip("nothing was released yet, so there is no version to upgrade from")
+	tag := previousRelease(t)
+	if tag == "" {
+		t.Skip("there is no tag of an earlier release to upgrade from")
 	}
 	t.Parallel()
-	servers.StartRedis(t) // requires redis-server, before the build
-	previous, current := buildPrevious(t), buildCurrent(t)
+	testkit.StartRedis(t) // requires redis-server, before the build
+	previous := buildRelease(t, tag)
 	size := newSize(0)
 	size.browsers, size.rate, size.lease, size.ping = 12, 30, 6*time.Second, 3*time.Second
 	c := newCampaign(t, size, false, previous)
 	for _, step := range []struct {
-		name string
-		n    int
-		p    programs
+		name    string
+		n       int
+		program harness.Program
 	}{
-		{"first instance and runtime upgraded", 0, current},
-		{"second instance and runtime upgraded", 1, current},
-		{"first instance and runtime rolled back", 0, previous},
-		{"second instance and runtime rolled back", 1, previous},
+		{"first instance upgraded", 0, ""},
+		{"second instance upgraded", 1, ""},
+		{"first instance rolled back", 0, previous},
+		{"second instance rolled back", 1, previous},
 	} {
 		c.run(fault{name: step.name, inject: func(c *campaign, _ int) {
-			c.replace(step.n, step.p)
+			c.Program = step.program
+			c.restart(step.n)
 			c.join(4) // sessions that begin now
 		}}, 0)
 	}
 	c.check(t)
 }
 
-// replace replaces a runtime and an instance by those of another release.
-func (c *campaign) replace(n int, p programs) {
-	c.t.Helper()
-	c.runtimes[n].stop()
-	c.runtimeProgram = p.runtime
-	c.startRuntime(c.ctx, n, c.ledger, c.provider)
+var releaseTag = regexp.MustCompile(`^v\d+\.\d+\.\d+(-patch\d+)?$`)
 
-	c.Program = p.service
-	c.restart(n)
-}
-
-// buildPrevious builds the previous release from its tag.
-func buildPrevious(t *testing.T) programs {
+// previousRelease returns the newest tag of a release other than this one, or "".
+func previousRelease(t *testing.T) string {
 	t.Helper()
-	git := func(args ...string) *exec.Cmd {
-		return exec.Command("git", append([]string{"-c", "safe.directory=*", "-C", "../.."}, args...)...)
-	}
-	if out, err := git("cat-file", "-e", previousTag+"^{commit}").CombinedOutput(); err != nil {
-		t.Fatalf("the tag %s is missing: use a complete clone (git fetch --unshallow --tags)\n%s", previousTag, out)
-	}
-	dir := t.TempDir()
-	archive := filepath.Join(dir, "source.tar")
-	runCommand(t, git("archive", "--output="+archive, previousTag))
-	runCommand(t, exec.Command("tar", "-xf", archive, "-C", dir))
-	if err := os.CopyFS(filepath.Join(dir, "cmd/upgrade-runtime"), os.DirFS("testdata/runtime")); err != nil {
+	version, err := os.ReadFile("../../VERSION")
+	if err != nil {
 		t.Fatal(err)
 	}
-	build(t, dir, dir, "./cmd/telapi", "./cmd/upgrade-runtime")
-	return programs{service: boot.Program(filepath.Join(dir, "telapi")), runtime: filepath.Join(dir, "upgrade-runtime")}
+	tags, _ := git("tag", "--list", "--sort=-version:refname").Output() // fails outside of a repository
+	for tag := range strings.FieldsSeq(string(tags)) {
+		if releaseTag.MatchString(tag) && tag != "v"+strings.TrimSpace(string(version)) {
+			return tag
+		}
+	}
+	return ""
 }
 
-// buildCurrent builds the runtime. The service is the binary under test.
-func buildCurrent(t *testing.T) programs {
+// buildRelease builds the service of a tag.
+func buildRelease(t *testing.T, tag string) harness.Program {
 	t.Helper()
 	dir := t.TempDir()
-	build(t, ".", dir, "./testdata/runtime")
-	return programs{runtime: filepath.Join(dir, "runtime")}
-}
-
-// build builds packages of the module in a directory. Most dependencies are in the build
-// cache, because they are those of the binary under test.
-func build(t *testing.T, from, to string, packages ...string) {
-	t.Helper()
-	runCommand(t, exec.Command("go", append([]string{"-C", from, "build", "-buildvcs=false", "-o", to + "/"}, packages...)...))
-}
-
-func runCommand(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
+	archive, binary := filepath.Join(dir, "source.tar"), filepath.Join(dir, "telapi")
+	for _, cmd := range []*exec.Cmd{
+		git("archive", "--output="+archive, tag),
+		exec.Command("tar", "-xf", archive, "-C", dir),
+		exec.Command("go", "-C", dir, "build", "-buildvcs=false", "-o", binary, "./cmd/telapi"),
+	} {
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
+		}
 	}
+	return harness.Program(binary)
+}
+
+func git(args ...string) *exec.Cmd {
+	return exec.Command("git", append([]string{"-c", "safe.directory=*", "-C", "../.."}, args...)...)
 }

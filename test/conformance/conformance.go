@@ -11,7 +11,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/ratelimit"
 	"telapi/internal/usage"
-	"telapi/test/poll"
+	"telapi/test/testkit"
 )
 
 // Counter tests an empty ratelimit.Counter. prefix makes keys unique.
@@ -42,7 +42,7 @@ func Counter(t *testing.T, c ratelimit.Counter, prefix string) {
 	if g := lease("b", 1, 1, 100*time.Millisecond); g.Permits != 0 || g.Reset > 100*time.Millisecond {
 		t.Errorf("after the window was shortened: %+v, want no permits and a reset within 100ms", g)
 	}
-	poll.Until(t, "a new window", func() bool { return lease("b", 1, 1, 100*time.Millisecond).Permits == 1 })
+	testkit.Until(t, "a new window", func() bool { return lease("b", 1, 1, 100*time.Millisecond).Permits == 1 })
 }
 
 // LimitsStore tests an empty ratelimit.LimitsStore.
@@ -93,7 +93,7 @@ func ReportStream(t *testing.T, s usage.ReportStream, timeOut func()) {
 	}
 	read := func(limit int) (entries []usage.ReportEntry) {
 		t.Helper()
-		poll.Until(t, "Read returns entries", func() bool {
+		testkit.Until(t, "Read returns entries", func() bool {
 			var err error
 			if entries, err = s.Read(ctx, limit, 10*time.Millisecond); err != nil {
 				t.Fatal(err)

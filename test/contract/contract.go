@@ -1,6 +1,6 @@
 // Package contract checks the responses that tests receive against
 // api/openapi.yaml: status, headers, media type and body. It checks the frames
-// of session sockets against api/asyncapi.yaml.
+// of the WebSockets against api/asyncapi.yaml.
 //
 // kin-openapi resolves references, and jsonschema validates. The response
 // validation of kin-openapi compiles a schema for every response, skips HEAD

@@ -22,14 +22,30 @@ type asyncAPI struct {
 		CloseCodes []closeCode `json:"x-close-codes"`
 		Limits     any         `json:"x-limits"`
 	} `json:"info"`
-	Channels map[string]struct {
-		Address  string                    `json:"address"`
-		Messages map[string]map[string]any `json:"messages"`
-	} `json:"channels"`
-	Operations map[string]struct {
-		Action   string      `json:"action"`
+	Channels   map[string]asyncChannel   `json:"channels"`
+	Operations map[string]asyncOperation `json:"operations"`
+}
+
+type asyncChannel struct {
+	Address  string             `json:"address"`
+	Messages map[string]message `json:"messages"`
+	Limits   map[string]int64   `json:"x-limits"`
+}
+
+type message struct {
+	Name     string `json:"name"`
+	Examples []struct {
+		Payload json.RawMessage `json:"payload"`
+	} `json:"examples"`
+}
+
+type asyncOperation struct {
+	Action   Action      `json:"action"`
+	Channel  reference   `json:"channel"`
+	Messages []reference `json:"messages"`
+	Reply    struct {
 		Messages []reference `json:"messages"`
-	} `json:"operations"`
+	} `json:"reply"`
 }
 
 type closeCode struct {
@@ -42,6 +58,9 @@ type reference struct {
 	Ref string `json:"$ref"`
 }
 
+// name returns the last part of a reference.
+func (r reference) name() string { return r.Ref[strings.LastIndex(r.Ref, "/")+1:] }
+
 // Action is the direction of a frame from the service's point of view.
 type Action string
 
@@ -51,16 +70,20 @@ const (
 	Send    Action = "send"
 )
 
-// frames contains the message schemas by action and message type.
+// frames contains the message schemas of /ws/session by action and message type, and those
+// of /ws/runtime.
 type frames struct {
 	file     asyncAPI
 	messages map[Action]map[string][]*jsonschema.Schema
+	runtime  runtimeFrames
 }
 
 var parsedFrames = sync.OnceValues(func() (*frames, error) { return readFrames(api.AsyncAPI) })
 
 func readFrames(file []byte) (*frames, error) {
-	f := &frames{messages: map[Action]map[string][]*jsonschema.Schema{}}
+	f := &frames{messages: map[Action]map[string][]*jsonschema.Schema{}, runtime: runtimeFrames{
+		requests: map[string]*jsonschema.Schema{}, replies: map[string]*jsonschema.Schema{}, pushes: map[string]*jsonschema.Schema{},
+	}}
 	asJSON, err := yaml.YAMLToJSON(file)
 	if err != nil {
 		return nil, err
@@ -72,21 +95,35 @@ func readFrames(file []byte) (*frames, error) {
 	if err != nil {
 		return nil, err
 	}
-	session := f.file.Channels["session"].Messages
 	for _, op := range f.file.Operations {
+		if op.Channel.name() == "runtime" {
+			if err := f.addRuntimeOperation(op, schemas); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		byType := map[string][]*jsonschema.Schema{}
-		f.messages[Action(op.Action)] = byType
+		f.messages[op.Action] = byType
 		for _, m := range op.Messages {
-			at := follow(m.Ref, "")
-			schema, err := schemas.compile(at + "/payload")
+			name, schema, err := f.message(m, schemas)
 			if err != nil {
 				return nil, err
 			}
-			name, _ := session[at[strings.LastIndex(at, "/")+1:]]["name"].(string)
 			byType[name] = append(byType[name], schema)
 		}
 	}
 	return f, nil
+}
+
+// message returns the name and the compiled payload of a message.
+func (f *frames) message(m reference, schemas *schemas) (string, *jsonschema.Schema, error) {
+	at := follow(m.Ref, "")
+	schema, err := schemas.compile(at + "/payload")
+	if err != nil {
+		return "", nil, err
+	}
+	channel := strings.Split(at, "/")[2] // of /channels/NAME/messages/NAME
+	return f.file.Channels[channel].Messages[m.name()].Name, schema, nil
 }
 
 // check returns an error if a frame matches no message of the action.

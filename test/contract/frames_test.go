@@ -65,12 +65,18 @@ func TestAsyncAPIListsAllMessageTypes(t *testing.T) {
 			t.Errorf("action %s has message types %v, want %v", action, got, types)
 		}
 	}
-	used := 0
-	for _, op := range f.file.Operations {
-		used += len(op.Messages)
-	}
-	if used != len(f.file.Channels["session"].Messages) {
-		t.Errorf("operations use %d messages, want all %d of the channel", used, len(f.file.Channels["session"].Messages))
+	for name, channel := range f.file.Channels {
+		used := map[string]bool{}
+		for _, op := range f.file.Operations {
+			if op.Channel.name() == name {
+				for _, m := range slices.Concat(op.Messages, op.Reply.Messages) {
+					used[m.name()] = true
+				}
+			}
+		}
+		if len(used) != len(channel.Messages) {
+			t.Errorf("operations use %d messages, want all %d of the channel %s", len(used), len(channel.Messages), name)
+		}
 	}
 }
 

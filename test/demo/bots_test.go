@@ -12,16 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // exampleBots returns the commands that run the bots in examples.
 func exampleBots(t *testing.T) map[string][]string {
 	return map[string][]string{
-		"python": {servers.Python(t), "../../examples/bot-python/bot.py"},
-		"node":   {servers.Node(t), "../../examples/bot-node/bot.mjs"},
+		"python": {testkit.Python(t), "../../examples/bot-python/bot.py"},
+		"node":   {testkit.Node(t), "../../examples/bot-node/bot.mjs"},
 	}
 }
 
@@ -31,7 +30,7 @@ func startBot(t *testing.T, command []string, api string) (url string, output fu
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = append(os.Environ(), "PORT=0", "TELAPI_URL="+api)
 	line := regexp.MustCompile(`bot listens on (\S+)\n`)
-	output = servers.StartProgram(t, cmd, line.MatchString)
+	output = testkit.StartProgram(t, cmd, line.MatchString)
 	return line.FindStringSubmatch(output())[1], output
 }
 
@@ -40,9 +39,9 @@ func TestExampleBotsAnswer(t *testing.T) {
 	for name, command := range exampleBots(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			port := servers.FreePort(t)
+			port := testkit.FreePort(t)
 			bot, output := startBot(t, command, fmt.Sprintf("http://localhost:%d", port))
-			_, i, out := startDev(t, boot.Env{"DATA_DIR": t.TempDir(), "TELAPI_PORT": fmt.Sprint(port)}, "--bot", bot)
+			_, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir(), "TELAPI_PORT": fmt.Sprint(port)}, "--bot", bot)
 			b := out.connect(t, i, "chat")
 			b.Chat("Grüß Gott 🌍")
 			readUntil(b, "chat", "You said: Grüß Gott 🌍")
@@ -51,7 +50,7 @@ func TestExampleBotsAnswer(t *testing.T) {
 			if code := b.CloseCode(); code != 4503 {
 				t.Errorf("close code %d, want 4503 after the hangup", code)
 			}
-			poll.Until(t, "the bot prints its receipts", func() bool { return strings.Count(output(), `"status":"accepted"`) == 2 })
+			testkit.Until(t, "the bot prints its receipts", func() bool { return strings.Count(output(), `"status":"accepted"`) == 2 })
 		})
 	}
 }
@@ -104,11 +103,11 @@ func TestExampleBotsRetryAndReject(t *testing.T) {
 					if r != first || r.token != "cbt_x" || !strings.Contains(r.body, "You said: hi") {
 						t.Errorf("attempt %d: %+v, want the same as before: %+v", n+1, r, first)
 					}
-				case <-time.After(poll.Timeout):
+				case <-time.After(testkit.Timeout):
 					t.Fatalf("no attempt %d; output %s", n+1, output())
 				}
 			}
-			poll.Until(t, "the bot prints the last response", func() bool { return strings.Contains(output(), "409") })
+			testkit.Until(t, "the bot prints the last response", func() bool { return strings.Contains(output(), "409") })
 		})
 	}
 }

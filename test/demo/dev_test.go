@@ -2,34 +2,32 @@ package demo
 
 import (
 	"encoding/json"
-	"net/http"
 	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
 
-	"telapi/test/boot"
 	"telapi/test/contract"
-	"telapi/test/talk"
+	"telapi/test/harness"
 )
 
 // startDev runs telapi dev and returns its JSON output.
-func startDev(t *testing.T, env boot.Env, args ...string) (*boot.Process, *boot.Instance, devOutput) {
+func startDev(t *testing.T, env harness.Env, args ...string) (*harness.Process, *harness.Instance, devOutput) {
 	t.Helper()
-	p := boot.StartProcess(t, boot.Merge(boot.Env{"TELAPI_PORT": "0"}, env), append([]string{"dev", "--json"}, args...)...)
+	p := harness.StartProcess(t, harness.Merge(harness.Env{"TELAPI_PORT": "0"}, env), append([]string{"dev", "--json"}, args...)...)
 	var out devOutput
 	if err := json.Unmarshal([]byte(p.WaitForLine(t, "{")), &out); err != nil {
 		t.Fatal(err)
 	}
-	return p, &boot.Instance{URL: out.URL, Client: contract.Client(t)}, out
+	return p, &harness.Instance{URL: out.URL, Client: contract.Client(t)}, out
 }
 
 type devOutput struct{ URL, Playground, MediaURL, Key, EndpointID string }
 
-func (out devOutput) connect(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
+func (out devOutput) connect(t *testing.T, i *harness.Instance, mode string) *harness.Browser {
 	t.Helper()
-	id, token := talk.Issue(t, i, out.Key, map[string]any{"endpointId": out.EndpointID, "mode": mode})
-	b := talk.Connect(t, i, id, token, "")
+	id, token := harness.Issue(t, i, out.Key, map[string]any{"endpointId": out.EndpointID, "mode": mode})
+	b := harness.Connect(t, i, id, token, "")
 	b.Expect("ready")
 	return b
 }
@@ -37,7 +35,7 @@ func (out devOutput) connect(t *testing.T, i *boot.Instance, mode string) *talk.
 // Ctrl-C arrives during a call with speech, an unanswered message and an open feed.
 func TestCtrlCStopsDevGracefully(t *testing.T) {
 	t.Parallel()
-	p, i, out := startDev(t, boot.Env{"DATA_DIR": t.TempDir()})
+	p, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir()})
 	if out.Playground != out.URL+"/playground/" || out.MediaURL == "" {
 		t.Errorf("output %+v, want a playground at the API's URL and a media service", out)
 	}
@@ -65,48 +63,10 @@ func TestCtrlCStopsDevGracefully(t *testing.T) {
 	}
 }
 
-func TestSecondDevReportsDataDirInUse(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	startDev(t, boot.Env{"DATA_DIR": dir})
-	second := boot.StartProcess(t, boot.Env{"DATA_DIR": dir, "TELAPI_PORT": "0"}, "dev")
-	if code := second.WaitExit(t); code != 1 || !second.Stderr.Has("another telapi process uses the data directory "+dir) {
-		t.Errorf("exit code %d, want 1; want the data directory in stderr: %s", code, second.Stderr)
-	}
-}
-
-func TestTokensStayValidAfterRestartOfDev(t *testing.T) {
-	t.Parallel()
-	env := boot.Env{"DATA_DIR": t.TempDir()}
-	p, i, out := startDev(t, env)
-	_, token := talk.Issue(t, i, out.Key, map[string]any{"endpointId": out.EndpointID, "mode": "chat"})
-	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	p.WaitExit(t)
-	_, i, again := startDev(t, env)
-	if again.Key != out.Key {
-		t.Errorf("the demo key changed from %s to %s", out.Key, again.Key)
-	}
-	if resp, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusUpgradeRequired {
-		t.Errorf("token from before the restart: status %d, want 426: %s", resp.StatusCode, body)
-	}
-}
-
-func TestDevWithoutDemoLeavesSessionsToOtherRuntimes(t *testing.T) {
-	t.Parallel()
-	env := boot.Env{"DATA_DIR": t.TempDir()}
-	_, i, out := startDev(t, env, "--no-demo")
-	b := out.connect(t, i, "chat")
-	if ch := talk.Accept(t, talk.StartRuntime(t, env)); ch.ID != b.Session {
-		t.Errorf("accepted session %s, want %s", ch.ID, b.Session)
-	}
-}
-
 // Not parallel: goroutines of other tests would count as leaks.
 func TestDemoLeaksNoGoroutines(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true", "SESSION_RECONNECT_JITTER": "0s"}, true)
+	i := harness.StartDev(t, harness.Env{"PLAYGROUND_ENABLED": "true", "SESSION_RECONNECT_JITTER": "0s"}, true)
 	d, err := i.App.Demo(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -121,5 +81,5 @@ func TestDemoLeaksNoGoroutines(t *testing.T) {
 	}
 	_ = feed.Body.Close()
 	i.Client.CloseIdleConnections()
-	boot.VerifyNoLeaks(t, before)
+	harness.VerifyNoLeaks(t, before)
 }

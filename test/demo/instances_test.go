@@ -13,14 +13,13 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/internal/httpapi"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // listInstances returns the instances of telapi dev, and the one that serves the
 // session.
-func listInstances(t *testing.T, i *boot.Instance, key, sessionID string) (list []httpapi.Instance, serving httpapi.Instance) {
+func listInstances(t *testing.T, i *harness.Instance, key, sessionID string) (list []httpapi.Instance, serving httpapi.Instance) {
 	t.Helper()
 	path := "/playground/instances"
 	if sessionID != "" {
@@ -38,7 +37,7 @@ func listInstances(t *testing.T, i *boot.Instance, key, sessionID string) (list 
 	return body.Instances, serving
 }
 
-func changeInstance(t *testing.T, i *boot.Instance, key string, number int, action string) {
+func changeInstance(t *testing.T, i *harness.Instance, key string, number int, action string) {
 	t.Helper()
 	if resp, body := i.Post(t, fmt.Sprintf("/playground/instances/%d/%s", number, action), "", "X-API-Key", key); resp.StatusCode != http.StatusNoContent {
 		t.Fatalf("%s instance %d: status %d: %s", action, number, resp.StatusCode, body)
@@ -47,8 +46,8 @@ func changeInstance(t *testing.T, i *boot.Instance, key string, number int, acti
 
 // conversation is a browser that reconnects and resends what was not acknowledged.
 type conversation struct {
-	*talk.Browser
-	i        *boot.Instance
+	*harness.Browser
+	i        *harness.Instance
 	token    string
 	cursor   string
 	pending  []string // frames without an acknowledgement, oldest first
@@ -56,24 +55,24 @@ type conversation struct {
 	received map[string]int // times, by message ID
 }
 
-func startConversation(t *testing.T, i *boot.Instance, out devOutput) *conversation {
+func startConversation(t *testing.T, i *harness.Instance, out devOutput) *conversation {
 	t.Helper()
-	id, token := talk.Issue(t, i, out.Key, map[string]any{"endpointId": out.EndpointID, "mode": "chat"})
-	c := &conversation{Browser: &talk.Browser{Session: id, T: t}, i: i, token: token, received: map[string]int{}}
+	id, token := harness.Issue(t, i, out.Key, map[string]any{"endpointId": out.EndpointID, "mode": "chat"})
+	c := &conversation{Browser: &harness.Browser{Session: id, T: t}, i: i, token: token, received: map[string]int{}}
 	c.connect("")
 	return c
 }
 
 func (c *conversation) connect(query string) {
 	c.T.Helper()
-	c.Browser = talk.Connect(c.T, c.i, c.Session, c.token, query)
+	c.Browser = harness.Connect(c.T, c.i, c.Session, c.token, query)
 	for _, frame := range c.pending {
 		c.Write(frame)
 	}
 }
 
 func (c *conversation) say(text string) {
-	frame := talk.Frame("chat", c.Session, uuid.NewString(), "chat", fmt.Sprintf(`{"text":%q}`, text))
+	frame := harness.Frame("chat", c.Session, uuid.NewString(), "chat", fmt.Sprintf(`{"text":%q}`, text))
 	c.pending = append(c.pending, frame)
 	_ = c.Conn.WriteMessage(1, []byte(frame)) // if the connection is lost, it is sent again
 }
@@ -105,7 +104,7 @@ func (c *conversation) waitForAnswers(count int) {
 	}
 }
 
-func chatText(m talk.Received) string {
+func chatText(m harness.Received) string {
 	var chat struct{ Text string }
 	_ = json.Unmarshal(m.Chat, &chat) // empty for other types
 	return chat.Text
@@ -113,7 +112,7 @@ func chatText(m talk.Received) string {
 
 func TestConversationContinuesWhenItsInstanceIsKilled(t *testing.T) {
 	t.Parallel()
-	_, i, out := startDev(t, boot.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
+	_, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
 	c := startConversation(t, i, out)
 	var said []string
 	say := func(text string) { said = append(said, text); c.say(text) }
@@ -155,10 +154,10 @@ func TestConversationContinuesWhenItsInstanceIsKilled(t *testing.T) {
 
 // bothServe checks that new sessions reach both instances, and that the one which
 // serves a session drops its socket.
-func bothServe(t *testing.T, i *boot.Instance, out devOutput) {
+func bothServe(t *testing.T, i *harness.Instance, out devOutput) {
 	t.Helper()
 	var numbers []int
-	poll.Until(t, "both instances serve sessions", func() bool {
+	testkit.Until(t, "both instances serve sessions", func() bool {
 		b := out.connect(t, i, "chat")
 		_, serving := listInstances(t, i, out.Key, b.Session)
 		numbers = append(numbers, serving.Number)
@@ -171,7 +170,7 @@ func bothServe(t *testing.T, i *boot.Instance, out devOutput) {
 
 func TestDevWithAllInstancesKilled(t *testing.T) {
 	t.Parallel()
-	p, i, out := startDev(t, boot.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
+	p, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
 	changeInstance(t, i, out.Key, 1, "kill")
 	list, _ := listInstances(t, i, out.Key, "")
 	remaining := list[1].PID
@@ -210,12 +209,12 @@ func TestDevWithAllInstancesKilled(t *testing.T) {
 // A crashed telapi dev leaves no instance behind.
 func TestInstancesEndWithDev(t *testing.T) {
 	t.Parallel()
-	p, i, out := startDev(t, boot.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
+	p, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
 	list, _ := listInstances(t, i, out.Key, "")
 	if err := p.Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	for _, instance := range list {
-		poll.Until(t, fmt.Sprint("instance ", instance.Number, " ends"), func() bool { return syscall.Kill(instance.PID, 0) == syscall.ESRCH })
+		testkit.Until(t, fmt.Sprint("instance ", instance.Number, " ends"), func() bool { return syscall.Kill(instance.PID, 0) == syscall.ESRCH })
 	}
 }

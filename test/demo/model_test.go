@@ -8,9 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // A local server takes the part of the model: it repeats the conversation, and fails
@@ -40,14 +39,14 @@ func TestExampleModelBotAnswers(t *testing.T) {
 	t.Setenv("OPENAI_API_KEY", "key")
 	t.Setenv("OPENAI_MODEL", "small")
 
-	port := servers.FreePort(t)
-	bot, output := startBot(t, []string{servers.Node(t), "../../examples/bot-openai/bot.mjs"}, fmt.Sprintf("http://localhost:%d", port))
-	_, i, out := startDev(t, boot.Env{"DATA_DIR": t.TempDir(), "TELAPI_PORT": fmt.Sprint(port)}, "--bot", bot)
+	port := testkit.FreePort(t)
+	bot, output := startBot(t, []string{testkit.Node(t), "../../examples/bot-openai/bot.mjs"}, fmt.Sprintf("http://localhost:%d", port))
+	_, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir(), "TELAPI_PORT": fmt.Sprint(port)}, "--bot", bot)
 	b := out.connect(t, i, "chat")
 	b.Chat("hi")
 	readUntil(b, "chat", "small|user hi")
 	b.Chat("fail")
 	b.Chat("again")
 	readUntil(b, "chat", "small|user hi|assistant small|user hi|user again")
-	poll.Until(t, "the bot prints the failure of the model", func() bool { return strings.Contains(output(), "the model returned 500") })
+	testkit.Until(t, "the bot prints the failure of the model", func() bool { return strings.Contains(output(), "the model returned 500") })
 }

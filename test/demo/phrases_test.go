@@ -10,34 +10,33 @@ import (
 	"testing"
 
 	"telapi/internal/demo"
-	"telapi/test/boot"
-	"telapi/test/servers"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "16") // conversations mostly wait
-	servers.Main(m)
+	testkit.Main(m)
 }
 
 // connect opens a session of the demo team and connects to it.
-func connect(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
+func connect(t *testing.T, i *harness.Instance, mode string) *harness.Browser {
 	t.Helper()
 	d, err := i.App.Demo(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, token := talk.Issue(t, i, d.Key.Reveal(), map[string]any{"endpointId": d.EndpointID, "mode": mode})
-	b := talk.Connect(t, i, id, token, "")
+	id, token := harness.Issue(t, i, d.Key.Reveal(), map[string]any{"endpointId": d.EndpointID, "mode": mode})
+	b := harness.Connect(t, i, id, token, "")
 	b.Expect("ready")
 	return b
 }
 
 // readUntil reads frames up to one of a type that contains the text, and returns all
 // except acknowledgements.
-func readUntil(b *talk.Browser, kind, text string) []talk.Received {
+func readUntil(b *harness.Browser, kind, text string) []harness.Received {
 	b.T.Helper()
-	var seen []talk.Received
+	var seen []harness.Received
 	for {
 		m, err := b.Read()
 		if err != nil {
@@ -54,7 +53,7 @@ func readUntil(b *talk.Browser, kind, text string) []talk.Received {
 }
 
 // show returns the frames without audio, for failure messages.
-func show(seen []talk.Received) string {
+func show(seen []harness.Received) string {
 	text := ""
 	for _, m := range seen {
 		if m.Type != "audio" {
@@ -66,22 +65,22 @@ func show(seen []talk.Received) string {
 
 func TestPhrasesHaveTheirEffect(t *testing.T) {
 	t.Parallel()
-	i := boot.StartDev(t, boot.Env{"SESSION_RECONNECT_JITTER": "0s"}, true)
-	checks := map[string]func(b *talk.Browser){ // by phrase
-		"hello": func(b *talk.Browser) { readUntil(b, "chat", "How are you?") },
-		"transfer me": func(b *talk.Browser) {
+	i := harness.StartDev(t, harness.Env{"SESSION_RECONNECT_JITTER": "0s"}, true)
+	checks := map[string]func(b *harness.Browser){ // by phrase
+		"hello": func(b *harness.Browser) { readUntil(b, "chat", "How are you?") },
+		"transfer me": func(b *harness.Browser) {
 			readUntil(b, "chat", "transfer you now")
 			readUntil(b, "action", `"target":"tel:+493012345678"`)
 			if got := b.CloseCode(); got != 4503 {
 				b.T.Errorf("close code %d, want 4503", got)
 			}
 		},
-		"transfer me abroad": func(b *talk.Browser) {
+		"transfer me abroad": func(b *harness.Browser) {
 			readUntil(b, "chat", "A transfer was denied: target_not_allowed")
 			b.Chat("hello")
 			readUntil(b, "chat", "How are you?") // the call continues
 		},
-		"call me slowly": func(b *talk.Browser) {
+		"call me slowly": func(b *harness.Browser) {
 			readUntil(b, "chat", "# submits")
 			press := func(digits string) {
 				for _, d := range digits {
@@ -96,7 +95,7 @@ func TestPhrasesHaveTheirEffect(t *testing.T) {
 			press("67")
 			readUntil(b, "chat", "You pressed 6 7.") // after the inter-digit timeout
 		},
-		"be silent": func(b *talk.Browser) {
+		"be silent": func(b *harness.Browser) {
 			seen := readUntil(b, "status", "bot_timeout")
 			if n := strings.Count(show(seen), "still thinking"); n != 2 {
 				b.T.Errorf("%d comfort prompts, want 2: %s", n, show(seen))
@@ -105,17 +104,17 @@ func TestPhrasesHaveTheirEffect(t *testing.T) {
 			b.Chat("hello")
 			readUntil(b, "chat", "How are you?")
 		},
-		"fail": func(b *talk.Browser) {
+		"fail": func(b *harness.Browser) {
 			readUntil(b, "chat", "could not answer")
 			b.Chat("hello")
 			readUntil(b, "chat", "How are you?")
 		},
-		"out of order": func(b *talk.Browser) {
+		"out of order": func(b *harness.Browser) {
 			if seen := readUntil(b, "chat", "second answer"); !strings.Contains(show(seen), "first answer") {
 				b.T.Errorf("want the first answer before the second: %s", show(seen))
 			}
 		},
-		"pause chat": func(b *talk.Browser) {
+		"pause chat": func(b *harness.Browser) {
 			readUntil(b, "control", "disable_text_chat")
 			b.Chat("hello")
 			readUntil(b, "error", "TEXT_CHAT_DISABLED")
@@ -123,18 +122,18 @@ func TestPhrasesHaveTheirEffect(t *testing.T) {
 			b.Chat("hello")
 			readUntil(b, "chat", "How are you?")
 		},
-		"speak": func(b *talk.Browser) {
+		"speak": func(b *harness.Browser) {
 			if seen := readUntil(b, "audio", `"last":true`); len(seen) < 20 {
 				b.T.Errorf("%d frames of speech, want at least 20", len(seen))
 			}
 		},
-		"hang up": func(b *talk.Browser) {
+		"hang up": func(b *harness.Browser) {
 			readUntil(b, "chat", "Goodbye.")
 			if got := b.CloseCode(); got != 4503 {
 				b.T.Errorf("close code %d, want 4503", got)
 			}
 		},
-		"help": func(b *talk.Browser) {
+		"help": func(b *harness.Browser) {
 			seen := show(readUntil(b, "chat", "I understand"))
 			for _, p := range demo.Phrases() {
 				if !strings.Contains(seen, p.Say) {

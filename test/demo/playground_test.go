@@ -11,11 +11,11 @@ import (
 
 	"telapi/internal/demo"
 	"telapi/internal/httpapi"
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 // get sends a GET request. An empty host or key is not sent.
-func get(t *testing.T, i *boot.Instance, path, host, key string) *http.Response {
+func get(t *testing.T, i *harness.Instance, path, host, key string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.URL+path, nil)
 	if err != nil {
@@ -35,7 +35,7 @@ func get(t *testing.T, i *boot.Instance, path, host, key string) *http.Response 
 
 func TestKeyIsShownOnlyToLocalPages(t *testing.T) {
 	t.Parallel()
-	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
+	i := harness.StartDev(t, harness.Env{"PLAYGROUND_ENABLED": "true"}, true)
 	d, err := i.App.Demo(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestKeyIsShownOnlyToLocalPages(t *testing.T) {
 // The page says that speech is a placeholder if tone is the only provider.
 func TestPlaygroundConfigListsSpeechProviders(t *testing.T) {
 	t.Parallel()
-	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true", "SPEECH_PROVIDERS": "tone"}, true)
+	i := harness.StartDev(t, harness.Env{"PLAYGROUND_ENABLED": "true", "SPEECH_PROVIDERS": "tone"}, true)
 	if _, err := i.App.Demo(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestPlaygroundConfigListsSpeechProviders(t *testing.T) {
 
 func TestKeyIsNotShownThroughProxy(t *testing.T) {
 	t.Parallel()
-	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
+	i := harness.StartDev(t, harness.Env{"PLAYGROUND_ENABLED": "true"}, true)
 	if _, err := i.App.Demo(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestKeyIsNotShownThroughProxy(t *testing.T) {
 // The feed merges events of the demo and of the channel and contains no token.
 func TestFeedShowsEveryLane(t *testing.T) {
 	t.Parallel()
-	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
+	i := harness.StartDev(t, harness.Env{"PLAYGROUND_ENABLED": "true"}, true)
 	d, err := i.App.Demo(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -11,24 +11,23 @@ import (
 
 	"telapi/internal/calls"
 	"telapi/internal/demo"
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/test/harness"
 )
 
 // fixture is a server with a demo team and a bot, without a runtime.
 type fixture struct {
-	*boot.Instance
-	env    boot.Env
+	*harness.Instance
+	env    harness.Env
 	demo   demo.Resources
 	bot    *demo.Bot
 	events *demo.Hub
 }
 
-func newFixture(t *testing.T, env boot.Env) *fixture {
+func newFixture(t *testing.T, env harness.Env) *fixture {
 	t.Helper()
-	env = talk.WithDataDir(t, env)
+	env = harness.WithDataDir(t, env)
 	env["SESSION_RECONNECT_JITTER"] = "0s"
-	f := &fixture{Instance: boot.StartDev(t, env, false), env: env, events: demo.NewHub()}
+	f := &fixture{Instance: harness.StartDev(t, env, false), env: env, events: demo.NewHub()}
 	var err error
 	if f.demo, err = f.App.Demo(t.Context()); err != nil {
 		t.Fatal(err)
@@ -88,7 +87,7 @@ func (f *fixture) titles(session string) (list string) {
 
 func TestRuntimesShareSessions(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, boot.Env{})
+	f := newFixture(t, harness.Env{})
 	f.startRuntime(t, "one")
 	f.startRuntime(t, "two")
 	claims := map[string]int{} // by runtime
@@ -111,7 +110,7 @@ func TestRuntimesShareSessions(t *testing.T) {
 
 func TestRuntimeContinuesCallOfAnother(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, boot.Env{})
+	f := newFixture(t, harness.Env{})
 	stop := f.startRuntime(t, "first")
 	b := connect(t, f.Instance, "chat")
 	b.Chat("call me slowly")
@@ -131,11 +130,11 @@ func TestRuntimeContinuesCallOfAnother(t *testing.T) {
 
 func TestSessionsOfOtherTeamsAreNotClaimed(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, boot.Env{})
+	f := newFixture(t, harness.Env{})
 	f.startRuntime(t, "demo")
-	other := boot.NewTenant(t, f.Instance, "other")
-	id, token := talk.Issue(t, f.Instance, other.Key, map[string]any{"endpointId": other.Endpoint.ID, "mode": "chat"})
-	b := talk.Connect(t, f.Instance, id, token, "")
+	other := harness.NewTenant(t, f.Instance, "other")
+	id, token := harness.Issue(t, f.Instance, other.Key, map[string]any{"endpointId": other.Endpoint.ID, "mode": "chat"})
+	b := harness.Connect(t, f.Instance, id, token, "")
 	b.Expect("ready")
 	b.Chat("hello")
 	b.Expect("ack")
@@ -144,7 +143,7 @@ func TestSessionsOfOtherTeamsAreNotClaimed(t *testing.T) {
 	if names := f.claimants(id); len(names) != 0 {
 		t.Errorf("session of the other team was claimed by %v, want no demo runtime", names)
 	}
-	ch := talk.Accept(t, talk.StartRuntime(t, f.env))
+	ch := harness.Accept(t, harness.StartRuntime(t, f.env))
 	if ch.ID != id {
 		t.Errorf("other runtime got %s, want %s", ch.ID, id)
 	}

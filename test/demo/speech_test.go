@@ -8,17 +8,15 @@ import (
 	"testing"
 
 	"telapi/internal/app"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
-	"telapi/test/testlog"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // withMedia starts a media service and adds it to an environment.
-func withMedia(t *testing.T, env boot.Env) boot.Env {
+func withMedia(t *testing.T, env harness.Env) harness.Env {
 	t.Helper()
-	settings := boot.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "DATA_DIR": t.TempDir()}
-	m, err := app.NewMedia(t.Context(), boot.Config(t, settings), app.Options{Log: &testlog.Buffer{}})
+	settings := harness.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "DATA_DIR": t.TempDir()}
+	m, err := app.NewMedia(t.Context(), harness.Config(t, settings), app.Options{Log: &testkit.Buffer{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +26,7 @@ func withMedia(t *testing.T, env boot.Env) boot.Env {
 }
 
 // joinAudio joins the audio of consecutive frames.
-func joinAudio(t *testing.T, seen []talk.Received) (alaw []byte) {
+func joinAudio(t *testing.T, seen []harness.Received) (alaw []byte) {
 	t.Helper()
 	next := 0
 	for _, m := range seen {
@@ -55,7 +53,7 @@ func joinAudio(t *testing.T, seen []talk.Received) (alaw []byte) {
 
 func TestSpeechIsCachedAndStreamedInRealTime(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, withMedia(t, boot.Env{}))
+	f := newFixture(t, withMedia(t, harness.Env{}))
 	f.startRuntime(t, "demo")
 	b := connect(t, f.Instance, "chat")
 	var first []byte
@@ -72,13 +70,13 @@ func TestSpeechIsCachedAndStreamedInRealTime(t *testing.T) {
 		if took, ms := seen[len(seen)-1].Timestamp-seen[1].Timestamp, int64(len(audio)/8); took < ms/2 {
 			t.Errorf("%d ms of speech were sent within %d ms, want real time", ms, took)
 		}
-		poll.Until(t, event, func() bool { return strings.Contains(f.titles(b.Session), event) })
+		testkit.Until(t, event, func() bool { return strings.Contains(f.titles(b.Session), event) })
 	}
 }
 
 func TestSpokenCallEndsAfterPlayback(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, withMedia(t, boot.Env{}))
+	f := newFixture(t, withMedia(t, harness.Env{}))
 	f.startRuntime(t, "demo")
 	b := connect(t, f.Instance, "audio")
 	readUntil(b, "audio", `"last":true`) // the greeting
@@ -95,11 +93,11 @@ func TestSpokenCallEndsAfterPlayback(t *testing.T) {
 
 func TestCallContinuesWithoutSpeech(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": "http://127.0.0.1:1", "SPEECH_RETRIES": "0"})
+	f := newFixture(t, harness.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": "http://127.0.0.1:1", "SPEECH_RETRIES": "0"})
 	f.startRuntime(t, "demo")
 	b := connect(t, f.Instance, "audio")
 	readUntil(b, "chat", "demo bot")
-	poll.Until(t, "the greeting fails before it is interrupted", func() bool {
+	testkit.Until(t, "the greeting fails before it is interrupted", func() bool {
 		return strings.Contains(f.titles(b.Session), "speech unavailable")
 	})
 	b.Chat("hang up")

@@ -15,9 +15,8 @@ import (
 
 	"telapi/internal/audio"
 	"telapi/internal/demo/voice"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // tone returns A-law with a sine of an RMS level in dBFS.
@@ -33,14 +32,14 @@ func quiet() []byte { return tone(1200*time.Millisecond, -90, 100) }
 
 // voiceCall is a session whose caller speaks, in mode webrtc or audio.
 type voiceCall struct {
-	*talk.Browser
-	caller *talk.Caller // nil in mode audio
-	frames []byte       // A-law that arrived in frames
-	sent   int          // frames
+	*harness.Browser
+	caller *harness.Caller // nil in mode audio
+	frames []byte          // A-law that arrived in frames
+	sent   int             // frames
 }
 
 // startCall opens a session and, in mode webrtc, calls.
-func startCall(t *testing.T, i *boot.Instance, mode string) *voiceCall {
+func startCall(t *testing.T, i *harness.Instance, mode string) *voiceCall {
 	t.Helper()
 	v := &voiceCall{Browser: connect(t, i, mode)}
 	if mode == "webrtc" {
@@ -52,7 +51,7 @@ func startCall(t *testing.T, i *boot.Instance, mode string) *voiceCall {
 // dial makes a WebRTC call. The offer contains no candidates: they follow.
 func (v *voiceCall) dial() {
 	v.T.Helper()
-	v.caller = talk.NewCaller(v.T)
+	v.caller = harness.NewCaller(v.T)
 	candidates := make(chan string, 100)
 	v.control(fmt.Sprintf(`{"command":"webrtc_offer","callId":"call","sdp":%q}`, v.caller.Offer(func(init string) { candidates <- init })))
 	for init := ""; init != "null"; {
@@ -67,7 +66,7 @@ func (v *voiceCall) dial() {
 func (v *voiceCall) control(payload string) { v.Send("control", "control", payload) }
 
 // until reads frames up to one of a type that contains the text. Signals go to the caller.
-func (v *voiceCall) until(kind, text string) (last talk.Received) {
+func (v *voiceCall) until(kind, text string) (last harness.Received) {
 	v.T.Helper()
 	for string(last.Type) != kind || !strings.Contains(last.Raw, text) {
 		last = v.Next()
@@ -128,7 +127,7 @@ func activeLevel(alaw []byte) (level float64, length time.Duration) {
 // waitForTitle waits until the session's events contain a title n times.
 func (f *fixture) waitForTitle(t *testing.T, session, title string, n int) {
 	t.Helper()
-	poll.Until(t, title, func() bool { return strings.Count(f.titles(session), title) >= n })
+	testkit.Until(t, title, func() bool { return strings.Count(f.titles(session), title) >= n })
 }
 
 var heardEvent = regexp.MustCompile(`heard (\d+\.\d) s, level −(\d+\.\d) dBFS`)
@@ -136,7 +135,7 @@ var heardEvent = regexp.MustCompile(`heard (\d+\.\d) s, level −(\d+\.\d) dBFS`
 // The tests share one server.
 func TestVoice(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, withMedia(t, boot.Env{}))
+	f := newFixture(t, withMedia(t, harness.Env{}))
 	f.startRuntime(t, "demo")
 	for name, test := range map[string]func(t *testing.T, f *fixture){
 		"the demo repeats what it hears over WebRTC": func(t *testing.T, f *fixture) { testRepeats(t, f, "webrtc") },
@@ -160,7 +159,7 @@ func testRepeats(t *testing.T, f *fixture, mode string) {
 	f.waitForTitle(t, v.Session, "\nplayed\n", 1) // the greeting
 	// Audio is sent once: on a busy machine some of it is lost, and a gap ends an
 	// utterance. Then the caller repeats it.
-	poll.Until(t, "the demo has heard a second", func() bool {
+	testkit.Until(t, "the demo has heard a second", func() bool {
 		v.say(tone(time.Second, -20, 440))
 		v.heard() // discards the greeting
 		v.say(quiet())
@@ -171,7 +170,7 @@ func testRepeats(t *testing.T, f *fixture, mode string) {
 		v.until("audio", `"last":true`)
 	}
 	var back []byte
-	poll.Until(t, "the sound comes back", func() bool {
+	testkit.Until(t, "the sound comes back", func() bool {
 		back = append(back, v.heard()...)
 		_, length := activeLevel(back)
 		return length > 800*time.Millisecond
@@ -243,7 +242,7 @@ func testCallAgain(t *testing.T, f *fixture) {
 
 func TestNextRuntimeAsksPageToCallAgain(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, boot.Env{"SESSION_PING_INTERVAL": "10s"})
+	f := newFixture(t, harness.Env{"SESSION_PING_INTERVAL": "10s"})
 	stop := f.startRuntime(t, "first")
 	v := startCall(t, f.Instance, "webrtc")
 	f.waitForTitle(t, v.Session, "WebRTC call connected", 1)
@@ -293,7 +292,7 @@ func testInvalidFrames(t *testing.T, f *fixture) {
 // Not parallel: goroutines of other tests would count as leaks.
 func TestVoiceCallLeaksNoGoroutines(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	i := boot.StartDev(t, boot.Env{"SESSION_RECONNECT_JITTER": "0s"}, true)
+	i := harness.StartDev(t, harness.Env{"SESSION_RECONNECT_JITTER": "0s"}, true)
 	v := startCall(t, i, "webrtc")
 	v.say(tone(300*time.Millisecond, -20, 440))
 	v.dial()
@@ -303,5 +302,5 @@ func TestVoiceCallLeaksNoGoroutines(t *testing.T) {
 	}
 	v.caller.Close()
 	i.Client.CloseIdleConnections()
-	boot.VerifyNoLeaks(t, before)
+	harness.VerifyNoLeaks(t, before)
 }

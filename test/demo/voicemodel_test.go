@@ -12,8 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/test/harness"
 )
 
 // modelServer implements the parts of OpenAI's API that the demo uses. Recognition
@@ -67,7 +66,7 @@ func TestVoiceConversationWithModel(t *testing.T) {
 	t.Parallel()
 	var fail atomic.Bool
 	server := modelServer(t, &fail)
-	i := boot.StartDev(t, boot.Env{
+	i := harness.StartDev(t, harness.Env{
 		"DEMO_STT_URL": server.URL, "DEMO_STT_MODEL": "ears", "DEMO_STT_KEY": "sk-secret",
 		"DEMO_LLM_URL": server.URL + "/v1", "DEMO_LLM_MODEL": "brain", "DEMO_LLM_KEY": "sk-secret", "SESSION_RECONNECT_JITTER": "0s",
 	}, true)
@@ -108,7 +107,7 @@ func TestDemoStopsWhileModelIsSilent(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(release)
-	i := boot.StartDev(t, boot.Env{"DEMO_LLM_URL": server.URL, "SESSION_RECONNECT_JITTER": "0s"}, true)
+	i := harness.StartDev(t, harness.Env{"DEMO_LLM_URL": server.URL, "SESSION_RECONNECT_JITTER": "0s"}, true)
 	connect(t, i, "chat").Chat("a question")
 	<-asked
 	if err := i.Stop(); err != nil {
@@ -119,9 +118,9 @@ func TestDemoStopsWhileModelIsSilent(t *testing.T) {
 // The offer of a WebRTC session has ICE servers with credentials of its own.
 func TestOfferContainsICEServers(t *testing.T) {
 	t.Parallel()
-	env := talk.WithDataDir(t, boot.Env{"WEBRTC_ICE_SERVERS": "turn:turn.example", "TURN_SHARED_SECRET": "north"})
-	i := boot.StartDev(t, env, false)
-	runtime := talk.StartRuntime(t, env)
+	env := harness.WithDataDir(t, harness.Env{"WEBRTC_ICE_SERVERS": "turn:turn.example", "TURN_SHARED_SECRET": "north"})
+	i := harness.StartDev(t, env, false)
+	runtime := harness.StartRuntime(t, env)
 	for mode, want := range map[string]int{"webrtc": 1, "audio": 0} {
 		d, err := i.App.Demo(t.Context())
 		if err != nil {
@@ -135,8 +134,8 @@ func TestOfferContainsICEServers(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &issued); err != nil || resp.StatusCode != http.StatusCreated {
 			t.Fatalf("%d %s", resp.StatusCode, body)
 		}
-		talk.Connect(t, i, issued.SessionID, issued.Token, "").Expect("ready")
-		offer := talk.Accept(t, runtime).Offer
+		harness.Connect(t, i, issued.SessionID, issued.Token, "").Expect("ready")
+		offer := harness.Accept(t, runtime).Offer
 		if offer == nil || len(offer.ICEServers) != want {
 			t.Fatalf("mode %s: offer %+v, want %d ICE servers", mode, offer, want)
 		}

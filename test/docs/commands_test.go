@@ -9,13 +9,11 @@ import (
 	"syscall"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/testlog"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
-func TestMain(m *testing.M) { servers.Main(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // All blocks of a page that are marked `sh run` run in one shell, with an empty
 // PostgreSQL and an empty Redis. As in a release archive, deploy is in the working
@@ -69,7 +67,7 @@ func runnableScript(t *testing.T, page string) string {
 
 func runScript(t *testing.T, script string) {
 	t.Helper()
-	binary, err := boot.Binary()
+	binary, err := harness.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,14 +79,14 @@ func runScript(t *testing.T, script string) {
 	script = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + script + "\necho '== done' >&2\n"
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
 	cmd.Dir = dir
-	cmd.Env = append(boot.Environ(boot.Env{
+	cmd.Env = append(harness.Environ(harness.Env{
 		"PATH":         filepath.Dir(binary) + ":" + os.Getenv("PATH") + ":/usr/sbin",
-		"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t),
-		"REDIS_URL":    servers.StartRedis(t, servers.RedisDurable()).URL(),
+		"DATABASE_URL": testkit.SharedPostgres(t).NewDatabase(t),
+		"REDIS_URL":    testkit.StartRedis(t, testkit.RedisDurable()).URL(),
 		"DRAIN_DELAY":  "1s",
 	}), ports(t)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	log := &testlog.Buffer{}
+	log := &testkit.Buffer{}
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -98,13 +96,13 @@ func runScript(t *testing.T, script string) {
 		t.Fatalf("the commands ended with %v (%v), want exit code 0\n%s", state, err, log)
 	}
 	// The last output may still be in the pipe.
-	poll.Until(t, "the script reaches its last line", func() bool { return log.Has("== done") })
+	testkit.Until(t, "the script reaches its last line", func() bool { return log.Has("== done") })
 }
 
 // ports returns free ports, because pages run in parallel.
 func ports(t *testing.T) (env []string) {
 	for _, name := range []string{"PORT_1", "PORT_2", "PORT_MEDIA", "PORT_PUBLIC"} {
-		env = append(env, fmt.Sprintf("%s=%d", name, servers.FreePort(t)))
+		env = append(env, fmt.Sprintf("%s=%d", name, testkit.FreePort(t)))
 	}
 	return env
 }

@@ -53,15 +53,18 @@ If the service rejects a frame, it sends a frame of type ` + "`error`" + `:
 | TEXT_CHAT_DISABLED | Text chat is disabled for the session. | Hide the input until a control frame enables it. |
 | BACKPRESSURE | The call runtime doesn't keep up: it has too many unhandled frames. | Send the frame again later. It was not accepted. |
 
+A runtime gets its errors as replies to its requests ([runtime.md](runtime.md#errors)).
+
 ## WebSocket close codes
 
-When the service closes a WebSocket, the close code determines whether to reconnect. The browser
-SDK follows these rules:
+When the service closes a WebSocket, the close code determines whether to reconnect. The SDKs and
+the libraries for runtimes follow these rules:
 
 - Do not reconnect after 1007, 1008, 1009 and 4500 to 4999.
 - Reconnect after every other code, for example 1000, 1002, 1006, 1012 and 4000 to 4499.
 
-4500 is reserved and not sent: an invalid token fails the handshake with 401.
+Only runtimes get 4500, if their API key is invalid or revoked. A browser with an invalid token gets 401
+instead of a WebSocket.
 
 | Code | Reason |
 |---|---|

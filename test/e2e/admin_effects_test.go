@@ -10,8 +10,7 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/channel"
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/test/harness"
 )
 
 // platformJWT returns the header of an administrator with every scope.
@@ -21,7 +20,7 @@ func platformJWT(t *testing.T) []string {
 }
 
 // call sends a request as the platform's administrator and decodes the response.
-func call[T any](t *testing.T, i *boot.Instance, method, path, body string, status int) (got T) {
+func call[T any](t *testing.T, i *harness.Instance, method, path, body string, status int) (got T) {
 	t.Helper()
 	resp, text := i.Send(t, method, adminPath+path, body, platformJWT(t)...)
 	if resp.StatusCode != status {
@@ -39,17 +38,17 @@ type object = map[string]any
 
 func TestDisabledTeamStopsOnEveryInstance(t *testing.T) {
 	t.Parallel()
-	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
-		i := boot.Start(t, env)
+	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
+		i := harness.Start(t, env)
 		other := i
 		if env["DATABASE_URL"] != "" {
-			other = boot.Start(t, env)
+			other = harness.Start(t, env)
 		}
-		tenant := boot.NewTenant(t, i, "tenant")
+		tenant := harness.NewTenant(t, i, "tenant")
 		jwt := "Bearer " + consoleJWT(t, tenant.Team.ID, auth.ReadTeamApps)
-		session, token := talk.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		_, unused := talk.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		browser := talk.Connect(t, other, session, token, "")
+		session, token := harness.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		_, unused := harness.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		browser := harness.Connect(t, other, session, token, "")
 		waitForStatus(t, other, 200, "/api/v1/endpoints", "X-API-Key", tenant.Key)
 
 		call[object](t, i, "PATCH", "teams/"+tenant.Team.ID, `{"disabled":true}`, 200)
@@ -59,7 +58,7 @@ func TestDisabledTeamStopsOnEveryInstance(t *testing.T) {
 			t.Errorf("the socket was closed with %d, want %d", got, channel.CloseEnded)
 		}
 		for _, token := range []string{token, unused} {
-			if _, resp, err := talk.Dial(t, i, token, ""); err == nil || resp.StatusCode != 410 {
+			if _, resp, err := harness.Dial(t, i, token, ""); err == nil || resp.StatusCode != 410 {
 				t.Errorf("handshake with a token of the team: %v, want 410", err)
 			}
 		}
@@ -74,15 +73,15 @@ func TestDisabledTeamStopsOnEveryInstance(t *testing.T) {
 }
 
 func TestDeletedEndpointEndsItsSessions(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
-	session, token := talk.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	browser := talk.Connect(t, i, session, token, "")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
+	session, token := harness.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	browser := harness.Connect(t, i, session, token, "")
 	call[object](t, i, "DELETE", "endpoints/"+tenant.Endpoint.ID, "", 204)
 	if got := browser.CloseCode(); got != int(channel.CloseEnded) {
 		t.Errorf("the socket was closed with %d, want %d", got, channel.CloseEnded)
 	}
-	if _, resp, err := talk.Dial(t, i, token, ""); err == nil || resp.StatusCode != 410 {
+	if _, resp, err := harness.Dial(t, i, token, ""); err == nil || resp.StatusCode != 410 {
 		t.Errorf("handshake: %v, want 410", err)
 	}
 	call[object](t, i, "DELETE", "endpoints/"+tenant.Endpoint.ID, "", 404)
@@ -91,8 +90,8 @@ func TestDeletedEndpointEndsItsSessions(t *testing.T) {
 }
 
 func TestOnlyThePlatformGrantsPlatformScopes(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	path := adminPath + "teams/" + tenant.Team.ID + "/keys"
 	for _, has := range []auth.Scope{auth.ManageTeam, auth.ManagePlatform} {
 		bearer := "Bearer " + consoleJWT(t, tenant.Team.ID, has)
@@ -112,8 +111,8 @@ func TestOnlyThePlatformGrantsPlatformScopes(t *testing.T) {
 }
 
 func TestTeamShowsRequestsOfToday(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	if used := call[object](t, i, "GET", "teams/"+tenant.Team.ID, "", 200)["usedToday"]; used != 0.0 {
 		t.Errorf("%v requests of a new team, want 0", used)
 	}
@@ -127,9 +126,9 @@ func TestTeamShowsRequestsOfToday(t *testing.T) {
 
 func TestAuditLogListsChangesWithTheirActors(t *testing.T) {
 	t.Parallel()
-	env, _ := boot.ServeEnv(t, boot.Env{})
-	i, _ := boot.Serve(t, env)
-	teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
+	env, _ := harness.ServeEnv(t, harness.Env{})
+	i, _ := harness.Serve(t, env)
+	teamID := harness.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
 	call[object](t, i, "PATCH", "teams/"+teamID, `{"name":"Acme Ltd"}`, 200)
 	call[object](t, i, "PUT", "limits", `{"tiers":{"api":{"max":100000,"windowMs":60000}}}`, 200)
 
@@ -181,10 +180,10 @@ func TestAuditLogListsChangesWithTheirActors(t *testing.T) {
 // Requests that an administrator may not make are recorded, at the latest when the
 // server stops. Those of the platform's administrator for what does not exist are not.
 func TestRefusedAdministrationIsRecorded(t *testing.T) {
-	env, _ := boot.ServeEnv(t, boot.Env{"DATA_DIR": t.TempDir()})
-	i := boot.Start(t, env)
-	tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
-	keyID, key := boot.NewKey(t, i, tenant.Team.ID, auth.ManageTeam)
+	env, _ := harness.ServeEnv(t, harness.Env{"DATA_DIR": t.TempDir()})
+	i := harness.Start(t, env)
+	tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
+	keyID, key := harness.NewKey(t, i, tenant.Team.ID, auth.ManageTeam)
 	for path, status := range map[string]int{
 		"endpoints/" + foreign.Endpoint.ID: 404, "sessions?teamId=" + foreign.Team.ID: 404, "limits": 403, "sessions": 200, "sessions?teamId=": 400,
 	} {
@@ -222,21 +221,21 @@ func TestRefusedAdministrationIsRecorded(t *testing.T) {
 }
 
 func TestCommandsDeleteEndpointsAndDisableTeams(t *testing.T) {
-	env, _ := boot.ServeEnv(t, boot.Env{})
-	i, _ := boot.Serve(t, env)
-	teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
-	ep := boot.RunJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat")["id"].(string)
-	key := boot.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["key"].(string)
-	boot.RunJSON(t, env, "endpoint", "delete", ep)
+	env, _ := harness.ServeEnv(t, harness.Env{})
+	i, _ := harness.Serve(t, env)
+	teamID := harness.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
+	ep := harness.RunJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat")["id"].(string)
+	key := harness.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["key"].(string)
+	harness.RunJSON(t, env, "endpoint", "delete", ep)
 	if r := telapi(t, env, "endpoint", "delete", ep); r.exit != 1 || !strings.Contains(r.stderr, "not found") {
 		t.Errorf("endpoint delete, again: exit %d %s, want 1 and not found", r.exit, r.stderr)
 	}
 	waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", key)
-	if team := boot.RunJSON(t, env, "team", "update", teamID, "--disabled"); team["disabled"] != true || team["name"] != "Acme" {
+	if team := harness.RunJSON(t, env, "team", "update", teamID, "--disabled"); team["disabled"] != true || team["name"] != "Acme" {
 		t.Errorf("team is %v, want it disabled with its name", team)
 	}
 	waitForStatus(t, i, 401, "/api/v1/endpoints", "X-API-Key", key)
-	boot.RunJSON(t, env, "team", "update", teamID, "--disabled=false")
+	harness.RunJSON(t, env, "team", "update", teamID, "--disabled=false")
 	waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", key)
 	if got := recordedCommands(t, env, teamID); !slices.Equal(got, []string{"team.update", "team.update", "endpoint.delete", "key.create", "endpoint.create", "team.create"}) {
 		t.Errorf("recorded %q", got)
@@ -245,7 +244,7 @@ func TestCommandsDeleteEndpointsAndDisableTeams(t *testing.T) {
 
 // recordedCommands returns the actions of a team that the command line recorded,
 // newest first.
-func recordedCommands(t *testing.T, env boot.Env, teamID string) (actions []string) {
+func recordedCommands(t *testing.T, env harness.Env, teamID string) (actions []string) {
 	t.Helper()
 	for line := range strings.Lines(telapi(t, env, "audit", "--team", teamID, "--json").stdout) {
 		var e struct {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"telapi/internal/auth"
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 const lintedBody = `{"conversation":{"identifier":{"id":"call-1"}},"mesages":{},
@@ -17,8 +17,8 @@ const lintedBody = `{"conversation":{"identifier":{"id":"call-1"}},"mesages":{},
 	"actions":[{"type":"hangup","commandId":"c1","resaon":"done"},{"type":"transfer","commandId":"c2","target":"tel:+49301"}]}`
 
 func TestLintReportsEntriesDecisionsAndWarnings(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
+	i := harness.Start(t, nil)
+	tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
 	profile := `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true,"waitForSilense":true}]}`
 	call[object](t, i, "PUT", "endpoints/"+tenant.Endpoint.ID, fmt.Sprintf(`{"name":"Shop","modes":["chat"],"gatewayProfile":%s}`, profile), 200)
 	manager := []string{"Authorization", "Bearer " + consoleJWT(t, tenant.Team.ID, auth.ManageTeam)}
@@ -53,7 +53,7 @@ func TestLintReportsEntriesDecisionsAndWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, body := lint(`"body":` + lintedBody)
-	r := telapi(t, boot.Env{"DATA_DIR": t.TempDir()}, "callback", "lint", file, "--json")
+	r := telapi(t, harness.Env{"DATA_DIR": t.TempDir()}, "callback", "lint", file, "--json")
 	for line := range strings.Lines(r.stdout) {
 		entry, _, _ := strings.Cut(line, `"at":`) // the time differs
 		if !strings.Contains(body, entry) {
@@ -66,8 +66,8 @@ func TestLintReportsEntriesDecisionsAndWarnings(t *testing.T) {
 }
 
 func TestEndpointResponseWarnsAboutProfile(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	const misspelled = `{"name":"Shop","modes":["chat"],"gatewayProfile":{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTarget":["tel:+49*"]}]}}`
 	const path = "/gatewayProfile/commandPolicies/0/allowedTarget"
 	created := call[object](t, i, "POST", "teams/"+tenant.Team.ID+"/endpoints", misspelled, 201)

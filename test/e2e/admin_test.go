@@ -11,7 +11,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/page"
 	"telapi/internal/tenant"
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 const adminPath = "/api/v1/admin/"
@@ -57,15 +57,15 @@ var adminRoutes = []adminRoute{
 
 // adminFixture is an instance with a tenant and a foreign team.
 type adminFixture struct {
-	*boot.Instance
-	tenant, foreign boot.Tenant
+	*harness.Instance
+	tenant, foreign harness.Tenant
 	session         string
 }
 
-func newAdminFixture(t *testing.T, i *boot.Instance) adminFixture {
+func newAdminFixture(t *testing.T, i *harness.Instance) adminFixture {
 	t.Helper()
-	tenant := boot.NewTenant(t, i, "tenant")
-	return adminFixture{i, tenant, boot.NewTenant(t, i, "foreign"), issue(t, i, tenant, `"mode":"chat"`).SessionID}
+	tenant := harness.NewTenant(t, i, "tenant")
+	return adminFixture{i, tenant, harness.NewTenant(t, i, "foreign"), issue(t, i, tenant, `"mode":"chat"`).SessionID}
 }
 
 func (f adminFixture) resolve(path string) string {
@@ -73,7 +73,7 @@ func (f adminFixture) resolve(path string) string {
 }
 
 // recorded returns the number of audit entries with an action.
-func recorded(t *testing.T, i *boot.Instance, action audit.Action) int {
+func recorded(t *testing.T, i *harness.Instance, action audit.Action) int {
 	t.Helper()
 	entries, err := i.App.Admin().Audit.AuditEntries(t.Context(), audit.Query{Teams: tenant.All(auth.Principal{Scopes: auth.Scopes}), Query: page.All})
 	if err != nil {
@@ -85,7 +85,7 @@ func recorded(t *testing.T, i *boot.Instance, action audit.Action) int {
 // Each route gets a missing credential, each scope alone, a foreign team, a bad body,
 // a stale version and a good request. Only the last is recorded.
 func TestAdminRoutes(t *testing.T) {
-	i := boot.Start(t, nil)
+	i := harness.Start(t, nil)
 	var registered int
 	for _, rt := range i.App.Routes() {
 		if strings.HasPrefix(rt.Path, adminPath) {
@@ -100,7 +100,7 @@ func TestAdminRoutes(t *testing.T) {
 			f := newAdminFixture(t, i)
 			keys := map[auth.Scope]string{}
 			for _, scope := range auth.Scopes {
-				_, keys[scope] = boot.NewKey(t, i, f.tenant.Team.ID, scope)
+				_, keys[scope] = harness.NewKey(t, i, f.tenant.Team.ID, scope)
 			}
 			path, before := f.resolve(rt.path), recorded(t, i, rt.action)
 			expect := func(caller string, status int, part, body string, headers ...string) {

@@ -8,8 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/test/harness"
 )
 
 func writeFile(t *testing.T, name, text string) string {
@@ -41,7 +40,7 @@ func TestCallbackLint(t *testing.T) {
 	if r := telapi(t, nil, "callback", "lint", body); strings.Count(r.stdout, "source_not_allowed") != 2 {
 		t.Errorf("without a profile: %q, want source_not_allowed for both commands", r.stdout)
 	}
-	if r := telapi(t, boot.Env{"COMMANDS_DISABLED": "hangup"}, "callback", "lint", body, "--profile", profile); !strings.Contains(r.stdout, "hangup denied: platform_disabled") {
+	if r := telapi(t, harness.Env{"COMMANDS_DISABLED": "hangup"}, "callback", "lint", body, "--profile", profile); !strings.Contains(r.stdout, "hangup denied: platform_disabled") {
 		t.Errorf("with COMMANDS_DISABLED=hangup: %q, want hangup denied", r.stdout)
 	}
 	model := writeFile(t, "model.json", "\ufeff"+`{"content":"Hi","commands":[{"type":"hangup"}]}`)
@@ -92,8 +91,8 @@ func TestLintWarnsAboutMembersWithoutEffect(t *testing.T) {
 		t.Errorf("body without warnings: exit %d, stdout %q, stderr %q; want exit 0 without warnings", r.exit, r.stdout, r.stderr)
 	}
 
-	env := boot.Env{"DATA_DIR": t.TempDir()}
-	team := boot.RunJSON(t, env, "team", "create", "Shop")["id"].(string)
+	env := harness.Env{"DATA_DIR": t.TempDir()}
+	team := harness.RunJSON(t, env, "team", "create", "Shop")["id"].(string)
 	create := []string{"endpoint", "create", "--team", team, "--name", "Shop", "--mode", "chat", "--profile", profile, "--json"}
 	const warning = `/commandPolicies/0/allowedTarget: "allowedTarget" has no effect. Did you mean "allowedTargets"?`
 	if r := telapi(t, env, append(create, "--strict")...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, warning) {
@@ -109,12 +108,12 @@ func TestLintWarnsAboutMembersWithoutEffect(t *testing.T) {
 
 // The printed URL, token and curl command work without changes.
 func TestCallbackIssue(t *testing.T) {
-	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
-		env = talk.WithDataDir(t, env)
-		i := boot.Start(t, env)
-		c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
+		env = harness.WithDataDir(t, env)
+		i := harness.Start(t, env)
+		c := openCall(t, i, harness.StartRuntime(t, env), "call-1")
 		for kind, body := range map[string]string{"bot": c.botMessage("Hello"), "llm": `{"content":"Hello"}`, "tool": `{}`} {
-			got := boot.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--ttl", "10m")
+			got := harness.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--ttl", "10m")
 			expires, err := time.Parse(time.RFC3339, got["expiresAt"].(string))
 			if err != nil || time.Until(expires) > 10*time.Minute || time.Until(expires) < 5*time.Minute {
 				t.Errorf("expiresAt is %v (%v), want in about 10 minutes", got["expiresAt"], err)
@@ -125,7 +124,7 @@ func TestCallbackIssue(t *testing.T) {
 			}
 			resp, receipt := i.Post(t, url, body, "token", got["token"].(string))
 			wantStatus(t, resp, receipt, 202, `"accepted"`)
-			if e := talk.Receive(t, c.Channel); e.WorkItemID != got["workItemId"] {
+			if e := harness.Receive(t, c.Channel); e.WorkItemID != got["workItemId"] {
 				t.Errorf("entry %+v, want work item %v", e, got["workItemId"])
 			}
 		}
@@ -147,7 +146,7 @@ func TestCallbackIssue(t *testing.T) {
 }
 
 func TestInvalidPlatformPolicyPreventsStart(t *testing.T) {
-	env := boot.Env{"COMMANDS_DISABLED": "hangup,dance", "TRANSFER_ALLOWED_TARGETS": "tel:+49*,http://x", "TRANSFER_ALLOWED_HEADERS": "maddr,a b", "DATA_DIR": t.TempDir(), "JWT_SECRET": boot.Secret}
+	env := harness.Env{"COMMANDS_DISABLED": "hangup,dance", "TRANSFER_ALLOWED_TARGETS": "tel:+49*,http://x", "TRANSFER_ALLOWED_HEADERS": "maddr,a b", "DATA_DIR": t.TempDir(), "JWT_SECRET": harness.Secret}
 	for _, command := range []string{"serve", "doctor"} {
 		r := telapi(t, env, command)
 		if r.exit != 1 || !containsAll(r.stdout+r.stderr, "COMMANDS_DISABLED", "dance", "TRANSFER_ALLOWED_TARGETS", "http://x", "TRANSFER_ALLOWED_HEADERS", "a b") {

@@ -7,10 +7,9 @@ import (
 	"syscall"
 	"testing"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/internal/calls"
+	"telapi/test/harness"
 )
 
 // The callbacks are full of URLs: of a listener, and of a host that is reached
@@ -25,9 +24,9 @@ func TestCallbackSendsNoOutboundRequests(t *testing.T) {
 	}
 	defer func() { _ = listener.Close() }()
 	base := "http://" + listener.Addr().String()
-	env := boot.Env{"DATA_DIR": t.TempDir(), "HTTP_PROXY": base, "HTTPS_PROXY": base}
-	i, process := boot.Serve(t, env)
-	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+	env := harness.Env{"DATA_DIR": t.TempDir(), "HTTP_PROXY": base, "HTTPS_PROXY": base}
+	i, process := harness.Serve(t, env)
+	c := openCall(t, i, harness.StartRuntime(t, env), "call-1")
 	for _, url := range []string{base + "/x", "http://callback.example/x", "https://callback.example/x"} {
 		body := fmt.Sprintf(`{"conversation":{"identifier":{"id":"call-1"}},"callbackUrl":%[1]q,"from":{"avatar":%[1]q},
 			"messages":{"message":[{"content":{"textMessage":{"textHtml":"<p>Hi<img src='%[1]s'><script src='%[1]s'></script></p>"},"voiceMessage":%[1]q}}]},
@@ -38,7 +37,7 @@ func TestCallbackSendsNoOutboundRequests(t *testing.T) {
 	if err := c.End(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
-	for talk.Receive(t, c.Channel).Kind != wire.KindChannelEnded {
+	for harness.Receive(t, c.Channel).Kind != wire.KindChannelEnded {
 	}
 	// A process that has ended makes no more connections.
 	if err := process.Cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -8,17 +8,16 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/internal/calls"
+	"telapi/test/harness"
 )
 
 func TestCallbackJoinsCallTrace(t *testing.T) {
-	spans := boot.StartCollector(t)
-	env := boot.Merge(spans.Env(), boot.Env{"DATA_DIR": t.TempDir()})
-	i := boot.Start(t, env)
-	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+	spans := harness.StartCollector(t)
+	env := harness.Merge(spans.Env(), harness.Env{"DATA_DIR": t.TempDir()})
+	i := harness.Start(t, env)
+	c := openCall(t, i, harness.StartRuntime(t, env), "call-1")
 	const (
 		inQuery, querySpan   = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 		inHeader, headerSpan = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -39,7 +38,7 @@ func TestCallbackJoinsCallTrace(t *testing.T) {
 		item := c.await(calls.AwaitOptions{})
 		resp, body := i.Post(t, item.Path+row.query, c.botMessage("x"), append(row.headers, "token", item.Token)...)
 		wantStatus(t, resp, body, 202, "accepted")
-		got := talk.Receive(t, c.Channel).Trace
+		got := harness.Receive(t, c.Channel).Trace
 		if row.traceID != "" && got.TraceID != row.traceID || got.TransactionID != row.transaction || got.CallID != row.callID {
 			t.Errorf("%s %v: trace of the entry is %+v, want %+v", row.query, row.headers, got, row)
 		}
@@ -72,10 +71,10 @@ func TestCallbackJoinsCallTrace(t *testing.T) {
 // Callback tokens and message texts do not appear in logs, metrics, traces or
 // responses, and tokens are not stored.
 func TestCallbackTokensAndTextsAreNotLeaked(t *testing.T) {
-	collector := boot.StartCollector(t)
-	env := boot.Merge(collector.Env(), boot.Env{"DATA_DIR": t.TempDir(), "LOG_LEVEL": "debug"})
-	i := boot.Start(t, env)
-	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+	collector := harness.StartCollector(t)
+	env := harness.Merge(collector.Env(), harness.Env{"DATA_DIR": t.TempDir(), "LOG_LEVEL": "debug"})
+	i := harness.Start(t, env)
+	c := openCall(t, i, harness.StartRuntime(t, env), "call-1")
 	const text, sensitive = "message-text-4711", "iban-swordfish-99"
 	body := fmt.Sprintf(`{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[{"content":{"textMessage":{"textPlain":%q}}}]},
 		"channelData":[{"key":"iban","value":%q,"sensitiveData":true}],"actions":[{"type":"unknown"},{"type":"transfer","target":"tel:+1900555"}]}`, text, sensitive)
@@ -120,9 +119,9 @@ func TestCallbackTokensAndTextsAreNotLeaked(t *testing.T) {
 }
 
 // dumpStore returns the keys and values of the embedded store.
-func dumpStore(t *testing.T, env boot.Env) string {
+func dumpStore(t *testing.T, env harness.Env) string {
 	t.Helper()
-	client := talk.StoreClient(t, env)
+	client := harness.StoreClient(t, env)
 	names, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
 	if err != nil {
 		t.Fatal(err)

@@ -6,29 +6,28 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // An operator opens, tails, sends to and ends channels, with text and JSON output.
 func TestChannelCommands(t *testing.T) {
-	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
-		env = talk.WithDataDir(t, env)
-		i := boot.Start(t, env)
-		tenant := boot.NewTenant(t, i, "tenant")
-		opened := boot.RunJSON(t, env, "channel", "open", "call-1", "--team", tenant.Team.ID, "--endpoint", tenant.Endpoint.ID)
+	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
+		env = harness.WithDataDir(t, env)
+		i := harness.Start(t, env)
+		tenant := harness.NewTenant(t, i, "tenant")
+		opened := harness.RunJSON(t, env, "channel", "open", "call-1", "--team", tenant.Team.ID, "--endpoint", tenant.Endpoint.ID)
 		if opened["id"] != "call-1" {
 			t.Errorf("channel open printed %v, want id call-1", opened)
 		}
 
-		boot.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--ttl", "1ms")
-		poll.Until(t, "a timeout in the output of tail", func() bool {
+		harness.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--ttl", "1ms")
+		testkit.Until(t, "a timeout in the output of tail", func() bool {
 			return strings.Contains(telapi(t, env, "channel", "tail", "call-1", "--json").stdout, `"kind":"timeout"`)
 		})
 
-		earlier := boot.RunJSON(t, env, "callback", "issue", "--channel", "call-1")
-		later := boot.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", "tool")
+		earlier := harness.RunJSON(t, env, "callback", "issue", "--channel", "call-1")
+		later := harness.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", "tool")
 		_, path, _ := strings.Cut(later["url"].(string), "/api/")
 		resp, receipt := i.Post(t, "/api/"+path, `{"result":"done"}`, "token", later["token"].(string))
 		wantStatus(t, resp, receipt, 202, `"parked"`)
@@ -36,15 +35,15 @@ func TestChannelCommands(t *testing.T) {
 		if r := telapi(t, env, "channel", "tail", "call-1", "--json"); r.exit != 0 || r.stderr != parked || strings.Contains(r.stdout, "done") {
 			t.Errorf("tail with a parked answer: exit %d, stdout %s, stderr %q; want %q", r.exit, r.stdout, r.stderr, parked)
 		}
-		following := boot.StartProcess(t, env, "channel", "tail", "call-1", "--follow")
-		poll.Until(t, "tail --follow reports the parked answer", func() bool { return following.Stderr.Has(parked) })
-		boot.RunJSON(t, env, "channel", "end", "call-1")
+		following := harness.StartProcess(t, env, "channel", "tail", "call-1", "--follow")
+		testkit.Until(t, "tail --follow reports the parked answer", func() bool { return following.Stderr.Has(parked) })
+		harness.RunJSON(t, env, "channel", "end", "call-1")
 		following.WaitForLine(t, "done")
 
-		session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		b := talk.Connect(t, i, session, token, "")
+		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		b := harness.Connect(t, i, session, token, "")
 		b.Expect(`"event":"ready"`)
-		boot.RunJSON(t, env, "channel", "send", session, "--type", "chat", "--payload", `{"text":"from the operator"}`)
+		harness.RunJSON(t, env, "channel", "send", session, "--type", "chat", "--payload", `{"text":"from the operator"}`)
 		b.Expect("from the operator", `"streamId"`)
 		id := b.Chat("to the operator")
 		b.Expect(`"event":"ack"`, id)
@@ -62,10 +61,10 @@ func TestChannelCommands(t *testing.T) {
 			t.Errorf("tail --from prints %s, want %s", from.stdout, lines[1])
 		}
 
-		follow := boot.StartProcess(t, env, "channel", "tail", session, "--follow")
+		follow := harness.StartProcess(t, env, "channel", "tail", session, "--follow")
 		follow.WaitForLine(t, "to the operator")
-		followFrom3 := boot.StartProcess(t, env, "channel", "tail", session, "--follow", "--json", "--from", "3")
-		boot.RunJSON(t, env, "channel", "end", session)
+		followFrom3 := harness.StartProcess(t, env, "channel", "tail", session, "--follow", "--json", "--from", "3")
+		harness.RunJSON(t, env, "channel", "end", session)
 		follow.WaitForLine(t, "ended: ended by an operator")
 		if line := followFrom3.WaitForLine(t, `"id":`); !strings.Contains(line, `"kind":"channel_ended"`) {
 			t.Errorf("tail --follow --from 3 starts with %s, want channel_ended", line)

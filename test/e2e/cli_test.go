@@ -9,36 +9,35 @@ import (
 	"testing"
 
 	"telapi/internal/cache"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 func TestAdminCommandsWithRunningServer(t *testing.T) {
-	onEmbeddedAndReal(t, func(t *testing.T, stores boot.Env) {
-		env, _ := boot.ServeEnv(t, stores)
-		i, _ := boot.Serve(t, env)
+	onEmbeddedAndReal(t, func(t *testing.T, stores harness.Env) {
+		env, _ := harness.ServeEnv(t, stores)
+		i, _ := harness.Serve(t, env)
 
-		teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
-		renamed := boot.RunJSON(t, env, "team", "update", teamID, "--name", "Acme Ltd")
-		if renamed["name"] != "Acme Ltd" || boot.RunJSON(t, env, "team", "show", teamID)["name"] != "Acme Ltd" {
+		teamID := harness.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
+		renamed := harness.RunJSON(t, env, "team", "update", teamID, "--name", "Acme Ltd")
+		if renamed["name"] != "Acme Ltd" || harness.RunJSON(t, env, "team", "show", teamID)["name"] != "Acme Ltd" {
 			t.Errorf("team update printed %v, want the name Acme Ltd there and in team show", renamed)
 		}
 		profile := filepath.Join(t.TempDir(), "profile.json")
 		if err := os.WriteFile(profile, []byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true}]}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		ep := boot.RunJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat", "--mode", "webrtc",
+		ep := harness.RunJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat", "--mode", "webrtc",
 			"--origin", "https://shop.example", "--profile", profile)
 		if fmt.Sprint(ep["modes"]) != "[webrtc chat]" || fmt.Sprint(ep["origins"]) != "[https://shop.example]" {
 			t.Errorf("endpoint is %v, want modes webrtc and chat and one origin", ep)
 		}
-		disabled := boot.RunJSON(t, env, "endpoint", "update", ep["id"].(string), "--enabled=false")
+		disabled := harness.RunJSON(t, env, "endpoint", "update", ep["id"].(string), "--enabled=false")
 		if disabled["enabled"] != false || disabled["name"] != "Shop" {
 			t.Errorf("endpoint is %v, want it disabled with the same name", disabled)
 		}
 
-		key := boot.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS", "--name", "ci")
+		key := harness.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS", "--name", "ci")
 		keyID, secret := key["id"].(string), key["key"].(string)
 		if resp, body := i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", secret); resp.StatusCode != 200 {
 			t.Fatalf("new key: %d %s, want 200", resp.StatusCode, body)
@@ -50,19 +49,19 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 			t.Errorf("key list prints %q, want one line with %s", list.stdout, keyID)
 		}
 
-		limits := boot.RunJSON(t, env, "limits", "set", "--tier", "api", "--max", "777", "--window", "1m")
+		limits := harness.RunJSON(t, env, "limits", "set", "--tier", "api", "--max", "777", "--window", "1m")
 		if !strings.Contains(fmt.Sprint(limits), "777") {
 			t.Errorf("limits are %v, want 777 requests", limits)
 		}
-		quota := boot.RunJSON(t, env, "quota", "set", teamID, "12345")
+		quota := harness.RunJSON(t, env, "quota", "set", teamID, "12345")
 		if quota["dailyQuota"] != float64(12345) {
 			t.Errorf("quota is %v, want dailyQuota 12345", quota)
 		}
 
-		if revoked := boot.RunJSON(t, env, "key", "revoke", secret); revoked["id"] != keyID || revoked["state"] != "revoked" { // the key instead of its ID
+		if revoked := harness.RunJSON(t, env, "key", "revoke", secret); revoked["id"] != keyID || revoked["state"] != "revoked" { // the key instead of its ID
 			t.Errorf("key revoke printed %v, want key %s as revoked", revoked, keyID)
 		}
-		poll.Within(t, cache.TTL/2, "the revoked key gets 401", func() bool {
+		testkit.Within(t, cache.TTL/2, "the revoked key gets 401", func() bool {
 			resp, _ := i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", secret)
 			return resp.StatusCode == 401
 		})
@@ -70,22 +69,22 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 }
 
 func TestAdminCommandsWithoutServer(t *testing.T) {
-	env := boot.Env{"DATA_DIR": t.TempDir()}
-	teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
-	key := boot.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")
-	boot.RunJSON(t, env, "key", "revoke", key["id"].(string))
-	boot.RunJSON(t, env, "limits", "set", "--tier", "api", "--max", "42", "--window", "1m")
+	env := harness.Env{"DATA_DIR": t.TempDir()}
+	teamID := harness.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
+	key := harness.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")
+	harness.RunJSON(t, env, "key", "revoke", key["id"].(string))
+	harness.RunJSON(t, env, "limits", "set", "--tier", "api", "--max", "42", "--window", "1m")
 
-	i := boot.Start(t, env)
-	tenant := boot.NewTenant(t, i, "tenant")
-	poll.Until(t, "the saved limit applies", func() bool {
+	i := harness.Start(t, env)
+	tenant := harness.NewTenant(t, i, "tenant")
+	testkit.Until(t, "the saved limit applies", func() bool {
 		return rateLimitPolicy(t, i, tenant.Key, "api") == `"api";q=42;w=60`
 	})
 }
 
 func TestExitCodesAndStreams(t *testing.T) {
-	env := boot.Env{"DATA_DIR": t.TempDir()}
-	boot.RunJSON(t, env, "team", "create", "Acme")
+	env := harness.Env{"DATA_DIR": t.TempDir()}
+	harness.RunJSON(t, env, "team", "create", "Acme")
 	for _, c := range []struct {
 		args   []string
 		exit   int
@@ -118,10 +117,10 @@ func TestExitCodesAndStreams(t *testing.T) {
 }
 
 func TestConfigMasksSecrets(t *testing.T) {
-	env := boot.Env{"JWT_SECRET": boot.Secret, "REDIS_URL": "redis://:swordfish@127.0.0.1:6379", "DATABASE_URL": "postgres://u:swordfish@db/x"}
+	env := harness.Env{"JWT_SECRET": harness.Secret, "REDIS_URL": "redis://:swordfish@127.0.0.1:6379", "DATABASE_URL": "postgres://u:swordfish@db/x"}
 	for _, args := range [][]string{{"config"}, {"config", "--json"}} {
 		r := telapi(t, env, args...)
-		if r.exit != 0 || strings.Contains(r.stdout+r.stderr, "swordfish") || strings.Contains(r.stdout+r.stderr, boot.Secret) {
+		if r.exit != 0 || strings.Contains(r.stdout+r.stderr, "swordfish") || strings.Contains(r.stdout+r.stderr, harness.Secret) {
 			t.Errorf("telapi %v: exit %d, want 0 and no secret\n%s%s", args, r.exit, r.stdout, r.stderr)
 		}
 		if !strings.Contains(r.stdout, "TELAPI_PORT") || !strings.Contains(r.stdout, "3001") {
@@ -131,7 +130,7 @@ func TestConfigMasksSecrets(t *testing.T) {
 }
 
 func TestServeReportsAllConfigurationErrors(t *testing.T) {
-	env, _ := boot.ServeEnv(t, boot.Env{"TELAPI_PROT": "1", "LOG_LEVEL": "loud", "FEATURE_WEBRTC": "perhaps"})
+	env, _ := harness.ServeEnv(t, harness.Env{"TELAPI_PROT": "1", "LOG_LEVEL": "loud", "FEATURE_WEBRTC": "perhaps"})
 	r := telapi(t, env, "serve")
 	for _, want := range []string{"TELAPI_PROT", "TELAPI_PORT", "LOG_LEVEL", "loud", "FEATURE_WEBRTC", "perhaps"} {
 		if r.exit != 1 || !strings.Contains(r.stderr, want) {
@@ -141,26 +140,26 @@ func TestServeReportsAllConfigurationErrors(t *testing.T) {
 }
 
 func TestDoctorReportsFailures(t *testing.T) {
-	good := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "TELAPI_PORT": "1"}
+	good := harness.Env{"JWT_SECRET": harness.Secret, "DATA_DIR": t.TempDir(), "TELAPI_PORT": "1"}
 	if r := telapi(t, good, "doctor"); r.exit != 0 || strings.Contains(r.stdout, "FAIL") {
 		t.Errorf("valid configuration: exit %d, want 0 and no FAIL\n%s%s", r.exit, r.stdout, r.stderr)
 	}
 	for name, c := range map[string]struct {
-		env  boot.Env
+		env  harness.Env
 		args []string
 		want []string
 	}{
-		"short secret":              {boot.Env{"JWT_SECRET": "short"}, nil, []string{"JWT_SECRET", "32"}},
+		"short secret":              {harness.Env{"JWT_SECRET": "short"}, nil, []string{"JWT_SECRET", "32"}},
 		"different secret":          {nil, []string{"--jwt-fingerprint", "00000000"}, []string{"00000000", "401"}},
-		"unreachable database":      {boot.Env{"DATABASE_URL": "postgres://u:swordfish@127.0.0.1:1/x"}, nil, []string{"DATABASE_URL"}},
-		"unreachable Redis":         {boot.Env{"REDIS_URL": "redis://127.0.0.1:1"}, nil, []string{"REDIS_URL"}},
-		"RATE_LIMIT_MAX":            {boot.Env{"RATE_LIMIT_MAX": "10"}, nil, []string{"RATE_LIMIT_MAX", "remove it"}},
-		"RATE_LIMIT_WINDOW_MS":      {boot.Env{"RATE_LIMIT_WINDOW_MS": "10"}, nil, []string{"RATE_LIMIT_WINDOW_MS", "remove it"}},
-		"unreachable media service": {boot.Env{"TTS_MEDIA_CACHE_BASE_URL": "https://127.0.0.1:1"}, nil, []string{"TTS_MEDIA_CACHE_BASE_URL"}},
+		"unreachable database":      {harness.Env{"DATABASE_URL": "postgres://u:swordfish@127.0.0.1:1/x"}, nil, []string{"DATABASE_URL"}},
+		"unreachable Redis":         {harness.Env{"REDIS_URL": "redis://127.0.0.1:1"}, nil, []string{"REDIS_URL"}},
+		"RATE_LIMIT_MAX":            {harness.Env{"RATE_LIMIT_MAX": "10"}, nil, []string{"RATE_LIMIT_MAX", "remove it"}},
+		"RATE_LIMIT_WINDOW_MS":      {harness.Env{"RATE_LIMIT_WINDOW_MS": "10"}, nil, []string{"RATE_LIMIT_WINDOW_MS", "remove it"}},
+		"unreachable media service": {harness.Env{"TTS_MEDIA_CACHE_BASE_URL": "https://127.0.0.1:1"}, nil, []string{"TTS_MEDIA_CACHE_BASE_URL"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "TELAPI_PORT": "1"}
+			env := harness.Env{"JWT_SECRET": harness.Secret, "DATA_DIR": t.TempDir(), "TELAPI_PORT": "1"}
 			for k, v := range c.env {
 				env[k] = v
 			}
@@ -176,9 +175,9 @@ func TestDoctorReportsFailures(t *testing.T) {
 		})
 	}
 	t.Run("invalid saved limits", func(t *testing.T) {
-		redis := servers.StartRedis(t)
+		redis := testkit.StartRedis(t)
 		redis.MustDo("SET", "telapi:limits", "{}")
-		r := telapi(t, boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "REDIS_URL": redis.URL()}, "doctor")
+		r := telapi(t, harness.Env{"JWT_SECRET": harness.Secret, "DATA_DIR": t.TempDir(), "REDIS_URL": redis.URL()}, "doctor")
 		if r.exit != 1 || !strings.Contains(r.stdout, "limits") {
 			t.Errorf("exit %d, want 1 and a failure about limits\n%s", r.exit, r.stdout)
 		}
@@ -186,11 +185,11 @@ func TestDoctorReportsFailures(t *testing.T) {
 }
 
 func TestMigrateAppliesPendingMigrations(t *testing.T) {
-	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir()}
-	if before := boot.RunJSON(t, env, "migrate", "--status"); before["current"] != float64(0) || len(before["pending"].([]any)) == 0 {
+	env := harness.Env{"DATABASE_URL": testkit.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir()}
+	if before := harness.RunJSON(t, env, "migrate", "--status"); before["current"] != float64(0) || len(before["pending"].([]any)) == 0 {
 		t.Errorf("empty database: %v, want version 0 and pending migrations", before)
 	}
-	if after := boot.RunJSON(t, env, "migrate"); after["current"] != after["newest"] || len(after["pending"].([]any)) != 0 {
+	if after := harness.RunJSON(t, env, "migrate"); after["current"] != after["newest"] || len(after["pending"].([]any)) != 0 {
 		t.Errorf("after migrating: %v, want the newest version and nothing pending", after)
 	}
 }
@@ -199,16 +198,16 @@ func TestMigrateAppliesPendingMigrations(t *testing.T) {
 // commands that announce nothing work.
 func TestKeyIsRevokedDuringRedisOutage(t *testing.T) {
 	t.Parallel()
-	redis := servers.StartRedis(t)
-	env := boot.Env{"DATABASE_URL": boot.Database(t), "REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
-	teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
-	keyID := boot.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["id"].(string)
+	redis := testkit.StartRedis(t)
+	env := harness.Env{"DATABASE_URL": harness.Database(t), "REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
+	teamID := harness.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
+	keyID := harness.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["id"].(string)
 	redis.Stop()
 	r := telapi(t, env, "key", "revoke", keyID)
 	if r.exit != 1 || !strings.Contains(r.stderr, "the key is revoked, but announcing it failed") {
 		t.Errorf("key revoke: exit %d, stderr %s; want exit 1 and the failed announcement", r.exit, r.stderr)
 	}
-	if key := boot.RunJSON(t, env, "key", "show", keyID); key["state"] != "revoked" {
+	if key := harness.RunJSON(t, env, "key", "show", keyID); key["state"] != "revoked" {
 		t.Errorf("key is %v, want state revoked", key)
 	}
 	if r := telapi(t, env, "limits", "show"); r.exit != 1 || !strings.Contains(r.stderr, "key-value store") {
@@ -217,7 +216,7 @@ func TestKeyIsRevokedDuringRedisOutage(t *testing.T) {
 }
 
 func TestAdminCommandsRejectOldSchema(t *testing.T) {
-	env := boot.Env{"DATABASE_URL": boot.Database(t), "DATA_DIR": t.TempDir(), "REDIS_URL": "redis://127.0.0.1:1"}
+	env := harness.Env{"DATABASE_URL": harness.Database(t), "DATA_DIR": t.TempDir(), "REDIS_URL": "redis://127.0.0.1:1"}
 	db, err := sql.Open("pgx", env["DATABASE_URL"])
 	if err != nil {
 		t.Fatal(err)

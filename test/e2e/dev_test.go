@@ -13,16 +13,15 @@ import (
 	"syscall"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // telapi dev prints a URL, an API key and commands that work when pasted.
 func TestDevPrintsWorkingCurlCommand(t *testing.T) {
-	servers.Curl(t)
-	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": filepath.Join(t.TempDir(), "it's mine")}
-	p := boot.StartProcess(t, env, "dev")
+	testkit.Curl(t)
+	env := harness.Env{"TELAPI_PORT": "0", "DATA_DIR": filepath.Join(t.TempDir(), "it's mine")}
+	p := harness.StartProcess(t, env, "dev")
 	url := strings.Fields(p.WaitForLine(t, "API "))[1]
 	key := strings.Fields(p.WaitForLine(t, "Demo key "))[2]
 	media := strings.Fields(p.WaitForLine(t, "Media "))[1]
@@ -39,7 +38,7 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), `"version"`) {
 		t.Errorf("%s: %v, want the version in the output\n%s", line, err, out)
 	}
-	poll.Until(t, "the API server reaches the media service", func() bool {
+	testkit.Until(t, "the API server reaches the media service", func() bool {
 		out, _ := exec.Command("curl", "--silent", url+"/health").Output()
 		return strings.Contains(string(out), `"media":"ok"`)
 	})
@@ -63,7 +62,7 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 	t.Run("restart keeps the API key", func(t *testing.T) {
 		_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 		p.WaitExit(t)
-		again := boot.StartProcess(t, env, "dev", "--json")
+		again := harness.StartProcess(t, env, "dev", "--json")
 		var output struct{ Key string }
 		if err := json.Unmarshal([]byte(again.WaitForLine(t, "{")), &output); err != nil || output.Key != key {
 			t.Errorf("key is %q (%v), want %q as before", output.Key, err, key)
@@ -83,9 +82,9 @@ func TestDevStartsWithAPIAccessDisabled(t *testing.T) {
 	if err := syscall.Flock(int(migration.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	p := boot.StartProcess(t, boot.Env{"TELAPI_PORT": "0", "DATA_DIR": dir, "FEATURE_API_ACCESS": "false"}, "dev")
+	p := harness.StartProcess(t, harness.Env{"TELAPI_PORT": "0", "DATA_DIR": dir, "FEATURE_API_ACCESS": "false"}, "dev")
 	listening := regexp.MustCompile(`"msg":"telapi is listening".*"url":"([^"]+)"`)
-	poll.Until(t, "the server is healthy", func() bool {
+	testkit.Until(t, "the server is healthy", func() bool {
 		found := listening.FindStringSubmatch(p.Stderr.String())
 		if found == nil {
 			return p.Exited()
@@ -118,26 +117,26 @@ func TestListenAddress(t *testing.T) {
 			t.Errorf("listens on 127.0.0.1: %v, on 127.0.0.2: %v; want %v and %v", got1, got2, want1, want2)
 		}
 	}
-	dev := func(env boot.Env) (url, port string) {
+	dev := func(env harness.Env) (url, port string) {
 		t.Helper()
-		p := boot.StartProcess(t, boot.Merge(boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}, env), "dev", "--no-demo")
+		p := harness.StartProcess(t, harness.Merge(harness.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}, env), "dev", "--no-demo")
 		url = strings.Fields(p.WaitForLine(t, "API "))[1]
 		return url, url[strings.LastIndex(url, ":")+1:]
 	}
 	_, port := dev(nil)
 	check(port, true, false)
-	url, port := dev(boot.Env{"TELAPI_HOST": "127.0.0.2"})
+	url, port := dev(harness.Env{"TELAPI_HOST": "127.0.0.2"})
 	check(port, false, true)
 	if want := "http://127.0.0.2:" + port; url != want {
 		t.Errorf("telapi dev prints %s, want %s", url, want)
 	}
-	if r := telapi(t, boot.Env{"TELAPI_HOST": "127.0.0.2", "TELAPI_PORT": port}, "health"); r.exit != 0 {
+	if r := telapi(t, harness.Env{"TELAPI_HOST": "127.0.0.2", "TELAPI_PORT": port}, "health"); r.exit != 0 {
 		t.Errorf("telapi health: exit %d, %s", r.exit, r.stderr)
 	}
-	instance, _ := boot.Serve(t, nil)
+	instance, _ := harness.Serve(t, nil)
 	check(instance.URL[strings.LastIndex(instance.URL, ":")+1:], true, true)
 
-	r := telapi(t, boot.Env{"TELAPI_HOST": "192.0.2.1", "DATA_DIR": t.TempDir()}, "dev")
+	r := telapi(t, harness.Env{"TELAPI_HOST": "192.0.2.1", "DATA_DIR": t.TempDir()}, "dev")
 	if r.exit != 1 || !strings.Contains(r.stderr, "TELAPI_HOST=192.0.2.1") {
 		t.Errorf("an address of another machine: exit %d, %s; want 1 and the setting", r.exit, r.stderr)
 	}
@@ -150,15 +149,15 @@ func TestPortInUseIsReported(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	port := l.Addr().(*net.TCPAddr).Port
-	r := telapi(t, boot.Env{"TELAPI_PORT": fmt.Sprint(port), "DATA_DIR": t.TempDir()}, "dev")
+	r := telapi(t, harness.Env{"TELAPI_PORT": fmt.Sprint(port), "DATA_DIR": t.TempDir()}, "dev")
 	if r.exit != 1 || !strings.Contains(r.stderr, fmt.Sprintf("port %d is in use", port)) || !strings.Contains(r.stderr, "TELAPI_PORT") {
 		t.Errorf("exit %d, stderr %s; want exit 1, the port and its setting", r.exit, r.stderr)
 	}
 }
 
 func TestDataDirIsLockedByRunningServer(t *testing.T) {
-	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
-	p := boot.StartProcess(t, env, "dev")
+	env := harness.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
+	p := harness.StartProcess(t, env, "dev")
 	p.WaitForLine(t, "Demo key")
 	r := telapi(t, env, "dev")
 	if r.exit != 1 || !strings.Contains(r.stderr, env["DATA_DIR"]) {

@@ -6,19 +6,16 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
-// After SIGTERM /health returns 503 while the instance still serves, a request in
-// flight finishes, and the process exits with 0.
+// After SIGTERM a request in flight finishes, and the process exits with 0.
 func TestSIGTERMDrains(t *testing.T) {
-	t.Parallel()
-	i, p := boot.Serve(t, boot.Env{"DRAIN_DELAY": "15s"}) // long enough to see the 503 on a busy machine
+	i, p := harness.Serve(t, harness.Env{"DRAIN_DELAY": "0s"})
 
 	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
 	if err != nil {
@@ -32,7 +29,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "/health returns 503", func() bool { return i.HealthStatus() == 503 })
+	testkit.Until(t, "the instance drains", func() bool { return p.Stderr.Has(`"draining"`) })
 	if _, err := io.WriteString(conn, "\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -48,17 +45,19 @@ func TestSIGTERMDrains(t *testing.T) {
 	}
 }
 
+// After SIGTERM /health returns 503 while the instance still serves. A second signal ends
+// the wait.
 func TestSecondSignalStopsImmediately(t *testing.T) {
-	i, p := boot.Serve(t, boot.Env{"DRAIN_DELAY": "5m", "SHUTDOWN_TIMEOUT": "10m"})
+	i, p := harness.Serve(t, harness.Env{"DRAIN_DELAY": "5m", "SHUTDOWN_TIMEOUT": "10m"})
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	poll.Until(t, "/health returns 503", func() bool { return i.HealthStatus() == 503 })
+	testkit.Until(t, "/health returns 503", func() bool { return i.HealthStatus() == 503 })
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 	p.WaitExit(t)
 }
 
 func TestShortJWTSecretPreventsStart(t *testing.T) {
 	for _, secret := range []string{"", strings.Repeat("x", 31)} {
-		env, _ := boot.ServeEnv(t, boot.Env{"JWT_SECRET": secret})
+		env, _ := harness.ServeEnv(t, harness.Env{"JWT_SECRET": secret})
 		r := telapi(t, env, "serve")
 		if r.exit != 1 || !strings.Contains(r.stderr, "JWT_SECRET") || !strings.Contains(r.stderr, "32") {
 			t.Errorf("secret of %d bytes: exit %d, stderr %s; want exit 1 and the minimum of 32", len(secret), r.exit, r.stderr)
@@ -69,38 +68,17 @@ func TestShortJWTSecretPreventsStart(t *testing.T) {
 	}
 }
 
-// A client that never finishes its request header is disconnected after ten
-// seconds.
-func TestSlowRequestHeaderIsTimedOut(t *testing.T) {
-	t.Parallel()
-	i := boot.Start(t, nil)
-	start := time.Now()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	if _, err := io.WriteString(conn, "GET /health HTTP/1.1\r\nHost: x\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(poll.Timeout))
-	response, err := io.ReadAll(conn)
-	if err != nil || time.Since(start) < 5*time.Second {
-		t.Errorf("disconnected after %s, want about 10s: %v %q", time.Since(start), err, response)
-	}
-}
-
 func TestStopLeavesNoGoroutines(t *testing.T) {
-	envs := []boot.Env{{}, realStores(t)}
+	envs := []harness.Env{{}, realStores(t)}
 	before := goleak.IgnoreCurrent() // ignore the goroutines that supervise the real servers
 	for _, env := range envs {
-		i := boot.Start(t, env)
-		tenant := boot.NewTenant(t, i, "tenant")
+		i := harness.Start(t, env)
+		tenant := harness.NewTenant(t, i, "tenant")
 		i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", tenant.Key)
 		i.Client.CloseIdleConnections()
 		if err := i.Stop(); err != nil {
 			t.Error(err)
 		}
 	}
-	boot.VerifyNoLeaks(t, before)
+	harness.VerifyNoLeaks(t, before)
 }

@@ -13,35 +13,34 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"telapi/internal/auth"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
-func TestMain(m *testing.M) { servers.Main(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // onAllStores runs a test on embedded stores, on PostgreSQL with Redis, and on
 // PostgreSQL with a Redis cluster.
-func onAllStores(t *testing.T, test func(t *testing.T, env boot.Env)) {
+func onAllStores(t *testing.T, test func(t *testing.T, env harness.Env)) {
 	onEmbeddedAndReal(t, test)
-	t.Run("postgres and redis cluster", func(t *testing.T) { test(t, boot.ClusterStores(t)) })
+	t.Run("postgres and redis cluster", func(t *testing.T) { test(t, harness.ClusterStores(t)) })
 }
 
 // onEmbeddedAndReal runs a test on embedded stores and on PostgreSQL with Redis.
-func onEmbeddedAndReal(t *testing.T, test func(t *testing.T, env boot.Env)) {
-	t.Run("embedded", func(t *testing.T) { test(t, boot.Env{}) })
+func onEmbeddedAndReal(t *testing.T, test func(t *testing.T, env harness.Env)) {
+	t.Run("embedded", func(t *testing.T) { test(t, harness.Env{}) })
 	t.Run("postgres and redis", func(t *testing.T) { test(t, realStores(t)) })
 }
 
-func realStores(t *testing.T) boot.Env {
-	env, _ := boot.RealStores(t)
+func realStores(t *testing.T) harness.Env {
+	env, _ := harness.RealStores(t)
 	return env
 }
 
 // consoleJWT returns a token as the web console signs it.
 func consoleJWT(t *testing.T, teamID string, scopes ...auth.Scope) string {
 	t.Helper()
-	return consoleJWTWithSecret(t, boot.Secret, teamID, scopes...)
+	return consoleJWTWithSecret(t, harness.Secret, teamID, scopes...)
 }
 
 func consoleJWTWithSecret(t *testing.T, secret, teamID string, scopes ...auth.Scope) string {
@@ -55,7 +54,7 @@ func consoleJWTWithSecret(t *testing.T, secret, teamID string, scopes ...auth.Sc
 	return token
 }
 
-func wantStatus(t *testing.T, resp boot.Response, body string, status int, code string) {
+func wantStatus(t *testing.T, resp harness.Response, body string, status int, code string) {
 	t.Helper()
 	if resp.StatusCode != status || !strings.Contains(body, code) {
 		t.Errorf("%s %s: got %d %s, want %d %s", resp.Request.Method, resp.Request.URL.Path, resp.StatusCode, body, status, code)
@@ -65,16 +64,16 @@ func wantStatus(t *testing.T, resp boot.Response, body string, status int, code 
 // code returns the member of an error envelope that holds the error code.
 func code(name string) string { return fmt.Sprintf(`"code":%q`, name) }
 
-func waitForStatus(t *testing.T, i *boot.Instance, status int, path string, headers ...string) {
+func waitForStatus(t *testing.T, i *harness.Instance, status int, path string, headers ...string) {
 	t.Helper()
-	poll.Until(t, fmt.Sprintf("GET %s returns %d", path, status), func() bool {
+	testkit.Until(t, fmt.Sprintf("GET %s returns %d", path, status), func() bool {
 		resp, _ := i.Call(t, http.MethodGet, path, headers...)
 		return resp.StatusCode == status
 	})
 }
 
 // getJSON decodes the body of a 200 response.
-func getJSON(t *testing.T, i *boot.Instance, path, key string, into any) {
+func getJSON(t *testing.T, i *harness.Instance, path, key string, into any) {
 	t.Helper()
 	resp, body := i.Call(t, http.MethodGet, path, "X-API-Key", key)
 	if resp.StatusCode != http.StatusOK {

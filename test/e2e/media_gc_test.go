@@ -8,28 +8,27 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // telapi media gc removes expired files, files without a row and rows without a
 // file, with and without a running server. It keeps everything else.
 func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 	t.Parallel()
-	for name, stores := range map[string]func(t *testing.T) boot.Env{
-		"embedded": func(t *testing.T) boot.Env { return boot.Env{"DATA_DIR": t.TempDir()} },
-		"postgres and redis": func(t *testing.T) boot.Env {
-			redis := servers.StartRedis(t)
-			redis.MustDo("SET", "telapi:lease:media-janitor", "this test", "PX", "600000") // keeps the server from cleaning up
-			return boot.Env{"DATABASE_URL": boot.Database(t), "REDIS_URL": redis.URL()}
+	for name, stores := range map[string]func(t *testing.T) harness.Env{
+		"embedded": func(t *testing.T) harness.Env { return harness.Env{"DATA_DIR": t.TempDir()} },
+		"postgres and redis": func(t *testing.T) harness.Env {
+			redis := testkit.StartRedis(t)
+			redis.MustDo("SET", "telapi:lease:media-cleaner", "this test", "PX", "600000") // keeps the server from cleaning up
+			return harness.Env{"DATABASE_URL": harness.Database(t), "REDIS_URL": redis.URL()}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			provider, media := newSpeechProvider(t), boot.StartMedia(t)
-			env := boot.Merge(stores(t), provider.env, media.Env)
-			i := boot.Start(t, env)
-			tenant := boot.NewTenant(t, i, "tenant")
+			provider, media := newSpeechProvider(t), harness.StartMedia(t)
+			env := harness.Merge(stores(t), provider.env, media.Env)
+			i := harness.Start(t, env)
+			tenant := harness.NewTenant(t, i, "tenant")
 			kept := speak(t, i, tenant.Key, `{"text":"kept"}`)
 			later := speak(t, i, tenant.Key, `{"text":"later","ttl":3600}`)
 			expired := speak(t, i, tenant.Key, `{"text":"expired","ttl":1,"encoding":"pcm"}`)
@@ -63,7 +62,7 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 			if err := os.Chtimes(file(expired), made, made); err != nil {
 				t.Fatal(err)
 			}
-			poll.Until(t, "the audio expires", func() bool {
+			testkit.Until(t, "the audio expires", func() bool {
 				resp, _ := i.Call(t, "GET", expired.URL, "X-API-Key", tenant.Key)
 				return resp.StatusCode == 404
 			})
@@ -107,7 +106,7 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 				t.Errorf("second run: %+v, want 0 removed", r)
 			}
 			if env["REDIS_URL"] == "" {
-				i = boot.Start(t, env)
+				i = harness.Start(t, env)
 			}
 			for text, cached := range map[string]bool{"kept": true, "later": true, "expired": false, "lost": false} {
 				if s := speak(t, i, tenant.Key, fmt.Sprintf(`{"text":%q}`, text)); s.Cached != cached {
@@ -116,7 +115,7 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 			}
 		})
 	}
-	env := boot.Env{"DATA_DIR": t.TempDir()}
+	env := harness.Env{"DATA_DIR": t.TempDir()}
 	telapi(t, env, "migrate")
 	if r := telapi(t, env, "media", "gc"); r.exit != 1 || !strings.Contains(r.stderr, "TTS_MEDIA_CACHE_BASE_URL") {
 		t.Errorf("without a media service: %+v, want exit 1 and the missing setting", r)

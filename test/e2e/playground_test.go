@@ -10,19 +10,18 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/calls"
 	"telapi/internal/auth"
+	"telapi/internal/calls"
 	"telapi/internal/demo"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
-var playgroundEnv = boot.Env{"PLAYGROUND_ENABLED": "true"}
+var playgroundEnv = harness.Env{"PLAYGROUND_ENABLED": "true"}
 
 func TestPlaygroundIsOptIn(t *testing.T) {
-	for _, env := range []boot.Env{{}, {"PLAYGROUND_ENABLED": "true", "FEATURE_API_ACCESS": "false"}} {
-		i := boot.Start(t, env)
+	for _, env := range []harness.Env{{}, {"PLAYGROUND_ENABLED": "true", "FEATURE_API_ACCESS": "false"}} {
+		i := harness.Start(t, env)
 		for _, path := range []string{"/", "/playground", "/playground/", "/playground/config.json", "/playground/feed", "/docs", "/docs/", "/docs/docs.js"} {
 			resp, body := i.Call(t, "GET", path)
 			wantStatus(t, resp, body, 404, code("NOT_FOUND"))
@@ -31,7 +30,7 @@ func TestPlaygroundIsOptIn(t *testing.T) {
 }
 
 func TestPagesLoadOnlyOwnResources(t *testing.T) {
-	i := boot.Start(t, playgroundEnv)
+	i := harness.Start(t, playgroundEnv)
 	i.Client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	for path, page := range map[string]string{"/": "/playground/", "/playground": "/playground/", "/docs": "/docs/"} {
 		if resp, _ := i.Call(t, "GET", path); resp.StatusCode != 302 || resp.Header.Get("Location") != page {
@@ -61,7 +60,7 @@ func TestPagesLoadOnlyOwnResources(t *testing.T) {
 
 // openFeed subscribes to the feed of a session. The returned function returns the
 // next event other than a heartbeat, or nil at the end of the feed.
-func openFeed(t *testing.T, i *boot.Instance, key, session string) func() *demo.Event {
+func openFeed(t *testing.T, i *harness.Instance, key, session string) func() *demo.Event {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "GET", i.URL+"/playground/feed?sessionId="+session, nil)
 	if err != nil {
@@ -93,20 +92,20 @@ func openFeed(t *testing.T, i *boot.Instance, key, session string) func() *demo.
 
 func TestFeedShowsWholeSession(t *testing.T) {
 	t.Parallel()
-	onAllStores(t, func(t *testing.T, env boot.Env) {
+	onAllStores(t, func(t *testing.T, env harness.Env) {
 		env["PLAYGROUND_ENABLED"] = "true"
-		env = talk.WithDataDir(t, env)
-		i := boot.Start(t, env)
-		tenant := boot.NewTenant(t, i, "tenant")
-		id, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		env = harness.WithDataDir(t, env)
+		i := harness.Start(t, env)
+		tenant := harness.NewTenant(t, i, "tenant")
+		id, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 		early := openFeed(t, i, tenant.Key, id)
-		b := talk.Connect(t, i, id, token, "")
+		b := harness.Connect(t, i, id, token, "")
 		b.Expect("ready")
 		b.Chat("hello")
-		ch := talk.Accept(t, talk.StartRuntime(t, env))
-		talk.Receive(t, ch)
-		talk.Receive(t, ch)
-		talk.SendChat(t, ch, `{"text":"good day"}`)
+		ch := harness.Accept(t, harness.StartRuntime(t, env))
+		harness.Receive(t, ch)
+		harness.Receive(t, ch)
+		harness.SendChat(t, ch, `{"text":"good day"}`)
 		item, err := ch.Await(t.Context(), calls.AwaitOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -164,8 +163,8 @@ func TestFeedShowsWholeSession(t *testing.T) {
 }
 
 func TestPlaygroundRoutesRequireOwnTeam(t *testing.T) {
-	i := boot.Start(t, playgroundEnv)
-	tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
+	i := harness.Start(t, playgroundEnv)
+	tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
 	id := issue(t, i, tenant, `"mode":"chat"`).SessionID
 	for _, route := range []struct {
 		method, path string
@@ -180,7 +179,7 @@ func TestPlaygroundRoutesRequireOwnTeam(t *testing.T) {
 			wantStatus(t, resp, body, want, `"code"`)
 		}
 		for _, scope := range auth.Scopes {
-			if _, key := boot.NewKey(t, i, tenant.Team.ID, scope); scope != route.scope {
+			if _, key := harness.NewKey(t, i, tenant.Team.ID, scope); scope != route.scope {
 				resp, body := i.Call(t, route.method, route.path, "X-API-Key", key)
 				wantStatus(t, resp, body, 403, string(route.scope))
 			}
@@ -193,29 +192,29 @@ func TestPlaygroundRoutesRequireOwnTeam(t *testing.T) {
 }
 
 func TestDroppedSocketResumes(t *testing.T) {
-	i := boot.Start(t, playgroundEnv)
-	tenant := boot.NewTenant(t, i, "tenant")
-	id, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	b := talk.Connect(t, i, id, token, "")
+	i := harness.Start(t, playgroundEnv)
+	tenant := harness.NewTenant(t, i, "tenant")
+	id, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	b := harness.Connect(t, i, id, token, "")
 	start := b.Expect("ready").ReadyStreamID()
 	resp, body := i.Call(t, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", tenant.Key)
 	wantStatus(t, resp, body, 204, "")
 	if _, err := b.Read(); err == nil || strings.Contains(err.Error(), "close 1000") || strings.Contains(err.Error(), "close 4") {
 		t.Errorf("socket ended with %v, want no close frame", err)
 	}
-	again := talk.Connect(t, i, id, token, "?streamId="+start)
+	again := harness.Connect(t, i, id, token, "?streamId="+start)
 	again.Expect("ready", `"resumed":true`)
 	again.Expect(`"recovered":true`)
 }
 
 func TestPlaygroundIssuesCredentialForOneCallback(t *testing.T) {
-	i := boot.Start(t, playgroundEnv)
-	tenant := boot.NewTenant(t, i, "tenant")
-	id, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	i := harness.Start(t, playgroundEnv)
+	tenant := harness.NewTenant(t, i, "tenant")
+	id, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 	path := "/playground/sessions/" + id + "/credential?kind="
 	resp, body := i.Call(t, "POST", path+"llm", "X-API-Key", tenant.Key)
 	wantStatus(t, resp, body, 404, "has not connected")
-	talk.Connect(t, i, id, token, "").Expect("ready")
+	harness.Connect(t, i, id, token, "").Expect("ready")
 	resp, body = i.Call(t, "POST", path+"mail", "X-API-Key", tenant.Key)
 	wantStatus(t, resp, body, 400, "/query/kind")
 
@@ -236,8 +235,8 @@ func TestPlaygroundIssuesCredentialForOneCallback(t *testing.T) {
 }
 
 func TestFeedDoesNotDelayShutdown(t *testing.T) {
-	i := boot.Start(t, boot.Merge(playgroundEnv, boot.Env{"SHUTDOWN_TIMEOUT": "10m"}))
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, harness.Merge(playgroundEnv, harness.Env{"SHUTDOWN_TIMEOUT": "10m"}))
+	tenant := harness.NewTenant(t, i, "tenant")
 	id := issue(t, i, tenant, `"mode":"chat"`).SessionID
 	next := openFeed(t, i, tenant.Key, id)
 	done := make(chan error, 1)
@@ -247,7 +246,7 @@ func TestFeedDoesNotDelayShutdown(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(poll.Timeout):
+	case <-time.After(testkit.Timeout):
 		t.Error("shutdown waits for an open feed")
 	}
 	if e := next(); e != nil {

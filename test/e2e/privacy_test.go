@@ -5,16 +5,16 @@ import (
 	"testing"
 
 	"telapi/internal/auth"
-	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Secrets and phone numbers in requests do not appear in logs, metrics, traces or
 // errors.
 func TestSecretsAndPhoneNumbersAreNotLeaked(t *testing.T) {
-	collector := boot.StartCollector(t)
-	i := boot.Start(t, boot.Merge(collector.Env(), boot.Env{"LOG_LEVEL": "debug", "METRICS_TOKEN": "metrics-swordfish-4711"}))
-	tenant := boot.NewTenant(t, i, "tenant")
+	collector := harness.StartCollector(t)
+	i := harness.Start(t, harness.Merge(collector.Env(), harness.Env{"LOG_LEVEL": "debug", "METRICS_TOKEN": "metrics-swordfish-4711"}))
+	tenant := harness.NewTenant(t, i, "tenant")
 	bearer := consoleJWT(t, tenant.Team.ID, auth.Scopes...)
 	callbackToken := strings.Repeat("cAlLbAcK0", 5)[:43]
 	wrongKey := "tk_GUESS_" + strings.Repeat("Zz0", 15)[:43]
@@ -58,7 +58,7 @@ func TestSecretsAndPhoneNumbersAreNotLeaked(t *testing.T) {
 	} {
 		for what, value := range map[string]string{
 			"API key": secret, "wrong API key": strings.TrimPrefix(wrongKey, "tk_GUESS_"), "JWT": bearer, "JWT signature": bearer[strings.LastIndex(bearer, ".")+1:],
-			"callback token": callbackToken, "signing secret": boot.Secret, "metrics token": "metrics-swordfish-4711",
+			"callback token": callbackToken, "signing secret": harness.Secret, "metrics token": "metrics-swordfish-4711",
 		} {
 			if strings.Contains(text, value) {
 				at := strings.Index(text, value)
@@ -75,7 +75,7 @@ func TestSecretsAndPhoneNumbersAreNotLeaked(t *testing.T) {
 }
 
 func TestMetricsRequireToken(t *testing.T) {
-	i := boot.Start(t, boot.Env{"METRICS_TOKEN": "metrics-swordfish"})
+	i := harness.Start(t, harness.Env{"METRICS_TOKEN": "metrics-swordfish"})
 	resp, body := i.Call(t, "GET", "/metrics")
 	wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
 	resp, body = i.Call(t, "GET", "/metrics", "Authorization", "Bearer wrong")
@@ -87,10 +87,10 @@ func TestMetricsRequireToken(t *testing.T) {
 
 func TestLogLevelFiltersRequests(t *testing.T) {
 	for level, want := range map[string]bool{"debug": true, "info": true, "warn": false, "error": false} {
-		i := boot.Start(t, boot.Env{"LOG_LEVEL": level})
+		i := harness.Start(t, harness.Env{"LOG_LEVEL": level})
 		i.Call(t, "GET", "/nothing")
 		if level == "info" || level == "debug" {
-			poll.Until(t, "the request is logged", func() bool { return i.Log.Has(`"msg":"request"`) })
+			testkit.Until(t, "the request is logged", func() bool { return i.Log.Has(`"msg":"request"`) })
 		}
 		if got := i.Log.Has(`"msg":"request"`); got != want {
 			t.Errorf("LOG_LEVEL=%s: requests are logged: %v, want %v", level, got, want)

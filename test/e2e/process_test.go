@@ -3,7 +3,7 @@ package e2e
 import (
 	"testing"
 
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 // result is the output of a finished command.
@@ -13,8 +13,8 @@ type result struct {
 }
 
 // telapi runs a command until it ends.
-func telapi(t *testing.T, env boot.Env, args ...string) result {
+func telapi(t *testing.T, env harness.Env, args ...string) result {
 	t.Helper()
-	stdout, stderr, exit := boot.Run(t, env, args...)
+	stdout, stderr, exit := harness.Run(t, env, args...)
 	return result{stdout, stderr, exit}
 }

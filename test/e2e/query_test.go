@@ -7,12 +7,12 @@ import (
 	"testing"
 
 	"telapi/internal/auth"
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 // owner is a team in TestQueryParameters with one of everything that lists contain.
 type owner struct {
-	boot.Tenant
+	harness.Tenant
 	session string
 }
 
@@ -68,10 +68,10 @@ func paramValues(t *testing.T, path, name string, o owner) (valid, malformed str
 // a foreign team, and with each parameter absent, valid, foreign, empty, repeated and
 // malformed. A team never sees the data of the other.
 func TestQueryParameters(t *testing.T) {
-	i := boot.Start(t, playgroundEnv)
+	i := harness.Start(t, playgroundEnv)
 	call[object](t, i, "PUT", "limits", `{"tiers":{"api":{"max":1000000,"windowMs":60000}}}`, 200)
 	newOwner := func(name string) owner {
-		tenant := boot.NewTenant(t, i, name)
+		tenant := harness.NewTenant(t, i, name)
 		return owner{tenant, issue(t, i, tenant, `"mode":"chat"`).SessionID}
 	}
 	own, foreign := newOwner("own"), newOwner("foreign")
@@ -141,8 +141,8 @@ func TestQueryParameters(t *testing.T) {
 // Parameters of a handshake are strict too, except for the token: a bad credential is
 // 401. Those of webhooks only correlate traces and never cause a callback to fail.
 func TestParametersOfPublicRoutes(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	token := issue(t, i, tenant, `"mode":"chat"`).Token
 	for _, rt := range i.App.Routes() {
 		if rt.Scope != "" {

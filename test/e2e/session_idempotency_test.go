@@ -5,13 +5,13 @@ import (
 	"sync"
 	"testing"
 
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 func TestIdempotencyKeyIsSharedByInstances(t *testing.T) {
 	env := realStores(t)
-	a, b := boot.Start(t, env), boot.Start(t, env)
-	tenant, other := boot.NewTenant(t, a, "tenant"), boot.NewTenant(t, a, "other")
+	a, b := harness.Start(t, env), harness.Start(t, env)
+	tenant, other := harness.NewTenant(t, a, "tenant"), harness.NewTenant(t, a, "other")
 	first := issue(t, a, tenant, `"mode":"chat","metadata":{"a":1,"b":[2]}`, "Idempotency-Key", "order-1")
 	again := issue(t, b, tenant, "  \"metadata\" : {\"b\":[2], \"a\":1}, \"mode\":\"\\u0063hat\"", "Idempotency-Key", "order-1")
 	if again.SessionID != first.SessionID || again.Token != first.Token || again.ExpiresAt != first.ExpiresAt {
@@ -41,7 +41,7 @@ func TestIdempotencyKeyIsSharedByInstances(t *testing.T) {
 		var wg sync.WaitGroup
 		for n := range 16 {
 			wg.Go(func() {
-				s := issue(t, []*boot.Instance{a, b}[n%2], tenant, `"mode":"audio"`, "Idempotency-Key", "order-3")
+				s := issue(t, []*harness.Instance{a, b}[n%2], tenant, `"mode":"audio"`, "Idempotency-Key", "order-3")
 				mu.Lock()
 				defer mu.Unlock()
 				tokens[s.SessionID+s.Token] = true

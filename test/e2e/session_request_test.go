@@ -7,12 +7,12 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 func TestTokenRequestValidation(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	long := strings.Repeat("é", 256)
 	for _, members := range []string{
 		`"mode":"audio"`, `"mode":"chat"`, `"mode":"webrtc"`, `"mode":null`, `"ttlSeconds":10`, `"ttlSeconds":3600`, `"ttlSeconds":10.0`, `"ttlSeconds":3e2`,
@@ -72,8 +72,8 @@ func TestTokenRequestValidation(t *testing.T) {
 }
 
 func TestMalformedTokenRequestsAreRejected(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	good := fmt.Sprintf(`{"endpointId":%q}`, tenant.Endpoint.ID)
 	for name, c := range map[string]struct {
 		body, contentType string
@@ -124,14 +124,14 @@ func TestMalformedTokenRequestsAreRejected(t *testing.T) {
 // fails decides the response.
 func TestTokenRequestCheckOrder(t *testing.T) {
 	for _, webRTC := range []bool{true, false} {
-		i := boot.Start(t, boot.Env{"FEATURE_WEBRTC": fmt.Sprint(webRTC)})
-		tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
-		_, noScope := boot.NewKey(t, i, tenant.Team.ID, auth.ReadTeamApps)
+		i := harness.Start(t, harness.Env{"FEATURE_WEBRTC": fmt.Sprint(webRTC)})
+		tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
+		_, noScope := harness.NewKey(t, i, tenant.Team.ID, auth.ReadTeamApps)
 		chat, err := i.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "chat only", Enabled: true, Modes: []endpoint.Mode{endpoint.Chat}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		disabled := boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "disabled", Modes: endpoint.Modes}).ID
+		disabled := harness.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "disabled", Modes: endpoint.Modes}).ID
 		if _, err := i.App.Admin().Endpoints.Update(t.Context(), disabled, func(e *endpoint.Endpoint) error { e.Enabled = false; return nil }); err != nil {
 			t.Fatal(err)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"telapi/internal/auth"
-	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // tokenResponse is the body of the response of POST /sessions/token.
@@ -41,7 +41,7 @@ const tokenPath = "/api/v1/sessions/token"
 
 // issue creates a session on the tenant's endpoint. members are further members
 // of the request body.
-func issue(t *testing.T, i *boot.Instance, tenant boot.Tenant, members string, headers ...string) tokenResponse {
+func issue(t *testing.T, i *harness.Instance, tenant harness.Tenant, members string, headers ...string) tokenResponse {
 	t.Helper()
 	body := fmt.Sprintf(`{"endpointId":%q,%s}`, tenant.Endpoint.ID, members)
 	resp, text := i.Post(t, tokenPath, strings.Replace(body, ",}", "}", 1), append(headers, "X-API-Key", tenant.Key)...)
@@ -55,7 +55,7 @@ func issue(t *testing.T, i *boot.Instance, tenant boot.Tenant, members string, h
 	return got
 }
 
-func sessionState(t *testing.T, i *boot.Instance, tenant boot.Tenant, id string) string {
+func sessionState(t *testing.T, i *harness.Instance, tenant harness.Tenant, id string) string {
 	t.Helper()
 	var view struct{ State string }
 	getJSON(t, i, "/api/v1/sessions/"+id, tenant.Key, &view)
@@ -63,9 +63,9 @@ func sessionState(t *testing.T, i *boot.Instance, tenant boot.Tenant, id string)
 }
 
 func TestSessionIsIssuedAndRevoked(t *testing.T) {
-	onAllStores(t, func(t *testing.T, env boot.Env) {
-		i := boot.Start(t, env)
-		tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
+	onAllStores(t, func(t *testing.T, env harness.Env) {
+		i := harness.Start(t, env)
+		tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
 		before := time.Now().Truncate(time.Second)
 		s := issue(t, i, tenant, "")
 		if !regexp.MustCompile(`^ses_[A-Za-z0-9._:-]{1,124}$`).MatchString(s.SessionID) || s.TokenType != "call" || s.Mode != "webrtc" ||
@@ -81,7 +81,7 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 			}
 		}
 		var claims jwt.MapClaims
-		secrets := auth.Secrets{Current: boot.Secret}.ForCallTokens()
+		secrets := auth.Secrets{Current: harness.Secret}.ForCallTokens()
 		if _, err := jwt.ParseWithClaims(s.Token, &claims, func(*jwt.Token) (any, error) { return []byte(secrets.Current.Reveal()), nil }, jwt.WithValidMethods([]string{"HS256"})); err != nil {
 			t.Fatal(err)
 		}
@@ -126,8 +126,8 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 }
 
 func TestWebRTCSessionGetsTURNCredentials(t *testing.T) {
-	i := boot.Start(t, boot.Env{"WEBRTC_ICE_SERVERS": "stun:stun.example:3478,turn:turn.example?transport=udp", "TURN_SHARED_SECRET": "north"})
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, harness.Env{"WEBRTC_ICE_SERVERS": "stun:stun.example:3478,turn:turn.example?transport=udp", "TURN_SHARED_SECRET": "north"})
+	tenant := harness.NewTenant(t, i, "tenant")
 	s := issue(t, i, tenant, `"maxSessionSeconds":600`)
 	if len(s.ICEServers) != 2 || s.ICEServers[0].URLs[0] != "stun:stun.example:3478" || s.ICEServers[0].Username != "" {
 		t.Fatalf("ICE servers are %+v, want STUN without and TURN with credentials", s.ICEServers)
@@ -150,21 +150,21 @@ func TestWebRTCSessionGetsTURNCredentials(t *testing.T) {
 func TestSocketURLUsesPublicAddress(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		env     boot.Env
+		env     harness.Env
 		headers []string
 		want    string // empty: the address of the instance
 	}{
-		{"configured", boot.Env{"PUBLIC_URL": "https://api.example/base/"}, []string{"X-Forwarded-Host", "evil.example"}, "wss://api.example/base/ws/session"},
-		{"trusted proxy", boot.Env{"TRUSTED_PROXIES": "127.0.0.0/8,::1"}, []string{"X-Forwarded-Proto", "https", "X-Forwarded-Host", "api.example:8443"}, "wss://api.example:8443/ws/session"},
+		{"configured", harness.Env{"PUBLIC_URL": "https://api.example/base/"}, []string{"X-Forwarded-Host", "evil.example"}, "wss://api.example/base/ws/session"},
+		{"trusted proxy", harness.Env{"TRUSTED_PROXIES": "127.0.0.0/8,::1"}, []string{"X-Forwarded-Proto", "https", "X-Forwarded-Host", "api.example:8443"}, "wss://api.example:8443/ws/session"},
 		{"headers from an untrusted client", nil, []string{"X-Forwarded-Proto", "https", "X-Forwarded-Host", "evil.example"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			i := boot.Start(t, c.env)
+			i := harness.Start(t, c.env)
 			want := c.want
 			if want == "" {
 				want = "ws" + strings.TrimPrefix(i.URL, "http") + "/ws/session"
 			}
-			if s := issue(t, i, boot.NewTenant(t, i, "tenant"), `"mode":"chat"`, c.headers...); s.WSURL != want {
+			if s := issue(t, i, harness.NewTenant(t, i, "tenant"), `"mode":"chat"`, c.headers...); s.WSURL != want {
 				t.Errorf("wsUrl %s, want %s", s.WSURL, want)
 			}
 		})
@@ -173,11 +173,11 @@ func TestSocketURLUsesPublicAddress(t *testing.T) {
 
 func TestUnredeemedSessionExpires(t *testing.T) {
 	t.Parallel()
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	s := issue(t, i, tenant, `"ttlSeconds":10`)
 	var body string
-	poll.Until(t, "the session ends", func() bool {
+	testkit.Until(t, "the session ends", func() bool {
 		_, body = i.Call(t, "GET", "/api/v1/sessions/"+s.SessionID, "X-API-Key", tenant.Key)
 		return strings.Contains(body, `"endedAt"`)
 	})

@@ -7,16 +7,16 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 func TestSpeechWarm(t *testing.T) {
-	media := boot.StartMedia(t)
-	i := boot.Start(t, boot.Merge(media.Env, boot.Env{"SPEECH_PROVIDERS": "tone"}))
-	tenant := boot.NewTenant(t, i, "tenant")
+	media := harness.StartMedia(t)
+	i := harness.Start(t, harness.Merge(media.Env, harness.Env{"SPEECH_PROVIDERS": "tone"}))
+	tenant := harness.NewTenant(t, i, "tenant")
 	list, key := writeFile(t, "list.txt", "Good morning\n\n{\"text\":\"Guten Tag\",\"voice\":\"de\"}\n  How are you?\n"), writeFile(t, "key.txt", tenant.Key+"\n")
 	warm := func(args ...string) result {
-		return telapi(t, boot.Env{}, append([]string{"speech", "warm", "--url", i.URL, "--voice", "flute"}, args...)...)
+		return telapi(t, harness.Env{}, append([]string{"speech", "warm", "--url", i.URL, "--voice", "flute"}, args...)...)
 	}
 	const unchecked = "--voice \"flute\" is not checked: the provider tone does not list its voices"
 	if out := warm(list, "--key", "@"+key); out.exit != 0 || !strings.Contains(out.stderr, unchecked) || !strings.Contains(out.stdout, "3/3") || !strings.Contains(out.stdout, "3 created, 0 cached, 0 failed") {
@@ -28,11 +28,11 @@ func TestSpeechWarm(t *testing.T) {
 	if out := warm(list, "--key", tenant.Key, "--json"); out.exit != 0 || strings.Count(out.stdout, `"cached":true`) != 3 || strings.Count(out.stdout, "\n") != 3 {
 		t.Errorf("second run with --json: %+v, want exit 0 and 3 cached", out)
 	}
-	_, speaker := boot.NewKey(t, i, tenant.Team.ID, "CREATE_SPEECH")
+	_, speaker := harness.NewKey(t, i, tenant.Team.ID, "CREATE_SPEECH")
 	if out := warm(list, "--key", speaker); out.exit != 0 || !strings.Contains(out.stderr, "is not checked: This operation requires the scope READ_TEAM_APPS") {
 		t.Errorf("without READ_TEAM_APPS: %+v, want exit 0 and a warning", out)
 	}
-	_, reader := boot.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
+	_, reader := harness.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
 	if out := warm(list, "--key", reader); out.exit != 1 || !strings.Contains(out.stderr, "it does not have the scope CREATE_SPEECH") {
 		t.Errorf("without CREATE_SPEECH: %+v, want exit 1 and the scope", out)
 	}
@@ -74,12 +74,12 @@ func TestSpeechWarm(t *testing.T) {
 }
 
 func TestSpeechProvidersAreListed(t *testing.T) {
-	i := boot.Start(t, boot.Env{"SPEECH_PROVIDERS": "tone"})
-	tenant := boot.NewTenant(t, i, "tenant")
-	_, reader := boot.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
+	i := harness.Start(t, harness.Env{"SPEECH_PROVIDERS": "tone"})
+	tenant := harness.NewTenant(t, i, "tenant")
+	_, reader := harness.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
 	resp, body := i.Call(t, "GET", "/api/v1/runtime/voices", "X-API-Key", reader)
 	wantStatus(t, resp, body, 200, `{"providers":[{"name":"tone"}]}`)
-	_, speaker := boot.NewKey(t, i, tenant.Team.ID, "CREATE_SPEECH")
+	_, speaker := harness.NewKey(t, i, tenant.Team.ID, "CREATE_SPEECH")
 	resp, body = i.Call(t, "GET", "/api/v1/runtime/voices", "X-API-Key", speaker)
 	wantStatus(t, resp, body, 403, `"requiredScope":"READ_TEAM_APPS"`)
 }

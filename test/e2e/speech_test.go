@@ -12,27 +12,24 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"telapi/internal/audio"
 	"telapi/internal/usage"
-	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 const speechPath = "/api/v1/runtime/speech"
 
 // speechProvider is an OpenAI-compatible server that returns the same audio for
-// every request. It can be made to wait or to fail.
+// every request. It can be made to fail.
 type speechProvider struct {
 	requests atomic.Int64
-	status   atomic.Int64                  // of responses; 0: 200 with audio
-	gate     atomic.Pointer[chan struct{}] // closed to release waiting requests; nil: no wait
-	env      boot.Env                      // settings of an instance that uses the provider
+	status   atomic.Int64 // of responses; 0: 200 with audio
+	env      harness.Env  // settings of an instance that uses the provider
 }
 
 func newSpeechProvider(t *testing.T) *speechProvider {
@@ -41,16 +38,8 @@ func newSpeechProvider(t *testing.T) *speechProvider {
 	for i := range sound.Samples {
 		sound.Samples[i] = int16(8000 * math.Sin(float64(i)/9))
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // net/http notices a disconnect only after the body is read
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		provider.requests.Add(1)
-		if gate := provider.gate.Load(); gate != nil {
-			select {
-			case <-*gate:
-			case <-r.Context().Done():
-				return
-			}
-		}
 		if status := provider.status.Load(); status != 0 {
 			w.WriteHeader(int(status))
 			return
@@ -59,15 +48,8 @@ func newSpeechProvider(t *testing.T) *speechProvider {
 		_, _ = w.Write(sound.PCM())
 	}))
 	t.Cleanup(server.Close)
-	provider.env = boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": server.URL, "SPEECH_CONNECTION_TIMEOUT": "30s", "SPEECH_RETRIES": "0"}
+	provider.env = harness.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": server.URL, "SPEECH_CONNECTION_TIMEOUT": "30s", "SPEECH_RETRIES": "0"}
 	return provider
-}
-
-// hold makes requests wait until the returned function is called.
-func (p *speechProvider) hold() (release func()) {
-	gate := make(chan struct{})
-	p.gate.Store(&gate)
-	return func() { p.gate.Store(nil); close(gate) }
 }
 
 type speechResponse struct {
@@ -78,13 +60,13 @@ type speechResponse struct {
 }
 
 // requestSpeech returns the response of a request for speech.
-func requestSpeech(t *testing.T, i *boot.Instance, key, body string) (boot.Response, string) {
+func requestSpeech(t *testing.T, i *harness.Instance, key, body string) (harness.Response, string) {
 	t.Helper()
 	return i.Post(t, speechPath, body, "X-API-Key", key)
 }
 
 // speak returns the speech of a request that must succeed.
-func speak(t *testing.T, i *boot.Instance, key, body string) (s speechResponse) {
+func speak(t *testing.T, i *harness.Instance, key, body string) (s speechResponse) {
 	t.Helper()
 	resp, text := requestSpeech(t, i, key, body)
 	if resp.StatusCode != 200 {
@@ -98,24 +80,24 @@ func speak(t *testing.T, i *boot.Instance, key, body string) (s speechResponse) 
 
 // waitForUsage waits for the team's usage. It reads the usage as an operator,
 // which is not rate limited.
-func waitForUsage(t *testing.T, i *boot.Instance, teamID string, want usage.Counts) {
+func waitForUsage(t *testing.T, i *harness.Instance, teamID string, want usage.Counts) {
 	t.Helper()
 	now := time.Now() // the test may span the end of a month
 	query, err := usage.ParseQuery(teamID, url.Values{"from": {now.UTC().AddDate(0, 0, -1).Format(time.DateOnly)}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, fmt.Sprintf("usage of %s is %+v", teamID, want), func() bool {
+	testkit.Until(t, fmt.Sprintf("usage of %s is %+v", teamID, want), func() bool {
 		report, err := i.App.Admin().Usage.Summary(t.Context(), query)
 		return err == nil && report.Total == want
 	})
 }
 
 func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
-	onAllStores(t, func(t *testing.T, env boot.Env) {
-		provider, media := newSpeechProvider(t), boot.StartMedia(t)
-		i := boot.Start(t, boot.Merge(env, provider.env, media.Env))
-		tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
+	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
+		provider, media := newSpeechProvider(t), harness.StartMedia(t)
+		i := harness.Start(t, harness.Merge(env, provider.env, media.Env))
+		tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
 		first := speak(t, i, tenant.Key, `{"text":"Grüß Gott 🌍","endpointId":"`+tenant.Endpoint.ID+`","ttl":3600}`)
 		again := speak(t, i, tenant.Key, `{"text":"Grüß Gott 🌍"}`)
 		if first.Cached || !again.Cached || again.URL != speechPath+"/"+first.Hash+".alaw" || again.Characters != 11 || again.SampleRate != 8000 || again.ExpiresAt == "" || provider.requests.Load() != 1 {
@@ -124,7 +106,7 @@ func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 		if pcm := speak(t, i, tenant.Key, `{"text":"Grüß Gott 🌍","encoding":"pcm"}`); pcm.Cached || pcm.Hash != first.Hash {
 			t.Errorf("other encoding: %+v, want a new synthesis with hash %s", pcm, first.Hash)
 		}
-		get := func(status int, headers ...string) (boot.Response, string) {
+		get := func(status int, headers ...string) (harness.Response, string) {
 			t.Helper()
 			resp, body := i.Call(t, "GET", first.URL, append(headers, "X-API-Key", tenant.Key)...)
 			if resp.StatusCode != status {
@@ -176,71 +158,10 @@ func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 	})
 }
 
-func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
-	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
-		provider, media := newSpeechProvider(t), boot.StartMedia(t)
-		env = boot.Merge(env, provider.env, media.Env)
-		instances := []*boot.Instance{boot.Start(t, env)}
-		if env["REDIS_URL"] != "" { // embedded stores serve one instance
-			instances = append(instances, boot.Start(t, env))
-		}
-		tenant := boot.NewTenant(t, instances[0], "tenant")
-		release := provider.hold()
-		var wg sync.WaitGroup
-		var billed atomic.Int64
-		for n := range 100 {
-			wg.Go(func() {
-				s := speak(t, instances[n%len(instances)], tenant.Key, `{"text":"abc"}`)
-				if s.URL == "" {
-					t.Errorf("speech without a URL: %+v", s)
-				}
-				if !s.Cached {
-					billed.Add(1)
-				}
-			})
-		}
-		poll.Until(t, "the provider gets a request", func() bool { return provider.requests.Load() > 0 })
-		release()
-		wg.Wait()
-		if provider.requests.Load() != 1 || billed.Load() != 1 {
-			t.Errorf("%d syntheses, %d billed, want 1 and 1", provider.requests.Load(), billed.Load())
-		}
-		waitForUsage(t, instances[0], tenant.Team.ID, usage.Counts{Characters: 300, Cached: 297, Billed: 3, Requests: 100})
-	})
-}
-
-func TestSynthesisIsTakenOverFromKilledInstance(t *testing.T) {
-	t.Parallel()
-	provider, media := newSpeechProvider(t), boot.StartMedia(t)
-	env := boot.Merge(realStores(t), provider.env, media.Env)
-	survivor := boot.Start(t, env)
-	tenant := boot.NewTenant(t, survivor, "tenant")
-	instance, leader := boot.Serve(t, env)
-	release := provider.hold()
-	go func() {
-		req, _ := http.NewRequest(http.MethodPost, instance.URL+speechPath, strings.NewReader(`{"text":"abc"}`))
-		req.Header.Set("X-API-Key", tenant.Key)
-		req.Header.Set("Content-Type", "application/json")
-		if resp, err := http.DefaultClient.Do(req); err == nil {
-			_ = resp.Body.Close()
-		}
-	}()
-	poll.Until(t, "the leader calls the provider", func() bool { return provider.requests.Load() == 1 })
-	result := make(chan speechResponse)
-	go func() { result <- speak(t, survivor, tenant.Key, `{"text":"abc"}`) }()
-	_ = leader.Cmd.Process.Signal(syscall.SIGKILL)
-	poll.Until(t, "the survivor calls the provider", func() bool { return provider.requests.Load() == 2 })
-	release()
-	if s := <-result; s.Cached || s.URL == "" {
-		t.Errorf("speech of the survivor is %+v, want it new and stored", s)
-	}
-	waitForUsage(t, survivor, tenant.Team.ID, usage.Counts{Characters: 3, Billed: 3, Requests: 1})
-}
-
 func TestDamagedAudioIsSynthesizedAgain(t *testing.T) {
-	provider, media := newSpeechProvider(t), boot.StartMedia(t)
-	i := boot.Start(t, boot.Merge(provider.env, media.Env))
-	tenant := boot.NewTenant(t, i, "tenant")
+	provider, media := newSpeechProvider(t), harness.StartMedia(t)
+	i := harness.Start(t, harness.Merge(provider.env, media.Env))
+	tenant := harness.NewTenant(t, i, "tenant")
 	s := speak(t, i, tenant.Key, `{"text":"abc"}`)
 	_, sound := i.Call(t, "GET", s.URL, "X-API-Key", tenant.Key)
 	file := filepath.Join(media.Root, s.Hash[:2], s.Hash+".alaw")
@@ -273,59 +194,29 @@ func TestDamagedAudioIsSynthesizedAgain(t *testing.T) {
 	}
 }
 
-func TestSpeechWorksWithoutMediaService(t *testing.T) {
-	provider, media := newSpeechProvider(t), boot.StartMedia(t)
-	i := boot.Start(t, boot.Merge(provider.env, media.Env))
-	tenant := boot.NewTenant(t, i, "tenant")
-	waitForHealth := func(status string) {
-		t.Helper()
-		poll.Until(t, "/health contains "+status, func() bool {
-			resp, body := i.Call(t, "GET", "/health")
-			return resp.StatusCode == 200 && strings.Contains(body, status)
-		})
-	}
-	waitForHealth(`"media":"ok"`)
-	cached := speak(t, i, tenant.Key, `{"text":"cached"}`)
-	media.Stop()
-	waitForHealth(`"media":"degraded"`)
-	for _, text := range []string{"cached", "new"} {
-		if s := speak(t, i, tenant.Key, `{"text":"`+text+`"}`); s.Cached || s.URL != "" || len(s.Audio) != 8000 {
-			t.Errorf("%s: %+v, want the audio in the response", text, s)
-		}
-	}
-	resp, body := i.Call(t, "GET", cached.URL, "X-API-Key", tenant.Key)
-	wantStatus(t, resp, body, 503, code("SERVICE_UNAVAILABLE"))
-	media.Start(t)
-	waitForHealth(`"media":"ok"`)
-	poll.Until(t, "the cache is used again", func() bool { return speak(t, i, tenant.Key, `{"text":"cached"}`).Cached })
-	if s := speak(t, i, tenant.Key, `{"text":"new"}`); s.URL == "" {
-		t.Errorf("speech after the outage is %+v, want it stored", s)
-	}
-}
-
 func TestNextProviderIsUsedAfterFailure(t *testing.T) {
-	provider, media := newSpeechProvider(t), boot.StartMedia(t)
-	i := boot.Start(t, boot.Merge(provider.env, media.Env, boot.Env{"SPEECH_PROVIDERS": "openai,tone"}))
-	tenant := boot.NewTenant(t, i, "tenant")
+	provider, media := newSpeechProvider(t), harness.StartMedia(t)
+	i := harness.Start(t, harness.Merge(provider.env, media.Env, harness.Env{"SPEECH_PROVIDERS": "openai,tone"}))
+	tenant := harness.NewTenant(t, i, "tenant")
 	provider.status.Store(500)
 	first := speak(t, i, tenant.Key, `{"text":"abc"}`)
 	if again := speak(t, i, tenant.Key, `{"text":"abc","provider":"tone"}`); first.Provider != "tone" || !again.Cached || again.Hash != first.Hash {
 		t.Errorf("first %+v, second %+v, want cached speech of the second provider", first, again)
 	}
-	failing := boot.Start(t, boot.Merge(provider.env, media.Env))
-	resp, body := requestSpeech(t, failing, boot.NewTenant(t, failing, "failing").Key, `{"text":"abc"}`)
+	failing := harness.Start(t, harness.Merge(provider.env, media.Env))
+	resp, body := requestSpeech(t, failing, harness.NewTenant(t, failing, "failing").Key, `{"text":"abc"}`)
 	wantStatus(t, resp, body, 503, code("SERVICE_UNAVAILABLE"))
 	if resp.Header.Get("Retry-After") == "" || strings.Contains(body, "127.0.0.1") {
 		t.Errorf("503 body %s with headers %v, want Retry-After and no address", body, resp.Header)
 	}
-	unconfigured := boot.Start(t, media.Env)
-	resp, body = requestSpeech(t, unconfigured, boot.NewTenant(t, unconfigured, "unconfigured").Key, `{"text":"abc"}`)
+	unconfigured := harness.Start(t, media.Env)
+	resp, body = requestSpeech(t, unconfigured, harness.NewTenant(t, unconfigured, "unconfigured").Key, `{"text":"abc"}`)
 	wantStatus(t, resp, body, 503, "SPEECH_PROVIDERS")
 }
 
 func TestDoctorAsksSpeechProviders(t *testing.T) {
 	provider := newSpeechProvider(t)
-	env := boot.Merge(provider.env, boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "SPEECH_PROVIDERS": "openai,tone", "SPEECH_OPENAI_KEY": "swordfish"})
+	env := harness.Merge(provider.env, harness.Env{"JWT_SECRET": harness.Secret, "DATA_DIR": t.TempDir(), "SPEECH_PROVIDERS": "openai,tone", "SPEECH_OPENAI_KEY": "swordfish"})
 	r := telapi(t, env, "doctor")
 	if r.exit != 0 || !strings.Contains(r.stdout, "provider 1, openai: 1.0 s of audio with voice alloy") || !strings.Contains(r.stdout, "provider 2, tone") || provider.requests.Load() != 1 {
 		t.Errorf("exit %d after %d requests, want 0 after 1 and both providers in\n%s%s", r.exit, provider.requests.Load(), r.stdout, r.stderr)

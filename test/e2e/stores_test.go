@@ -5,20 +5,20 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // An instance waits for stores that are unavailable at start and reconnects after
 // an outage, without a restart.
 func TestStoresRecoverFromOutage(t *testing.T) {
 	t.Parallel()
-	redis, pg := servers.StartRedis(t), servers.StartPostgres(t, servers.PostgresOptions{})
-	env := boot.Env{"DATABASE_URL": pg.URL(), "REDIS_URL": redis.URL()}
+	redis, pg := testkit.StartRedis(t), testkit.StartPostgres(t, testkit.PostgresOptions{})
+	env := harness.Env{"DATABASE_URL": pg.URL(), "REDIS_URL": redis.URL()}
 	redis.Stop()
 	pg.Stop()
 
-	i := boot.Launch(t, env)
+	i := harness.Launch(t, env)
 	resp, body := i.Call(t, "GET", "/health")
 	wantStatus(t, resp, body, 503, `"status":"unavailable"`)
 	if !strings.Contains(body, `"database":"unavailable"`) || !strings.Contains(body, `"kv":"unavailable"`) {
@@ -35,7 +35,7 @@ func TestStoresRecoverFromOutage(t *testing.T) {
 	wantStatus(t, resp, body, 503, `"database":"unavailable"`)
 	pg.Start(t)
 	waitForStatus(t, i, 200, "/health")
-	tenant := boot.NewTenant(t, i, "tenant")
+	tenant := harness.NewTenant(t, i, "tenant")
 	waitForStatus(t, i, 200, capabilities, "X-API-Key", tenant.Key)
 
 	t.Run("Redis outage", func(t *testing.T) {
@@ -61,10 +61,10 @@ func TestStoresRecoverFromOutage(t *testing.T) {
 }
 
 func TestHealthIgnoresDatabaseWithoutAPIAccess(t *testing.T) {
-	i := boot.Launch(t, boot.Env{
+	i := harness.Launch(t, harness.Env{
 		"FEATURE_API_ACCESS": "false",
 		"DATABASE_URL":       "postgres://user@127.0.0.1:1/none",
-		"REDIS_URL":          servers.StartRedis(t).URL(),
+		"REDIS_URL":          testkit.StartRedis(t).URL(),
 	})
 	waitForStatus(t, i, 200, "/health")
 	if _, body := i.Call(t, "GET", "/health"); !strings.Contains(body, `"database":"unavailable"`) {
@@ -73,7 +73,7 @@ func TestHealthIgnoresDatabaseWithoutAPIAccess(t *testing.T) {
 }
 
 func TestHealthIsDegradedWithoutMediaService(t *testing.T) {
-	i := boot.Start(t, boot.Env{"TTS_MEDIA_CACHE_BASE_URL": "https://127.0.0.1:1"})
+	i := harness.Start(t, harness.Env{"TTS_MEDIA_CACHE_BASE_URL": "https://127.0.0.1:1"})
 	resp, body := i.Call(t, "GET", "/health")
 	wantStatus(t, resp, body, 200, `"media":"degraded"`)
 }
@@ -81,10 +81,10 @@ func TestHealthIsDegradedWithoutMediaService(t *testing.T) {
 // An instance that does not receive announcements must not serve a key from its
 // cache: it may have missed the revocation.
 func TestCacheIsDroppedWithoutAnnouncements(t *testing.T) {
-	redis := servers.StartRedis(t)
-	env := boot.Env{"DATABASE_URL": boot.Database(t), "REDIS_URL": redis.URL()}
-	i := boot.Start(t, env)
-	tenant := boot.NewTenant(t, i, "tenant")
+	redis := testkit.StartRedis(t)
+	env := harness.Env{"DATABASE_URL": harness.Database(t), "REDIS_URL": redis.URL()}
+	i := harness.Start(t, env)
+	tenant := harness.NewTenant(t, i, "tenant")
 	waitForStatus(t, i, 200, capabilities, "X-API-Key", tenant.Key)
 
 	redis.MustDo("CLIENT", "KILL", "TYPE", "pubsub")

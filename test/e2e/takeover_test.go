@@ -8,9 +8,8 @@ import (
 
 	"telapi/internal/calls"
 	"telapi/internal/kv"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // A session changes its runtime while the browser talks: first the runtime releases
@@ -18,13 +17,13 @@ import (
 // that they cannot be the reason for the offers.
 func TestSecondRuntimeTakesOver(t *testing.T) {
 	t.Parallel()
-	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
-		env = talk.WithDataDir(t, boot.Merge(env, boot.Env{"SESSION_PING_INTERVAL": "5m"}))
-		i := boot.Start(t, env)
-		tenant := boot.NewTenant(t, i, "tenant")
-		session, token := talk.Issue(t, i, tenant.Key, map[string]any{
+	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
+		env = harness.WithDataDir(t, harness.Merge(env, harness.Env{"SESSION_PING_INTERVAL": "5m"}))
+		i := harness.Start(t, env)
+		tenant := harness.NewTenant(t, i, "tenant")
+		session, token := harness.Issue(t, i, tenant.Key, map[string]any{
 			"endpointId": tenant.Endpoint.ID, "mode": "chat", "identity": map[string]any{"name": "Ann"}, "metadata": map[string]any{"order": 4711}})
-		b := talk.Connect(t, i, session, token, "")
+		b := harness.Connect(t, i, session, token, "")
 		b.Expect(`"event":"ready"`)
 		say := func(text string) {
 			t.Helper()
@@ -33,29 +32,29 @@ func TestSecondRuntimeTakesOver(t *testing.T) {
 		expect := func(ch *calls.Channel, texts ...string) {
 			t.Helper()
 			for _, text := range texts {
-				entry := talk.Receive(t, ch)
+				entry := harness.Receive(t, ch)
 				if encoded, _ := json.Marshal(entry); !strings.Contains(string(encoded), text) {
 					t.Fatalf("received %s, want %q", encoded, text)
 				}
 			}
 		}
 
-		first := talk.Accept(t, talk.StartRuntime(t, env))
+		first := harness.Accept(t, harness.StartRuntime(t, env))
 		say("one")
 		expect(first, "connected", "one")
 		if err := first.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		released := time.Now()
-		crashing := talk.StartRuntime(t, env)
-		second := talk.Accept(t, crashing)
+		crashing := harness.StartRuntime(t, env)
+		second := harness.Accept(t, crashing)
 		t.Logf("%s from the release to the next claim", time.Since(released).Round(time.Millisecond))
 		say("two")
 		expect(second, "two")
 		say("three") // not received by the second runtime
 
 		crashing.Close()
-		store := talk.StoreClient(t, env)
+		store := harness.StoreClient(t, env)
 		setField := func(name, value string) {
 			t.Helper()
 			if err := store.Do(t.Context(), store.B().Hset().Key(kv.MetaKey(session)).FieldValue().FieldValue(name, value).Build()).Error(); err != nil {
@@ -65,8 +64,8 @@ func TestSecondRuntimeTakesOver(t *testing.T) {
 		setField("claimUntil", "1") // the lease expires
 		say("four")
 		expired := time.Now()
-		last := talk.StartRuntime(t, env)
-		third := talk.Accept(t, last)
+		last := harness.StartRuntime(t, env)
+		third := harness.Accept(t, last)
 		t.Logf("%s from the frame after the expired claim to the next claim", time.Since(expired).Round(time.Millisecond))
 		expect(third, "three", "four")
 		if o := third.Offer; o == nil || o.Identity.Name != "Ann" || string(o.Metadata) != `{"order":4711}` {
@@ -84,7 +83,7 @@ func TestSecondRuntimeTakesOver(t *testing.T) {
 		setField("claimUntil", "1")
 		setField("openedAt", "1")               // long ago
 		setField("offeredAt", "99999999999999") // as if all runtimes had rejected the offer
-		poll.Until(t, "the waiting session is in the metrics", func() bool {
+		testkit.Until(t, "the waiting session is in the metrics", func() bool {
 			_, metrics := i.Call(t, "GET", "/metrics")
 			return strings.Contains(metrics, "\ntelapi_sessions_waiting 1\n") && !strings.Contains(metrics, "\ntelapi_sessions_waiting_seconds 0\n") &&
 				strings.Contains(metrics, "\ntelapi_claims_expired_total 1\n") && strings.Contains(metrics, "\ntelapi_offers_total ")

@@ -10,17 +10,16 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"telapi/test/boot"
 	"telapi/test/contract"
-	"telapi/test/servers"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // tlsEnv returns the settings of a TLS listener and the CA of its certificate.
-func tlsEnv(t *testing.T) (*servers.CA, boot.Env) {
-	ca := servers.NewCA(t)
+func tlsEnv(t *testing.T) (*testkit.CA, harness.Env) {
+	ca := testkit.NewCA(t)
 	cert, key := ca.Issue(t, "localhost")
-	return ca, boot.Env{
+	return ca, harness.Env{
 		"API_TLS_ENABLED":        "true",
 		"EDGE_TLS_FULLCHAIN_B64": base64.StdEncoding.EncodeToString(cert),
 		"EDGE_TLS_PRIVKEY_B64":   base64.StdEncoding.EncodeToString(key),
@@ -29,7 +28,7 @@ func tlsEnv(t *testing.T) (*servers.CA, boot.Env) {
 
 func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
 	ca, env := tlsEnv(t)
-	i := boot.Launch(t, env)
+	i := harness.Launch(t, env)
 	if !strings.HasPrefix(i.URL, "https://") {
 		t.Fatalf("URL is %s, want https", i.URL)
 	}
@@ -64,7 +63,7 @@ func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
 // net/http does not end floods of HTTP/2 frames.
 func TestTLSOffersOnlyHTTP1(t *testing.T) {
 	ca, env := tlsEnv(t)
-	i := boot.Start(t, env)
+	i := harness.Start(t, env)
 	address := strings.TrimPrefix(i.URL, "https://")
 	config := ca.ClientTLS()
 	config.NextProtos = []string{"h2", "http/1.1"}
@@ -89,8 +88,8 @@ func TestTLSOffersOnlyHTTP1(t *testing.T) {
 	transport := &http.Transport{TLSClientConfig: ca.ClientTLS()}
 	defer transport.CloseIdleConnections()
 	i.Client = &http.Client{Transport: contract.Transport(t, transport)}
-	tenant := boot.NewTenant(t, i, "tenant")
-	_, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	tenant := harness.NewTenant(t, i, "tenant")
+	_, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 	dialer := websocket.Dialer{TLSClientConfig: ca.ClientTLS()}
 	ws, _, err := dialer.DialContext(t.Context(), "wss://"+address+"/ws/session?token="+token, nil)
 	if err != nil {
@@ -103,8 +102,8 @@ func TestTLSOffersOnlyHTTP1(t *testing.T) {
 }
 
 func TestInvalidTLSCertificatePreventsStart(t *testing.T) {
-	cert, _ := servers.NewCA(t).Issue(t, "localhost")
-	_, otherKey := servers.NewCA(t).Issue(t, "localhost")
+	cert, _ := testkit.NewCA(t).Issue(t, "localhost")
+	_, otherKey := testkit.NewCA(t).Issue(t, "localhost")
 	b64 := base64.StdEncoding.EncodeToString
 	for name, c := range map[string]struct{ chain, key, names string }{
 		"missing":    {"", "", "EDGE_TLS_FULLCHAIN_B64"},
@@ -113,7 +112,7 @@ func TestInvalidTLSCertificatePreventsStart(t *testing.T) {
 		"not PEM":    {b64([]byte("x")), b64([]byte("y")), "EDGE_TLS_"},
 		"other key":  {b64(cert), b64(otherKey), "EDGE_TLS_"},
 	} {
-		env, _ := boot.ServeEnv(t, boot.Env{"API_TLS_ENABLED": "true", "EDGE_TLS_FULLCHAIN_B64": c.chain, "EDGE_TLS_PRIVKEY_B64": c.key})
+		env, _ := harness.ServeEnv(t, harness.Env{"API_TLS_ENABLED": "true", "EDGE_TLS_FULLCHAIN_B64": c.chain, "EDGE_TLS_PRIVKEY_B64": c.key})
 		if r := telapi(t, env, "serve"); r.exit != 1 || !strings.Contains(r.stderr, c.names) {
 			t.Errorf("%s: exit %d, stderr %s; want exit 1 and %s in it", name, r.exit, r.stderr, c.names)
 		}

@@ -12,10 +12,9 @@ import (
 	"github.com/gorilla/websocket"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/internal/calls"
+	"telapi/test/harness"
 )
 
 // span is an exported span with its attributes as texts.
@@ -49,10 +48,10 @@ func findSpan(t *testing.T, spans []*tracepb.Span, name string) (found span) {
 // The trace of a team's server continues through the token request, the socket, a
 // frame, the runtime, the callback, and the message to the browser.
 func TestTraceCoversWholeConversation(t *testing.T) {
-	collector := boot.StartCollector(t)
-	env := boot.Merge(collector.Env(), boot.Env{"DATA_DIR": t.TempDir()})
-	i := boot.Start(t, env)
-	tenant := boot.NewTenant(t, i, "tenant")
+	collector := harness.StartCollector(t)
+	env := harness.Merge(collector.Env(), harness.Env{"DATA_DIR": t.TempDir()})
+	i := harness.Start(t, env)
+	tenant := harness.NewTenant(t, i, "tenant")
 	const traceID, serverSpan = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 	resp, body := i.Post(t, "/api/v1/sessions/token", `{"endpointId":"`+tenant.Endpoint.ID+`","mode":"chat"}`,
@@ -63,15 +62,15 @@ func TestTraceCoversWholeConversation(t *testing.T) {
 		t.Fatal(err)
 	}
 	session, token := issued.SessionID, issued.Token
-	runtime := talk.StartRuntime(t, env)
-	browser := talk.Connect(t, i, session, token, "")
+	runtime := harness.StartRuntime(t, env)
+	browser := harness.Connect(t, i, session, token, "")
 	browser.Expect("ready")
-	call := talk.Accept(t, runtime)
+	call := harness.Accept(t, runtime)
 	browser.Chat("hello")
 	browser.Expect("ack")
 
-	connected := talk.Receive(t, call)
-	frame := talk.Receive(t, call)
+	connected := harness.Receive(t, call)
+	frame := harness.Receive(t, call)
 	if frame.Kind != wire.KindFrame || call.Offer.Trace != connected.Trace {
 		t.Fatalf("offer %+v, first entry %+v, second entry %+v; want a session entry with the trace of the offer, and a frame", call.Offer, connected, frame)
 	}
@@ -82,7 +81,7 @@ func TestTraceCoversWholeConversation(t *testing.T) {
 	answer := fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hi"}}}]},"actions":[{"type":"hangup"}]}`, session)
 	resp, body = i.Post(t, item.Path, answer, "token", item.Token)
 	wantStatus(t, resp, body, 202, "accepted")
-	callback := talk.Receive(t, call)
+	callback := harness.Receive(t, call)
 	if err := call.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"Hi"}`), Trace: callback.Trace}); err != nil {
 		t.Fatal(err)
 	}
@@ -139,15 +138,15 @@ func TestTraceCoversWholeConversation(t *testing.T) {
 // A browser can name its own span, and invalid traces are ignored.
 func TestFrameJoinsTraceOfBrowser(t *testing.T) {
 	t.Parallel()
-	collector := boot.StartCollector(t)
-	env := boot.Merge(collector.Env(), boot.Env{"DATA_DIR": t.TempDir()})
-	i := boot.Start(t, env)
-	tenant := boot.NewTenant(t, i, "tenant")
-	session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	runtime := talk.StartRuntime(t, env)
-	browser := talk.Connect(t, i, session, token, "")
-	call := talk.Accept(t, runtime)
-	own := talk.Receive(t, call).Trace.TraceID
+	collector := harness.StartCollector(t)
+	env := harness.Merge(collector.Env(), harness.Env{"DATA_DIR": t.TempDir()})
+	i := harness.Start(t, env)
+	tenant := harness.NewTenant(t, i, "tenant")
+	session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	runtime := harness.StartRuntime(t, env)
+	browser := harness.Connect(t, i, session, token, "")
+	call := harness.Accept(t, runtime)
+	own := harness.Receive(t, call).Trace.TraceID
 	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	for n, tt := range []struct{ trace, want string }{
 		{`{"traceId":"` + traceID + `","parentSpanId":"` + spanID + `"}`, traceID},
@@ -157,12 +156,12 @@ func TestFrameJoinsTraceOfBrowser(t *testing.T) {
 		{`"x"`, own},
 		{`null`, own},
 	} {
-		frame := talk.Frame("chat", session, fmt.Sprintf("0198c0de-0000-7000-8000-00000000000%d", n), "chat", `{"text":"hi"}`)
+		frame := harness.Frame("chat", session, fmt.Sprintf("0198c0de-0000-7000-8000-00000000000%d", n), "chat", `{"text":"hi"}`)
 		// Not with Write, which checks frames against the contract.
 		if err := browser.Conn.WriteMessage(websocket.TextMessage, []byte(strings.Replace(frame, `"type"`, `"trace":`+tt.trace+`,"type"`, 1))); err != nil {
 			t.Fatal(err)
 		}
-		got := talk.Receive(t, call)
+		got := harness.Receive(t, call)
 		if got.Trace.TraceID != tt.want || got.Trace.ParentSpanID == spanID || len(got.Trace.ParentSpanID) != 16 {
 			t.Errorf("trace %s: entry has %+v, want a span of the service in trace %s", tt.trace, got.Trace, tt.want)
 		}
@@ -187,9 +186,9 @@ func TestTraceIsPassedOnWithoutExport(t *testing.T) {
 		w.WriteHeader(http.StatusBadRequest)
 	}))
 	t.Cleanup(provider.Close)
-	i := boot.Start(t, boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": provider.URL})
+	i := harness.Start(t, harness.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": provider.URL})
 	const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	i.Post(t, speechPath, `{"text":"hi"}`, "X-API-Key", boot.NewTenant(t, i, "tenant").Key, "traceparent", traceparent)
+	i.Post(t, speechPath, `{"text":"hi"}`, "X-API-Key", harness.NewTenant(t, i, "tenant").Key, "traceparent", traceparent)
 	if got := <-traceparents; got != traceparent {
 		t.Errorf("the provider got traceparent %q, want %q", got, traceparent)
 	}
@@ -197,8 +196,8 @@ func TestTraceIsPassedOnWithoutExport(t *testing.T) {
 
 // A repeated request gets the same token, although it belongs to another trace.
 func TestRepeatedTokenRequestKeepsTrace(t *testing.T) {
-	i := boot.Start(t, nil)
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
 	var responses []string
 	for _, traceparent := range []string{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"} {
 		resp, body := i.Post(t, "/api/v1/sessions/token", `{"endpointId":"`+tenant.Endpoint.ID+`","mode":"chat"}`,

@@ -7,15 +7,14 @@ import (
 	"time"
 
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 func TestUsageCommand(t *testing.T) {
-	env := talk.WithDataDir(t, boot.Env{})
-	i := boot.Start(t, env)
-	tenant, rt := boot.NewTenant(t, i, "tenant"), talk.StartRuntime(t, env)
+	env := harness.WithDataDir(t, harness.Env{})
+	i := harness.Start(t, env)
+	tenant, rt := harness.NewTenant(t, i, "tenant"), harness.StartRuntime(t, env)
 	now := time.Now()
 	for _, r := range []wire.SpeechReport{
 		{Voice: "anna", Characters: 320},
@@ -28,7 +27,7 @@ func TestUsageCommand(t *testing.T) {
 		}
 	}
 	day := now.UTC().Format(time.DateOnly)
-	poll.Until(t, "all reports are counted", func() bool {
+	testkit.Until(t, "all reports are counted", func() bool {
 		var report struct{ Total struct{ Requests int } }
 		getJSON(t, i, "/api/v1/usage/tts-characters?from="+day, tenant.Key, &report)
 		return report.Total.Requests == 3
@@ -45,10 +44,10 @@ TOTAL                       641         321         320         3
 	if r.exit != 0 || r.stdout != want {
 		t.Errorf("exit %d\ngot\n%s\nwant\n%s%s", r.exit, r.stdout, want, r.stderr)
 	}
-	if v := boot.RunJSON(t, env, "usage", tenant.Team.ID, "--from", day, "--interval", "month"); v["interval"] != "month" || !strings.HasPrefix(fmt.Sprint(v["total"]), "map[billedCharacters:321 cachedCharacters:320") {
+	if v := harness.RunJSON(t, env, "usage", tenant.Team.ID, "--from", day, "--interval", "month"); v["interval"] != "month" || !strings.HasPrefix(fmt.Sprint(v["total"]), "map[billedCharacters:321 cachedCharacters:320") {
 		t.Errorf("usage --json prints %v, want interval month and the total", v)
 	}
-	if r := telapi(t, env, "usage", boot.NewTenant(t, i, "unused").Team.ID); r.exit != 0 || !strings.HasSuffix(r.stdout, "none\n") {
+	if r := telapi(t, env, "usage", harness.NewTenant(t, i, "unused").Team.ID); r.exit != 0 || !strings.HasSuffix(r.stdout, "none\n") {
 		t.Errorf("team without usage: %+v, want exit 0 and \"none\"", r)
 	}
 	for text, args := range map[string][]string{

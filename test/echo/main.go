@@ -20,8 +20,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 )
 
 func main() {
@@ -38,7 +38,7 @@ func run(ctx context.Context, team string) error {
 	if err != nil {
 		return err
 	}
-	r, err := calls.New(calls.Options{Store: store, Group: "echo", Name: "echo"})
+	r, err := calls.New(calls.Options{Store: store, Name: "echo"})
 	if err != nil {
 		return err
 	}

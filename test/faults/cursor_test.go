@@ -6,22 +6,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
 	"telapi/internal/calls"
-	"telapi/internal/kv"
-	"telapi/internal/lua"
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/test/harness"
 )
 
 // sendNumbered sends numbered messages and returns the cursors that the browser
 // received.
-func sendNumbered(t *testing.T, b *talk.Browser, ch *calls.Channel, from, to int) (cursors []string) {
+func sendNumbered(t *testing.T, b *harness.Browser, ch *calls.Channel, from, to int) (cursors []string) {
 	t.Helper()
 	for n := from; n <= to; n++ {
-		talk.SendChat(t, ch, fmt.Sprintf(`{"n":%d}`, n))
+		harness.SendChat(t, ch, fmt.Sprintf(`{"n":%d}`, n))
 		cursors = append(cursors, b.Expect(fmt.Sprintf(`{"n":%d}`, n)).StreamID)
 	}
 	return cursors
@@ -29,13 +25,13 @@ func sendNumbered(t *testing.T, b *talk.Browser, ch *calls.Channel, from, to int
 
 // checkConversation checks that both directions work and that no other frame is
 // pending.
-func checkConversation(t *testing.T, b *talk.Browser, ch *calls.Channel) {
+func checkConversation(t *testing.T, b *harness.Browser, ch *calls.Channel) {
 	t.Helper()
 	id := b.Chat("still here")
 	b.Expect(`"event":"ack"`, id)
-	for talk.Receive(t, ch).Message == nil { // skips connected and disconnected
+	for harness.Receive(t, ch).Message == nil { // skips connected and disconnected
 	}
-	talk.SendChat(t, ch, `{"text":"here too"}`)
+	harness.SendChat(t, ch, `{"text":"here too"}`)
 	b.Expect("here too")
 }
 
@@ -54,14 +50,14 @@ func futureCursor(t *testing.T, cursor string) string {
 // frame reports which.
 func TestResumeIsAllOrNothing(t *testing.T) {
 	const history = 5
-	onEmbeddedAndReal(t, boot.Env{"SESSION_HISTORY_MESSAGES": fmt.Sprint(history)}, func(t *testing.T, svc *service) {
+	onEmbeddedAndReal(t, harness.Env{"SESSION_HISTORY_MESSAGES": fmt.Sprint(history)}, func(t *testing.T, svc *service) {
 		other, _, otherCh := svc.conversation(t)
 		cursorOfOther := sendNumbered(t, other, otherCh, 1, 3)[2]
 
 		id, token := svc.session(t)
-		b := talk.Connect(t, svc.Instance, id, token, "")
+		b := harness.Connect(t, svc.Instance, id, token, "")
 		start := b.Expect(`"event":"ready"`, `"resumed":false`).ReadyStreamID()
-		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
+		ch := harness.Accept(t, harness.StartRuntime(t, svc.env))
 		cursors := append([]string{start}, sendNumbered(t, b, ch, 1, 4)...)
 
 		type resumption struct {
@@ -72,7 +68,7 @@ func TestResumeIsAllOrNothing(t *testing.T) {
 		resume := func(t *testing.T, newest int, r resumption) {
 			t.Helper()
 			b.Cut()
-			b = talk.Connect(t, svc.Instance, id, token, "?streamId="+r.cursor)
+			b = harness.Connect(t, svc.Instance, id, token, "?streamId="+r.cursor)
 			ready := b.Expect(`"event":"ready"`, fmt.Sprintf(`"resumed":%v`, r.recovered))
 			count := 0
 			if r.recovered {
@@ -108,7 +104,7 @@ func TestResumeIsAllOrNothing(t *testing.T) {
 		}
 		t.Run("no cursor", func(t *testing.T) {
 			b.Cut()
-			b = talk.Connect(t, svc.Instance, id, token, "")
+			b = harness.Connect(t, svc.Instance, id, token, "")
 			b.Expect(`"event":"ready"`, `"resumed":false`, cursors[4])
 			cursors = append(cursors, sendNumbered(t, b, ch, 5, 8)...)
 		})
@@ -118,39 +114,16 @@ func TestResumeIsAllOrNothing(t *testing.T) {
 		t.Run("after a flush", func(t *testing.T) {
 			b.Cut()
 			svc.store(t, func(c rueidis.Client) rueidis.Completed { return c.B().Flushall().Build() })
-			b = talk.Connect(t, svc.Instance, id, token, "?streamId="+cursors[8])
+			b = harness.Connect(t, svc.Instance, id, token, "?streamId="+cursors[8])
 			ready := b.Expect(`"event":"ready"`, `"resumed":false`).ReadyStreamID()
 			b.Expect(`"type":"reconnect"`, `{"recovered":false,"count":0}`)
-			checkConversation(t, b, talk.Accept(t, talk.StartRuntime(t, svc.env)))
+			checkConversation(t, b, harness.Accept(t, harness.StartRuntime(t, svc.env)))
 
 			b.Cut()
-			b = talk.Connect(t, svc.Instance, id, token, "?streamId="+ready)
+			b = harness.Connect(t, svc.Instance, id, token, "?streamId="+ready)
 			b.Expect(`"event":"ready"`, `"resumed":true`)
 			b.Expect("here too")
 			b.Expect(`{"recovered":true,"count":1}`)
 		})
-	})
-}
-
-// If a socket misses the notices of some messages, it delivers them with the next
-// one.
-func TestSocketRecoversMissedNotice(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
-		b, _, ch := svc.conversation(t)
-		sendNumbered(t, b, ch, 1, 2)
-		sendSilently := strings.ReplaceAll(lua.Channel("send"), "redis.call('PUBLISH'", "tostring('PUBLISH'")
-		for n := 3; n <= 5; n++ {
-			id := uuid.NewString()
-			svc.store(t, func(c rueidis.Client) rueidis.Completed {
-				keys := kv.ChannelKeys(b.Session)
-				return c.B().Eval().Script(sendSilently).Numkeys(int64(len(keys))).Key(keys...).Arg("", "-", "", "",
-					fmt.Sprintf(`{"type":"chat","sessionId":%q,"messageId":%q,"timestamp":1,"direction":"to_browser","chat":{"n":%d}}`, b.Session, id, n), "").Build()
-			})
-		}
-		talk.SendChat(t, ch, `{"n":6}`)
-		for n := 3; n <= 6; n++ {
-			b.Expect(fmt.Sprintf(`{"n":%d}`, n))
-		}
-		checkConversation(t, b, ch)
 	})
 }

@@ -11,9 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // lossyProxy is a TCP proxy in front of Redis. After lose is set, it closes one
@@ -75,24 +74,24 @@ func (p *lossyProxy) pass(client net.Conn, server string) {
 // action, which is then acknowledged and written to the database.
 func TestBrowserActionIsStoredAfterLostReply(t *testing.T) {
 	t.Parallel()
-	env, redis := boot.RealStores(t)
+	env, redis := harness.RealStores(t)
 	proxy := &lossyProxy{lost: []byte("\r\nappended\r\n")}
 	env["REDIS_URL"] = proxy.start(t, redis.URL())
 	p := startService(t, env)
 	b, token := p.connect(t)
-	frame := talk.Frame("browser_action", b.Session, uuid.NewString(), "browserAction", `{"type":"pressed"}`)
+	frame := harness.Frame("browser_action", b.Session, uuid.NewString(), "browserAction", `{"type":"pressed"}`)
 	proxy.lose.Store(true)
 	b.Write(frame)
 	if code := b.CloseCode(); code != 4005 {
 		t.Fatalf("close code %d, want 4005", code)
 	}
-	poll.Until(t, "the browser reconnects", func() bool {
-		conn, _, err := talk.Dial(t, p.Instance, token, "")
-		b = &talk.Browser{Conn: conn, Session: b.Session, T: t}
+	testkit.Until(t, "the browser reconnects", func() bool {
+		conn, _, err := harness.Dial(t, p.Instance, token, "")
+		b = &harness.Browser{Conn: conn, Session: b.Session, T: t}
 		return err == nil
 	})
 	b.Expect(`"event":"ready"`)
 	b.Write(frame)
 	b.Expect(`"event":"ack"`)
-	poll.Until(t, "the action is stored", func() bool { return strings.Contains(dump(t, env["DATABASE_URL"]), "pressed") })
+	testkit.Until(t, "the action is stored", func() bool { return strings.Contains(dump(t, env["DATABASE_URL"]), "pressed") })
 }

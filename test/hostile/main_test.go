@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 // latency fails the tests if a bystander waits too long during an attack. It needs
@@ -18,5 +18,5 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == bystanderArg {
 		os.Exit(runBystander(os.Stdin, os.Stdout))
 	}
-	servers.Main(m)
+	testkit.Main(m)
 }

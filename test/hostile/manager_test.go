@@ -10,15 +10,14 @@ import (
 	"time"
 
 	"telapi/internal/auth"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // A team's manager stores and sends as much as it may, and keeps everything in progress.
 // Another team still gets through.
 func TestTeamManagerLeavesRoomForOtherTeams(t *testing.T) {
-	onAllStores(t, boot.Env{"PLAYGROUND_ENABLED": "true", "SESSION_MAX_CONNECTIONS": "40"}, func(a *target) {
+	onAllStores(t, harness.Env{"PLAYGROUND_ENABLED": "true", "SESSION_MAX_CONNECTIONS": "40"}, func(a *target) {
 		key := a.managerKey()
 		a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 32 << 20}, func() {
 			stored := a.storeMaximum(key)
@@ -27,7 +26,7 @@ func TestTeamManagerLeavesRoomForOtherTeams(t *testing.T) {
 			var sockets, feeds statuses
 			for range 20 {
 				_, token := a.session()
-				_, resp, _ := talk.Dial(a.T, a.instance, token, "")
+				_, resp, _ := harness.Dial(a.T, a.instance, token, "")
 				sockets.add(resp.StatusCode)
 			}
 			inParallel(20, func(int) { feeds.add(a.request("GET", "/playground/feed?sessionId="+id, key, "")) })
@@ -96,7 +95,7 @@ func (a *target) unfinishedBodies(key string) (refused int) {
 			results <- strings.Contains(line, "429")
 		}()
 	}
-	deadline := time.After(poll.Timeout)
+	deadline := time.After(testkit.Timeout)
 	for refused < bodies/2 {
 		select {
 		case tooMany := <-results:
@@ -114,7 +113,7 @@ func (a *target) unfinishedBodies(key string) (refused int) {
 func (a *target) workAsOtherTeam() {
 	a.Helper()
 	id, token := a.sessionOf(a.other)
-	b := talk.Connect(a.T, a.instance, id, token, "")
+	b := harness.Connect(a.T, a.instance, id, token, "")
 	b.Expect(`"event":"ready"`)
 	b.Expect(`"event":"ack"`, b.Chat("hello"))
 	if status := a.request("GET", "/playground/feed?sessionId="+id, a.other.Key, ""); status != http.StatusOK {

@@ -9,14 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // rawHandshake sends a handshake with the given protocol version, header lines and
 // bytes after the header, in one write. It returns the status of the response.
-func rawHandshake(t *testing.T, i *boot.Instance, token, proto, header, after string) int {
+func rawHandshake(t *testing.T, i *harness.Instance, token, proto, header, after string) int {
 	t.Helper()
 	host := strings.TrimPrefix(i.URL, "http://")
 	conn, err := net.Dial("tcp", host)
@@ -24,7 +23,7 @@ func rawHandshake(t *testing.T, i *boot.Instance, token, proto, header, after st
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(poll.Timeout))
+	_ = conn.SetDeadline(time.Now().Add(testkit.Timeout))
 	_, err = fmt.Fprintf(conn, "GET /ws/session?token=%s %s\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n%s\r\n%s", token, proto, host, header, after)
 	if err != nil {
@@ -35,7 +34,7 @@ func rawHandshake(t *testing.T, i *boot.Instance, token, proto, header, after st
 		t.Fatalf("read response: %v", err)
 	}
 	defer resp.Body.Close()
-	if id := resp.Header.Get("X-Request-Id"); id == "" || resp.StatusCode >= 400 && !strings.Contains(talk.Body(resp), id) {
+	if id := resp.Header.Get("X-Request-Id"); id == "" || resp.StatusCode >= 400 && !strings.Contains(harness.Body(resp), id) {
 		t.Errorf("status %d without a request ID or the error envelope", resp.StatusCode)
 	}
 	return resp.StatusCode
@@ -43,10 +42,10 @@ func rawHandshake(t *testing.T, i *boot.Instance, token, proto, header, after st
 
 // A handshake that fails does not replace the open socket of its session.
 func TestFailedHandshakeKeepsOpenSocket(t *testing.T) {
-	i := boot.Start(t, boot.Env{})
-	tenant := boot.NewTenant(t, i, "tenant")
-	session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	b := talk.Connect(t, i, session, token, "")
+	i := harness.Start(t, harness.Env{})
+	tenant := harness.NewTenant(t, i, "tenant")
+	session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	b := harness.Connect(t, i, session, token, "")
 	b.Expect(`"event":"ready"`)
 	const ping = "\x89\x80\x00\x00\x00\x00"
 	for name, c := range map[string]struct {
@@ -66,7 +65,7 @@ func TestFailedHandshakeKeepsOpenSocket(t *testing.T) {
 		id := b.Chat("still here")
 		b.Expect(`"event":"ack"`, id) // fails if the socket was closed
 	}
-	talk.Connect(t, i, session, token, "").Expect(`"event":"ready"`) // a complete handshake replaces it
+	harness.Connect(t, i, session, token, "").Expect(`"event":"ready"`) // a complete handshake replaces it
 	if code := b.CloseCode(); code != 4502 {
 		t.Errorf("replaced socket has close code %d, want 4502", code)
 	}
@@ -74,8 +73,8 @@ func TestFailedHandshakeKeepsOpenSocket(t *testing.T) {
 
 // Sockets are closed with the documented code and reason.
 func TestInvalidFramesAreClosedWithReason(t *testing.T) {
-	i := boot.Start(t, boot.Env{})
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, harness.Env{})
+	tenant := harness.NewTenant(t, i, "tenant")
 	for name, c := range map[string]struct {
 		frame string
 		code  int
@@ -84,8 +83,8 @@ func TestInvalidFramesAreClosedWithReason(t *testing.T) {
 		"reserved opcode": {"\x83\x80\x00\x00\x00\x00", 1002, "opcode"},
 		"frame too large": {"\x81\xff\x00\x00\x00\x00\x00\x01\x00\x01\x00\x00\x00\x00" + strings.Repeat("x", 1<<16+1), 1009, "frame too large"},
 	} {
-		session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		b := talk.Connect(t, i, session, token, "")
+		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		b := harness.Connect(t, i, session, token, "")
 		b.Expect(`"event":"ready"`)
 		if _, err := b.Conn.NetConn().Write([]byte(c.frame)); err != nil {
 			t.Fatal(err)
@@ -94,7 +93,7 @@ func TestInvalidFramesAreClosedWithReason(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprint(c.code)) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: socket ended with %v, want code %d and a reason with %q", name, err, c.code, c.want)
 		}
-		poll.Until(t, "the close is counted", func() bool {
+		testkit.Until(t, "the close is counted", func() bool {
 			_, metrics := i.Call(t, "GET", "/metrics")
 			return strings.Contains(metrics, fmt.Sprintf("telapi_sockets_closed_total{code=%q} 1\n", fmt.Sprint(c.code)))
 		})

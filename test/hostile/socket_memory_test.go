@@ -8,45 +8,46 @@ import (
 	"time"
 
 	"telapi/internal/ratelimit"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
-// Sockets that never read what is replayed to them need little memory.
+// Sockets that never read what is replayed to them need little memory. The embedded
+// store's memory contains the histories, 18 MB each, and no copy of them.
 func TestUnreadReplaysNeedLittleMemory(t *testing.T) {
-	a := startTarget(t, nil)
-	tokens := make([]string, 2)
-	for n := range tokens {
-		_, tokens[n] = a.fullSession()
-	}
-	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
-		for n := range 2 * 29 { // one handshake of each session filled its history
-			if _, resp, err := talk.Dial(t, a.instance, tokens[n%2], "?streamId=start"); err != nil {
-				t.Fatalf("handshake %d: %v %s", n, err, talk.Body(resp))
-			}
+	onAllStores(t, nil, func(a *target) {
+		tokens := make([]string, 2)
+		for n := range tokens {
+			_, tokens[n] = a.fullSession()
 		}
+		a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
+			for n := range 2 * 29 { // one handshake of each session filled its history
+				if _, resp, err := harness.Dial(a.T, a.instance, tokens[n%2], "?streamId=start"); err != nil {
+					a.Fatalf("handshake %d: %v %s", n, err, harness.Body(resp))
+				}
+			}
+		})
 	})
 }
 
 func TestHandshakesOfSessionAreLimited(t *testing.T) {
 	const limit = 3 // few, so that they fit into a minute on a busy machine
-	i := boot.Start(t, boot.Env{"SESSION_MAX_HANDSHAKES_PER_MINUTE": fmt.Sprint(limit)})
-	tenant := boot.NewTenant(t, i, "tenant")
+	i := harness.Start(t, harness.Env{"SESSION_MAX_HANDSHAKES_PER_MINUTE": fmt.Sprint(limit)})
+	tenant := harness.NewTenant(t, i, "tenant")
 	issue := func() (id, token string) {
-		return talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		return harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 	}
 	id, token := issue()
-	var last *talk.Browser
+	var last *harness.Browser
 	for range limit {
-		last = talk.Connect(t, i, id, token, "")
+		last = harness.Connect(t, i, id, token, "")
 	}
 	last.Expect(`"event":"ready"`)
-	_, resp, err := talk.Dial(t, i, token, "")
+	_, resp, err := harness.Dial(t, i, token, "")
 	if err == nil || resp.StatusCode != http.StatusTooManyRequests {
 		t.Fatalf("one more handshake: %v, %v; want 429", resp, err)
 	}
-	if body := talk.Body(resp); !strings.Contains(body, `"limit":"session_handshakes","max":3,"window":60`) || resp.Header.Get("Retry-After") == "" {
+	if body := harness.Body(resp); !strings.Contains(body, `"limit":"session_handshakes","max":3,"window":60`) || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("one more handshake: %s, want the limit and Retry-After", body)
 	}
 	if resp, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusTooManyRequests {
@@ -54,14 +55,14 @@ func TestHandshakesOfSessionAreLimited(t *testing.T) {
 	}
 	last.Expect(`"event":"ack"`, last.Chat("still here")) // the refused handshake did not replace the socket
 	other, otherToken := issue()
-	talk.Connect(t, i, other, otherToken, "").Expect(`"event":"ready"`)
+	harness.Connect(t, i, other, otherToken, "").Expect(`"event":"ready"`)
 }
 
 // Plain GETs count, even with a valid token, before the database is read.
 func TestPlainSocketRequestsAreLimited(t *testing.T) {
-	i := boot.Start(t, boot.Env{})
-	tenant := boot.NewTenant(t, i, "tenant")
-	_, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	i := harness.Start(t, harness.Env{})
+	tenant := harness.NewTenant(t, i, "tenant")
+	_, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 	const limit = 5
 	err := i.App.Admin().Limits.Change(t.Context(), func(limits ratelimit.Limits) (ratelimit.Limits, error) {
 		return limits.With(ratelimit.API, ratelimit.Limit{Max: limit, WindowMs: time.Hour.Milliseconds()})
@@ -70,7 +71,7 @@ func TestPlainSocketRequestsAreLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	var last string
-	poll.Until(t, "the requests are limited", func() bool {
+	testkit.Until(t, "the requests are limited", func() bool {
 		resp, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+token)
 		last = body
 		return resp.StatusCode == http.StatusTooManyRequests

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"telapi/test/boot"
+	"telapi/test/harness"
 )
 
 // request sends a request whose response is not read, except for its status.
@@ -31,7 +31,7 @@ func (a *target) request(method, path, key, body string) int {
 
 // Feeds that clients never read, of a session with a full history.
 func TestUnreadFeedsNeedBoundedMemory(t *testing.T) {
-	onAllStores(t, boot.Env{"PLAYGROUND_ENABLED": "true", "TEAM_SHARE_PERCENT": "100"}, attackUnreadFeedsNeedBoundedMemory)
+	onAllStores(t, harness.Env{"PLAYGROUND_ENABLED": "true", "TEAM_SHARE_PERCENT": "100"}, attackUnreadFeedsNeedBoundedMemory)
 }
 
 func attackUnreadFeedsNeedBoundedMemory(a *target) {
@@ -48,7 +48,7 @@ func attackUnreadFeedsNeedBoundedMemory(a *target) {
 
 // Speech that clients never read: in the responses, and from the media service.
 func TestUnreadSpeechNeedsBoundedMemory(t *testing.T) {
-	onAllStores(t, boot.Merge(boot.StartMedia(t).Env, boot.Env{"SPEECH_PROVIDERS": "tone"}), attackUnreadSpeechNeedsBoundedMemory)
+	onAllStores(t, harness.Merge(harness.StartMedia(t).Env, harness.Env{"SPEECH_PROVIDERS": "tone"}), attackUnreadSpeechNeedsBoundedMemory)
 }
 
 func attackUnreadSpeechNeedsBoundedMemory(a *target) {

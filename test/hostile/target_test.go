@@ -16,9 +16,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/internal/calls"
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Limits on the resident memory of an instance, in MB.
@@ -37,62 +36,62 @@ const (
 // target is the built binary with default limits and two tenants.
 type target struct {
 	*testing.T
-	*boot.Process
-	instance *boot.Instance
-	tenant   boot.Tenant // of the attackers
-	other    boot.Tenant // of the bystander
-	env      boot.Env
+	*harness.Process
+	instance *harness.Instance
+	tenant   harness.Tenant // of the attackers
+	other    harness.Tenant // of the bystander
+	env      harness.Env
 	// Nil on embedded stores, whose data is in the instance's memory and DATA_DIR.
 	redis    rueidis.Client
 	database *pgx.Conn
 }
 
 // startTarget starts a target on Redis and PostgreSQL.
-func startTarget(t *testing.T, env boot.Env) *target {
+func startTarget(t *testing.T, env harness.Env) *target {
 	t.Helper()
-	return startTargetWith(t, env, func(env boot.Env) (*boot.Instance, *boot.Process) { return boot.Serve(t, env) })
+	return startTargetWith(t, env, func(env harness.Env) (*harness.Instance, *harness.Process) { return harness.Serve(t, env) })
 }
 
 // startTargetWith is startTarget with another way to start the binary. Another instance
 // creates the tenants.
-func startTargetWith(t *testing.T, env boot.Env, serve func(boot.Env) (*boot.Instance, *boot.Process)) *target {
+func startTargetWith(t *testing.T, env harness.Env, serve func(harness.Env) (*harness.Instance, *harness.Process)) *target {
 	t.Helper()
-	stores, _ := boot.RealStores(t)
-	a := &target{T: t, env: boot.Merge(stores, env)}
-	a.createTenants(boot.Start(t, stores))
+	stores, _ := harness.RealStores(t)
+	a := &target{T: t, env: harness.Merge(stores, env)}
+	a.createTenants(harness.Start(t, stores))
 	var err error
 	if a.database, err = pgx.Connect(t.Context(), a.env["DATABASE_URL"]); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.database.Close(context.Background()) })
-	a.redis = talk.StoreClient(t, a.env)
+	a.redis = harness.StoreClient(t, a.env)
 	a.instance, a.Process = serve(a.env)
 	return a
 }
 
 // startEmbedded starts a target on embedded stores.
-func startEmbedded(t *testing.T, env boot.Env) *target {
+func startEmbedded(t *testing.T, env harness.Env) *target {
 	t.Helper()
-	dir := boot.Env{"DATA_DIR": t.TempDir()}
-	a := &target{T: t, env: boot.Merge(dir, env)}
-	admin := boot.Start(t, dir)
+	dir := harness.Env{"DATA_DIR": t.TempDir()}
+	a := &target{T: t, env: harness.Merge(dir, env)}
+	admin := harness.Start(t, dir)
 	a.createTenants(admin)
 	if err := admin.Stop(); err != nil { // one instance at a time has the directory
 		t.Fatal(err)
 	}
-	a.instance, a.Process = boot.Serve(t, a.env)
+	a.instance, a.Process = harness.Serve(t, a.env)
 	return a
 }
 
 // onAllStores runs a test on each kind of stores.
-func onAllStores(t *testing.T, env boot.Env, test func(*target)) {
+func onAllStores(t *testing.T, env harness.Env, test func(*target)) {
 	t.Run("Redis and PostgreSQL", func(t *testing.T) { test(startTarget(t, env)) })
 	t.Run("embedded", func(t *testing.T) { test(startEmbedded(t, env)) })
 }
 
-func (a *target) createTenants(admin *boot.Instance) {
+func (a *target) createTenants(admin *harness.Instance) {
 	a.Helper()
-	a.tenant, a.other = boot.NewTenant(a.T, admin, "tenant"), boot.NewTenant(a.T, admin, "other")
+	a.tenant, a.other = harness.NewTenant(a.T, admin, "tenant"), harness.NewTenant(a.T, admin, "other")
 }
 
 // session creates a session of the attackers.
@@ -101,16 +100,16 @@ func (a *target) session() (id, token string) {
 	return a.sessionOf(a.tenant)
 }
 
-func (a *target) sessionOf(tenant boot.Tenant) (id, token string) {
+func (a *target) sessionOf(tenant harness.Tenant) (id, token string) {
 	a.Helper()
-	return talk.Issue(a.T, a.instance, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	return harness.Issue(a.T, a.instance, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 }
 
 // connect creates a session and opens its socket.
-func (a *target) connect() *talk.Browser {
+func (a *target) connect() *harness.Browser {
 	a.Helper()
 	id, token := a.session()
-	b := talk.Connect(a.T, a.instance, id, token, "")
+	b := harness.Connect(a.T, a.instance, id, token, "")
 	b.Expect(`"event":"ready"`)
 	return b
 }
@@ -119,13 +118,13 @@ func (a *target) connect() *talk.Browser {
 func (a *target) fullSession() (id, token string) {
 	a.Helper()
 	id, token = a.session()
-	b := talk.Connect(a.T, a.instance, id, token, "")
+	b := harness.Connect(a.T, a.instance, id, token, "")
 	b.Expect(`"event":"ready"`)
-	ch := talk.Accept(a.T, talk.StartRuntime(a.T, a.env))
+	ch := harness.Accept(a.T, harness.StartRuntime(a.T, a.env))
 	b.Cut()
 	text := strings.Repeat("x", 60<<10)
 	for range 300 {
-		talk.SendChat(a.T, ch, fmt.Sprintf(`{"text":%q}`, text))
+		harness.SendChat(a.T, ch, fmt.Sprintf(`{"text":%q}`, text))
 	}
 	return id, token
 }
@@ -175,7 +174,7 @@ func (a *target) attack(allowed growth, attack func()) {
 	if peak > maxDuring {
 		a.Errorf("memory reached %d MB, want at most %d", peak, maxDuring)
 	}
-	poll.Until(a, fmt.Sprintf("memory is at most %d MB again", maxAfter), func() bool { return a.memory("VmRSS") <= maxAfter })
+	testkit.Until(a, fmt.Sprintf("memory is at most %d MB again", maxAfter), func() bool { return a.memory("VmRSS") <= maxAfter })
 	a.Logf("memory: peak %d MB, now %d MB", peak, a.memory("VmRSS"))
 }
 
@@ -249,7 +248,7 @@ func (a *target) memory(field string) int {
 // openChannel opens the channel call-1.
 func (a *target) openChannel() *calls.Channel {
 	a.Helper()
-	runtime := talk.StartRuntime(a.T, a.env)
+	runtime := harness.StartRuntime(a.T, a.env)
 	ch, err := runtime.Open(a.Context(), calls.OpenOptions{ChannelID: "call-1", TeamID: "tm_1", EndpointID: "ep_1"})
 	if err != nil {
 		a.Fatal(err)
@@ -271,7 +270,7 @@ func (a *target) item(ch *calls.Channel, scope calls.Scope) calls.WorkItem {
 // entries.
 func (a *target) startRuntime() {
 	a.Helper()
-	runtime := talk.StartRuntime(a.T, a.env)
+	runtime := harness.StartRuntime(a.T, a.env)
 	go func() {
 		for {
 			ch, err := runtime.Accept(a.Context(), nil)

@@ -14,9 +14,8 @@ import (
 	"syscall"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // The process is killed repeatedly during uploads. Readers get complete bodies,
@@ -61,7 +60,7 @@ func TestKilledDuringUploads(t *testing.T) {
 				}
 			})
 		}
-		poll.Until(t, "more uploads finish", func() bool { return puts.Load() >= int64(3+round) })
+		testkit.Until(t, "more uploads finish", func() bool { return puts.Load() >= int64(3+round) })
 		s.startUpload(t, fmt.Sprintf("/media/half/%d.pcm", round), body(round, 1<<20))
 		s.kill(t)
 		killed.Store(true)
@@ -92,7 +91,7 @@ func (s *service) startUpload(t *testing.T, path, body string) {
 	if _, err := fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body[:len(body)/2]); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, "a part of the upload is written", func() bool {
+	testkit.Until(t, "a part of the upload is written", func() bool {
 		parts, err := filepath.Glob(filepath.Join(s.root, ".uploads", "*", "*"))
 		return err == nil && slices.ContainsFunc(parts, func(name string) bool {
 			info, err := os.Stat(name)
@@ -102,7 +101,7 @@ func (s *service) startUpload(t *testing.T, path, body string) {
 }
 
 func TestFullDisk(t *testing.T) {
-	s := start(t, servers.SmallDisk(t, "size=1m"), nil)
+	s := start(t, testkit.SmallDisk(t, "size=1m"), nil)
 	stored := 0
 	for ; stored < 20; stored++ {
 		if status, text := s.request("PUT", fmt.Sprintf("/media/ab/%d.pcm", stored), body(stored, 100_000)); status != 201 {
@@ -126,7 +125,7 @@ func TestFullDisk(t *testing.T) {
 	s.want(t, "GET", "/media/ab/new.pcm", "", 200, body(1, 50_000))
 
 	t.Run("size limit keeps space free", func(t *testing.T) {
-		s := start(t, servers.SmallDisk(t, "size=1m"), boot.Env{"MEDIA_MAX_BYTES": "500000"})
+		s := start(t, testkit.SmallDisk(t, "size=1m"), harness.Env{"MEDIA_MAX_BYTES": "500000"})
 		for i := range 30 {
 			s.want(t, "PUT", fmt.Sprintf("/media/ab/%d.pcm", i), body(i, 100_000), 201, "")
 		}
@@ -135,7 +134,7 @@ func TestFullDisk(t *testing.T) {
 		s.want(t, "PUT", "/media/ab/big.pcm", body(1, 600_000), 413, "500000")
 	})
 	t.Run("no free inodes", func(t *testing.T) {
-		s := start(t, servers.SmallDisk(t, "size=1m,nr_inodes=9"), nil)
+		s := start(t, testkit.SmallDisk(t, "size=1m,nr_inodes=9"), nil)
 		s.want(t, "PUT", "/media/ab/0.pcm", "first", 201, "")
 		s.want(t, "PUT", "/media/ab/1.pcm", "second", 507, "INSUFFICIENT_STORAGE")
 		s.want(t, "PUT", "/media/cd/1.pcm", "second", 507, "INSUFFICIENT_STORAGE")
@@ -155,14 +154,14 @@ func TestFailedSync(t *testing.T) {
 		newInShard   int    // status of a PUT of a new blob to an existing directory
 		newWithShard int    // status of a PUT of a new blob to a new directory
 		deleted      int    // status of a DELETE
-		env          boot.Env
+		env          harness.Env
 	}{
 		{"the file", "ENOSPC", "", 507, "first", 507, 507, 500, nil},
 		{"over quota", "EDQUOT", "", 507, "first", 507, 507, 500, nil},
 		{"a broken disk", "EIO", "", 500, "first", 500, 500, 500, nil},
 		{"the shard", "ENOSPC", "ab", 507, "NOT_FOUND", 507, 201, 500, nil}, // either version may survive a crash
 		{"the root", "ENOSPC", ".", 204, "second", 201, 507, 204, nil},
-		{"unsynced", "EIO", "", 204, "second", 201, 201, 204, boot.Env{"MEDIA_SYNC": "false"}},
+		{"unsynced", "EIO", "", 204, "second", 201, 201, 204, harness.Env{"MEDIA_SYNC": "false"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := start(t, t.TempDir(), tt.env)
@@ -173,7 +172,7 @@ func TestFailedSync(t *testing.T) {
 			if tt.path != "" {
 				path = filepath.Join(s.root, tt.path)
 			}
-			restore := servers.FailCalls(t, s.Cmd.Process.Pid, "fsync", tt.error, path)
+			restore := testkit.FailCalls(t, s.Cmd.Process.Pid, "fsync", tt.error, path)
 			for path, status := range map[string]int{"/media/ab/x.pcm": tt.replaced, "/media/ab/y.pcm": tt.newInShard, "/media/cd/z.pcm": tt.newWithShard} {
 				before := len(s.files(t))
 				s.want(t, "PUT", path, "second", status, "")
@@ -212,7 +211,7 @@ func TestFailedRename(t *testing.T) {
 			}
 			s.want(t, "PUT", "/media/ab/x.pcm", "first", 201, "")
 			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // loads it into the cache
-			restore := servers.FailCalls(t, s.Cmd.Process.Pid, tt.calls, tt.error, "")
+			restore := testkit.FailCalls(t, s.Cmd.Process.Pid, tt.calls, tt.error, "")
 			s.want(t, "PUT", "/media/ab/y.pcm", "second", tt.created, "")
 			s.want(t, "PUT", "/media/ab/x.pcm", "second", tt.replaced, "")
 			s.want(t, "PUT", "/media/ab/folder.pcm", "second", 409, "PATH_OCCUPIED")
@@ -232,19 +231,19 @@ func TestStartErrors(t *testing.T) {
 	port := s.url[strings.LastIndex(s.url, ":")+1:]
 	missing := filepath.Join(t.TempDir(), "none.pem")
 	for name, tt := range map[string]struct {
-		env  boot.Env
+		env  harness.Env
 		want string // in stderr
 	}{
-		"port in use":             {boot.Env{"MEDIA_PORT": port}, "MEDIA_PORT"},
-		"root in use":             {boot.Env{"MEDIA_ROOT": s.root}, "MEDIA_ROOT"},
-		"root is a file":          {boot.Env{"MEDIA_ROOT": filepath.Join(s.root, ".lock")}, "media root"},
-		"certificate without key": {boot.Env{"MEDIA_TLS_CERT_FILE": missing}, "MEDIA_TLS_KEY_FILE"},
-		"missing certificate":     {boot.Env{"MEDIA_TLS_CERT_FILE": missing, "MEDIA_TLS_KEY_FILE": missing}, "MEDIA_TLS_CERT_FILE"},
-		"public without a token":  {boot.Env{"MEDIA_HOST": ""}, "set MEDIA_HOST=127.0.0.1"},
-		"only the previous token": {boot.Env{"MEDIA_UPLOAD_TOKEN_PREVIOUS": "secret-of-old"}, "MEDIA_UPLOAD_TOKEN"},
+		"port in use":             {harness.Env{"MEDIA_PORT": port}, "MEDIA_PORT"},
+		"root in use":             {harness.Env{"MEDIA_ROOT": s.root}, "MEDIA_ROOT"},
+		"root is a file":          {harness.Env{"MEDIA_ROOT": filepath.Join(s.root, ".lock")}, "media root"},
+		"certificate without key": {harness.Env{"MEDIA_TLS_CERT_FILE": missing}, "MEDIA_TLS_KEY_FILE"},
+		"missing certificate":     {harness.Env{"MEDIA_TLS_CERT_FILE": missing, "MEDIA_TLS_KEY_FILE": missing}, "MEDIA_TLS_CERT_FILE"},
+		"public without a token":  {harness.Env{"MEDIA_HOST": ""}, "set MEDIA_HOST=127.0.0.1"},
+		"only the previous token": {harness.Env{"MEDIA_UPLOAD_TOKEN_PREVIOUS": "secret-of-old"}, "MEDIA_UPLOAD_TOKEN"},
 	} {
-		env := boot.Merge(boot.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": t.TempDir()}, tt.env)
-		p := boot.StartProcess(t, env, "media")
+		env := harness.Merge(harness.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": t.TempDir()}, tt.env)
+		p := harness.StartProcess(t, env, "media")
 		if code := p.WaitExit(t); code != 1 || !p.Stderr.Has(tt.want) {
 			t.Errorf("%s: exit code %d, stderr %s, want 1 and %s", name, code, p.Stderr, tt.want)
 		}
@@ -255,7 +254,7 @@ func TestStartErrors(t *testing.T) {
 }
 
 func TestPreviousUploadTokenIsAccepted(t *testing.T) {
-	s := start(t, t.TempDir(), boot.Env{"MEDIA_UPLOAD_TOKEN": "new", "MEDIA_UPLOAD_TOKEN_PREVIOUS": "old"})
+	s := start(t, t.TempDir(), harness.Env{"MEDIA_UPLOAD_TOKEN": "new", "MEDIA_UPLOAD_TOKEN_PREVIOUS": "old"})
 	for token, status := range map[string]int{"new": 201, "old": 201, "older": 401} {
 		req, err := http.NewRequest(http.MethodPut, s.url+"/media/ab/"+token+".pcm", strings.NewReader("x"))
 		if err != nil {
@@ -276,16 +275,16 @@ func TestPreviousUploadTokenIsAccepted(t *testing.T) {
 // After SIGTERM /health returns 503, an active upload finishes, and the process
 // exits.
 func TestSIGTERMDrains(t *testing.T) {
-	s := start(t, t.TempDir(), boot.Env{"DRAIN_DELAY": "300ms"})
+	s := start(t, t.TempDir(), harness.Env{"DRAIN_DELAY": "300ms"})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	fmt.Fprint(conn, "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\nsec")
-	poll.Until(t, "the upload has started", func() bool { return len(s.files(t)) == 1 })
+	testkit.Until(t, "the upload has started", func() bool { return len(s.files(t)) == 1 })
 	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
-	poll.Until(t, "/health returns 503 or the port is closed", func() bool {
+	testkit.Until(t, "/health returns 503 or the port is closed", func() bool {
 		status, _ := s.request("GET", "/health", "")
 		return status == 503 || status == 0
 	})

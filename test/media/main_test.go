@@ -13,13 +13,13 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // service is a running `telapi media` process.
 type service struct {
-	*boot.Process
+	*harness.Process
 	url  string
 	root string
 }
@@ -27,14 +27,14 @@ type service struct {
 var listening = regexp.MustCompile(`"msg":"telapi media is listening","url":"([^"]+)"`)
 
 // start runs the service on a root directory.
-func start(t *testing.T, root string, env boot.Env) *service {
+func start(t *testing.T, root string, env harness.Env) *service {
 	t.Helper()
-	full := boot.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": root, "LOG_FORMAT": "json", "DRAIN_DELAY": "0s"}
+	full := harness.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": root, "LOG_FORMAT": "json", "DRAIN_DELAY": "0s"}
 	for name, value := range env {
 		full[name] = value
 	}
-	s := &service{Process: boot.StartProcess(t, full, "media"), root: root}
-	poll.Until(t, "the service is listening", func() bool {
+	s := &service{Process: harness.StartProcess(t, full, "media"), root: root}
+	testkit.Until(t, "the service is listening", func() bool {
 		found := listening.FindStringSubmatch(s.Stderr.String())
 		if found != nil {
 			s.url = found[1]
@@ -47,7 +47,7 @@ func start(t *testing.T, root string, env boot.Env) *service {
 	return s
 }
 
-var client = &http.Client{Timeout: poll.Timeout}
+var client = &http.Client{Timeout: testkit.Timeout}
 
 // request sends a request. The status is 0 if there is no complete response.
 func (s *service) request(method, path, body string) (status int, response string) {

@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // The memory limit stays above the memory in use. Otherwise the garbage collector
@@ -18,10 +18,10 @@ func TestMemoryLimitFollowsMemoryInUse(t *testing.T) {
 		runtime.GC() // measures the memory in use
 		return debug.SetMemoryLimit(-1)
 	}
-	s := boot.StartMedia(t) // in this process, without a memory cache
-	poll.Until(t, "a limit is set", func() bool { return limit() < use })
+	s := harness.StartMedia(t) // in this process, without a memory cache
+	testkit.Until(t, "a limit is set", func() bool { return limit() < use })
 	buffer := make([]byte, use)
-	poll.Until(t, "the limit is raised", func() bool { return limit() > use })
+	testkit.Until(t, "the limit is raised", func() bool { return limit() > use })
 	runtime.KeepAlive(buffer)
 	s.Stop()
 	if got := limit(); got != math.MaxInt64 {

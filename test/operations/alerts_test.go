@@ -9,7 +9,7 @@ import (
 
 	"github.com/oasdiff/yaml"
 
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 const alertsFile = "../../deploy/prometheus/alerts.yaml"
@@ -88,6 +88,10 @@ var alertTests = map[string]struct {
 			{`telapi_ratelimit_decisions_total{decision="failed"}`: zero, `telapi_ratelimit_decisions_total{decision="refused"}`: slow},
 			{`telapi_callbacks_total{outcome="accepted"}`: slow, `telapi_sockets_closed_total{code="1012"}`: slow},
 		}, nil,
+	},
+	"TelapiStoreFull": {
+		[]series{{`telapi_kv_full{instance="a"}`: zero, `telapi_kv_full{instance="b"}`: "0x55 1 0x5"}},
+		[]series{{`telapi_kv_full{instance="a"}`: zero}, {`telapi_kv_full{instance="a"}`: "1x30 0x30"}}, nil,
 	},
 	"TelapiDatabaseAway": {
 		[]series{{`telapi_dependency_up{dependency="database"}`: zero}}, []series{{`telapi_dependency_up{dependency="database"}`: one, `telapi_dependency_up{dependency="kv"}`: zero}}, nil,
@@ -179,7 +183,7 @@ func TestAlerts(t *testing.T) {
 	if err := os.WriteFile(input, test, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), servers.Promtool(t), "test", "rules", input).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), testkit.Promtool(t), "test", "rules", input).CombinedOutput(); err != nil {
 		t.Errorf("promtool test rules: %v\n%s", err, out)
 	}
 }
@@ -212,12 +216,12 @@ func TestScrapeConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, content := range map[string][]byte{"metrics_token": []byte("x"), "media_ca.pem": servers.NewCA(t).PEM()} {
+	for name, content := range map[string][]byte{"metrics_token": []byte("x"), "media_ca.pem": testkit.NewCA(t).PEM()} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.CommandContext(t.Context(), servers.Promtool(t), "check", "config", filepath.Join(dir, "prometheus.yaml")).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), testkit.Promtool(t), "check", "config", filepath.Join(dir, "prometheus.yaml")).CombinedOutput(); err != nil {
 		t.Errorf("promtool check config: %v\n%s", err, out)
 	}
 }

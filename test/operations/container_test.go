@@ -10,9 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // podman runs containers with storage of its own.
@@ -23,7 +22,7 @@ type podman struct {
 
 func newPodman(t *testing.T) podman {
 	t.Helper()
-	servers.Podman(t)
+	testkit.Podman(t)
 	dir, err := os.MkdirTemp("", "podman") // podman requires a short path
 	if err != nil {
 		t.Fatal(err)
@@ -52,12 +51,12 @@ func (p podman) run(args ...string) string {
 
 // start starts a container with a read-only root file system and without
 // privileges, on the host's network, and waits until it is healthy.
-func (p podman) start(name string, env boot.Env, args ...string) (url string) {
+func (p podman) start(name string, env harness.Env, args ...string) (url string) {
 	p.t.Helper()
-	port := fmt.Sprint(servers.FreePort(p.t))
+	port := fmt.Sprint(testkit.FreePort(p.t))
 	options := []string{"run", "--detach", "--name", name, "--network", "host", "--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges",
 		"--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--env", "TELAPI_PORT=" + port}
-	for variable, value := range boot.Merge(boot.Env{"OTEL_ENABLED": "false", "MEDIA_PORT": "0"}, env) {
+	for variable, value := range harness.Merge(harness.Env{"OTEL_ENABLED": "false", "MEDIA_PORT": "0"}, env) {
 		options = append(options, "--env", variable+"="+value)
 	}
 	p.run(append(append(options, "telapi:test"), args...)...)
@@ -69,7 +68,7 @@ func (p podman) start(name string, env boot.Env, args ...string) (url string) {
 		_ = exec.Command("podman", append(p.storage, "rm", "--force", "--time", "0", name)...).Run()
 	})
 	url = "http://127.0.0.1:" + port
-	poll.Until(p.t, name+" is healthy", func() bool { return health(url) == http.StatusOK })
+	testkit.Until(p.t, name+" is healthy", func() bool { return health(url) == http.StatusOK })
 	return url
 }
 
@@ -91,7 +90,7 @@ func TestContainerRunsWithoutPrivilegesAndDrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary, err := boot.Binary()
+	binary, err := harness.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +104,8 @@ func TestContainerRunsWithoutPrivilegesAndDrains(t *testing.T) {
 	}
 
 	p.start("dev", nil, "dev")
-	stores, _ := boot.RealStores(t)
-	url := p.start("serve", boot.Merge(stores, boot.Env{"JWT_SECRET": boot.Secret, "DRAIN_DELAY": "15s"})) // long enough to see the 503 on a busy machine
+	stores, _ := harness.RealStores(t)
+	url := p.start("serve", harness.Merge(stores, harness.Env{"JWT_SECRET": harness.Secret, "DRAIN_DELAY": "15s"})) // long enough to see the 503 on a busy machine
 	p.run("healthcheck", "run", "serve")
 	pid := p.run("inspect", "--format", "{{.State.Pid}}", "serve")
 	status, err := os.ReadFile("/proc/" + pid + "/status")
@@ -127,7 +126,7 @@ func TestContainerRunsWithoutPrivilegesAndDrains(t *testing.T) {
 	}
 
 	p.run("kill", "--signal", "TERM", "serve")
-	poll.Until(t, "the draining instance returns 503", func() bool { return health(url) == http.StatusServiceUnavailable })
+	testkit.Until(t, "the draining instance returns 503", func() bool { return health(url) == http.StatusServiceUnavailable })
 	if code := p.run("wait", "serve"); code != "0" {
 		t.Errorf("exit code %s after SIGTERM, want 0", code)
 	}

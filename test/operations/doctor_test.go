@@ -6,22 +6,21 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // runDoctor runs `telapi doctor` and returns its output and whether it exited with 0.
-func runDoctor(t *testing.T, env boot.Env) (text string, healthy bool) {
+func runDoctor(t *testing.T, env harness.Env) (text string, healthy bool) {
 	t.Helper()
-	stdout, stderr, exitCode := boot.Run(t, boot.Merge(boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "TELAPI_PORT": "1"}, env), "doctor")
+	stdout, stderr, exitCode := harness.Run(t, harness.Merge(harness.Env{"JWT_SECRET": harness.Secret, "DATA_DIR": t.TempDir(), "TELAPI_PORT": "1"}, env), "doctor")
 	return stdout + stderr, exitCode == 0
 }
 
 func TestDoctorAcceptsHealthySite(t *testing.T) {
-	text, healthy := runDoctor(t, boot.Env{
-		"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t),
-		"REDIS_URL":    servers.StartRedis(t, servers.RedisDurable()).URL(),
+	text, healthy := runDoctor(t, harness.Env{
+		"DATABASE_URL": testkit.SharedPostgres(t).NewDatabase(t),
+		"REDIS_URL":    testkit.StartRedis(t, testkit.RedisDurable()).URL(),
 	})
 	for _, want := range []string{"PostgreSQL at", "noeviction", "appendonly", "agree within", "always on", "has no replicas"} {
 		if !healthy || !strings.Contains(text, want) {
@@ -31,23 +30,23 @@ func TestDoctorAcceptsHealthySite(t *testing.T) {
 }
 
 func TestDoctorDetectsProblems(t *testing.T) {
-	redis := func(args ...string) func(*testing.T) boot.Env {
-		return func(t *testing.T) boot.Env {
-			return boot.Env{"REDIS_URL": servers.StartRedis(t, servers.RedisDurable(), servers.RedisArgs(args...)).URL()}
+	redis := func(args ...string) func(*testing.T) harness.Env {
+		return func(t *testing.T) harness.Env {
+			return harness.Env{"REDIS_URL": testkit.StartRedis(t, testkit.RedisDurable(), testkit.RedisArgs(args...)).URL()}
 		}
 	}
 	for name, tt := range map[string]struct {
-		env  func(*testing.T) boot.Env
+		env  func(*testing.T) harness.Env
 		want []string
 	}{
 		"Redis evicts keys":    {redis("--maxmemory-policy", "allkeys-lru"), []string{"maxmemory-policy", "allkeys-lru", "noeviction"}},
 		"Redis is not durable": {redis("--appendonly", "no"), []string{"appendonly", "Set it to yes"}},
 		"Redis never syncs":    {redis("--appendfsync", "no"), []string{"appendfsync", "Set it to always"}},
-		"Redis has no replicas": {func(t *testing.T) boot.Env {
-			return boot.Merge(redis()(t), boot.Env{"KV_MIN_REPLICAS": "2"})
+		"Redis has no replicas": {func(t *testing.T) harness.Env {
+			return harness.Merge(redis()(t), harness.Env{"KV_MIN_REPLICAS": "2"})
 		}, []string{"has 0 replicas, but KV_MIN_REPLICAS is 2"}},
-		"clocks differ by an hour": {func(t *testing.T) boot.Env {
-			return boot.Env{"DATABASE_URL": servers.StartPostgres(t, servers.PostgresOptions{Clock: "+1h"}).URL()}
+		"clocks differ by an hour": {func(t *testing.T) harness.Env {
+			return harness.Env{"DATABASE_URL": testkit.StartPostgres(t, testkit.PostgresOptions{Clock: "+1h"}).URL()}
 		}, []string{"clocks", "1h0m0", "NTP"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,11 +63,11 @@ func TestDoctorDetectsProblems(t *testing.T) {
 
 func TestDoctorWarnsOfLossInFailures(t *testing.T) {
 	t.Parallel()
-	master := servers.StartRedis(t, servers.RedisDurable(), servers.RedisArgs("--appendfsync", "everysec", "--repl-diskless-sync-delay", "0"))
-	replica := servers.StartRedis(t)
+	master := testkit.StartRedis(t, testkit.RedisDurable(), testkit.RedisArgs("--appendfsync", "everysec", "--repl-diskless-sync-delay", "0"))
+	replica := testkit.StartRedis(t)
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	replica.MustDo("REPLICAOF", host, port)
-	poll.Until(t, "a replica", func() bool {
+	testkit.Until(t, "a replica", func() bool {
 		reply := master.MustDo("INFO", "replication")
 		info, _ := reply.ToString()
 		return strings.Contains(info, "state=online")
@@ -79,7 +78,7 @@ func TestDoctorWarnsOfLossInFailures(t *testing.T) {
 		{"1", "1", "; KV_MIN_REPLICAS is 1"},
 	} {
 		master.MustDo("CONFIG", "SET", "min-replicas-to-write", tt.minToWrite)
-		text, healthy := runDoctor(t, boot.Env{"REDIS_URL": master.URL(), "KV_MIN_REPLICAS": tt.minReplicas})
+		text, healthy := runDoctor(t, harness.Env{"REDIS_URL": master.URL(), "KV_MIN_REPLICAS": tt.minReplicas})
 		for _, want := range []string{"warn  appendfsync", "loses up to 2 s", tt.want} {
 			if !healthy || !strings.Contains(text, want) {
 				t.Errorf("healthy: %v, want true and %q in\n%s", healthy, want, text)
@@ -89,21 +88,21 @@ func TestDoctorWarnsOfLossInFailures(t *testing.T) {
 }
 
 func TestDoctorDetectsWrongCABundle(t *testing.T) {
-	ours, theirs := servers.NewCA(t), servers.NewCA(t)
+	ours, theirs := testkit.NewCA(t), testkit.NewCA(t)
 	_, cert, key := ours.Files(t, t.TempDir(), "127.0.0.1")
-	port := servers.FreePort(t)
-	boot.StartProcess(t, boot.Env{
+	port := testkit.FreePort(t)
+	harness.StartProcess(t, harness.Env{
 		"MEDIA_PORT": fmt.Sprint(port), "MEDIA_ROOT": t.TempDir(), "MEDIA_UPLOAD_TOKEN": "let me in",
 		"MEDIA_TLS_CERT_FILE": cert, "MEDIA_TLS_KEY_FILE": key,
 	}, "media")
 	url := fmt.Sprintf("https://127.0.0.1:%d", port)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: ours.ClientTLS()}}
-	poll.Until(t, "the media service is up", func() bool {
+	testkit.Until(t, "the media service is up", func() bool {
 		resp, err := client.Get(url + "/health")
 		return err == nil && resp.Body.Close() == nil
 	})
-	for bundle, want := range map[*servers.CA]bool{ours: true, theirs: false} {
-		text, healthy := runDoctor(t, boot.Env{"TTS_MEDIA_CACHE_BASE_URL": url, "TTS_MEDIA_CACHE_CA_BUNDLE": string(bundle.PEM())})
+	for bundle, want := range map[*testkit.CA]bool{ours: true, theirs: false} {
+		text, healthy := runDoctor(t, harness.Env{"TTS_MEDIA_CACHE_BASE_URL": url, "TTS_MEDIA_CACHE_CA_BUNDLE": string(bundle.PEM())})
 		if healthy != want || healthy == strings.Contains(text, "certificate not trusted") {
 			t.Errorf("healthy: %v, want %v\n%s", healthy, want, text)
 		}

@@ -8,18 +8,16 @@ import (
 	"syscall"
 	"testing"
 
-	"telapi/test/boot"
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/testlog"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // The script starts its servers, and stops them after SIGTERM. The test copies the
 // command that it prints.
 func TestTwoInstancesExample(t *testing.T) {
 	t.Parallel()
-	servers.StartRedis(t) // requires redis-server
-	binary, err := boot.Binary()
+	testkit.StartRedis(t) // requires redis-server
+	binary, err := harness.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,11 +29,11 @@ func TestTwoInstancesExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(data) })
-	out := &testlog.Buffer{}
+	out := &testkit.Buffer{}
 	cmd := exec.Command("../../examples/two-instances/run.sh")
-	cmd.Env = append(boot.Environ(nil), "DATA="+data)
+	cmd.Env = append(harness.Environ(nil), "DATA="+data)
 	for _, name := range []string{"PORT", "PORT_1", "PORT_2", "PORT_MEDIA", "PORT_REDIS", "PORT_POSTGRES"} {
-		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", name, servers.FreePort(t)))
+		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", name, testkit.FreePort(t)))
 	}
 	cmd.Env = append(cmd.Env, "PATH="+strings.TrimSuffix(binary, "/telapi")+":"+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = out, out
@@ -51,7 +49,7 @@ func TestTwoInstancesExample(t *testing.T) {
 			t.Logf("output:\n%s", out)
 		}
 	})
-	poll.Until(t, "the script prints a command, or fails", func() bool { return out.Has("Try ") || len(exited) > 0 })
+	testkit.Until(t, "the script prints a command, or fails", func() bool { return out.Has("Try ") || len(exited) > 0 })
 	_, try, found := strings.Cut(out.String(), "Try ")
 	if !found {
 		t.Fatal("the script failed")
@@ -60,7 +58,7 @@ func TestTwoInstancesExample(t *testing.T) {
 		t.Errorf("the command returns %s", got)
 	}
 	_ = cmd.Process.Signal(syscall.SIGTERM)
-	poll.Until(t, "the script ends", func() bool { return len(exited) > 0 })
+	testkit.Until(t, "the script ends", func() bool { return len(exited) > 0 })
 	<-exited
 	if code := cmd.ProcessState.ExitCode(); code != 143 {
 		t.Errorf("exit code %d after SIGTERM, want 143", code)

@@ -6,21 +6,20 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/poll"
-	"telapi/test/servers"
-	"telapi/test/site"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Without the database, callbacks still reach an instance. Requests that need the
 // database are rejected.
 func TestCallbacksAreAcceptedWithoutDatabase(t *testing.T) {
-	for balancer, unavailable := range map[site.Balancer]int{site.HAProxy: http.StatusBadGateway, site.Nginx: http.StatusServiceUnavailable} {
+	for balancer, unavailable := range map[harness.Balancer]int{harness.HAProxy: http.StatusBadGateway, harness.Nginx: http.StatusServiceUnavailable} {
 		t.Run(string(balancer), func(t *testing.T) {
 			t.Parallel()
-			database := servers.StartPostgres(t, servers.PostgresOptions{})
+			database := testkit.StartPostgres(t, testkit.PostgresOptions{})
 			s := install(t, balancer, database.URL())
 			database.Stop()
-			poll.Until(t, "the balancer detects the outage", func() bool {
+			testkit.Until(t, "the balancer detects the outage", func() bool {
 				return s.post(t, "/api/v1/sessions/token", "{}") == unavailable
 			})
 			for range 30 {
@@ -77,7 +76,7 @@ func TestBalancerLogsNoTokensAndHidesMetrics(t *testing.T) {
 				t.Errorf("public %s: status %d, want 404", path, status)
 			}
 		}
-		poll.Until(t, "the requests are logged", func() bool { return strings.Contains(s.Output(), "/metrics") })
+		testkit.Until(t, "the requests are logged", func() bool { return strings.Contains(s.Output(), "/metrics") })
 		if log := s.Output(); !strings.Contains(log, "/ws/session") || strings.Contains(log, "secret-token") {
 			t.Errorf("want requests to /ws/session without tokens in the log:\n%s", log)
 		}

@@ -17,10 +17,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
-	"telapi/test/poll"
-	"telapi/test/talk"
+	"telapi/internal/calls"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Both instances are restarted one after the other under load. No request fails,
@@ -40,12 +40,12 @@ func TestRollingRestartUnderLoad(t *testing.T) {
 			s.StartInstance(n)
 			s.AwaitHealthy(n)
 			// Restart the next instance when the balancer uses this one again.
-			poll.Until(t, "requests reach the new instance", func() bool { return s.requests(n) > 20 })
+			testkit.Until(t, "requests reach the new instance", func() bool { return s.requests(n) > 20 })
 			if load.answered.Load() == before {
 				t.Error("no requests during the restart")
 			}
 		}
-		poll.Until(t, "every socket has resumed or a request failed", func() bool {
+		testkit.Until(t, "every socket has resumed or a request failed", func() bool {
 			return load.resumed.Load() >= sockets || load.failed.Load() > 0
 		})
 		load.stop()
@@ -61,7 +61,7 @@ func TestBalancerReturns502WithoutHealthyInstance(t *testing.T) {
 		for n := range s.Instances {
 			s.KillInstance(n)
 		}
-		poll.Until(t, "the balancer returns 502", func() bool {
+		testkit.Until(t, "the balancer returns 502", func() bool {
 			resp, err := s.public.Client.Get(s.URL + "/api/v1/endpoints")
 			if err != nil {
 				return false
@@ -92,7 +92,7 @@ func TestRateLimitUsesClientAddressBehindBalancer(t *testing.T) {
 		}
 		busy, quiet := s.Client(net.IPv4(127, 0, 0, 2)), s.Client(net.IPv4(127, 0, 0, 3))
 		s.Telapi("limits", "set", "--tier", "api", "--max", "5", "--window", "1h")
-		poll.Until(t, "the busy client is limited despite changing headers", func() bool {
+		testkit.Until(t, "the busy client is limited despite changing headers", func() bool {
 			return get(busy, "203.0.113."+fmt.Sprint(time.Now().UnixNano()%250)) == http.StatusTooManyRequests
 		})
 		if status := get(quiet, "127.0.0.2"); status != http.StatusOK {
@@ -111,13 +111,13 @@ func TestReconnectingSocketReachesSameInstance(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				poll.Until(t, "the socket is counted", func() bool {
+				testkit.Until(t, "the socket is counted", func() bool {
 					one, two := s.sockets(0), s.sockets(1)
 					counts[0], counts[1] = counts[0]+one, counts[1]+two
 					return one+two == 1
 				})
 				_ = b.Close()
-				poll.Until(t, "the socket is closed", func() bool { return s.sockets(0)+s.sockets(1) == 0 })
+				testkit.Until(t, "the socket is closed", func() bool { return s.sockets(0)+s.sockets(1) == 0 })
 			}
 			if counts != [2]int{4, 0} && counts != [2]int{0, 4} {
 				t.Errorf("sockets per instance: %v, want all 4 on one", counts)
@@ -128,14 +128,14 @@ func TestReconnectingSocketReachesSameInstance(t *testing.T) {
 
 func (s *installation) issue() (id, token string) {
 	s.t.Helper()
-	return talk.Issue(s.t, s.public, s.Key, map[string]any{"endpointId": s.Endpoint, "mode": "chat"})
+	return harness.Issue(s.t, s.public, s.Key, map[string]any{"endpointId": s.Endpoint, "mode": "chat"})
 }
 
 func (s *installation) dial(id, token, query string) (*websocket.Conn, error) {
-	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: poll.Timeout, TLSClientConfig: s.TLS()}
+	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: testkit.Timeout, TLSClientConfig: s.TLS()}
 	conn, resp, err := d.DialContext(s.t.Context(), "wss"+strings.TrimPrefix(s.URL, "https")+"/ws/session"+query, nil)
 	if err != nil {
-		return nil, fmt.Errorf("connect to session %s: %w %s", id, err, talk.Body(resp))
+		return nil, fmt.Errorf("connect to session %s: %w %s", id, err, harness.Body(resp))
 	}
 	return conn, nil
 }
@@ -193,7 +193,7 @@ func (s *installation) startLoad(clients, sockets int) *load {
 			}
 		})
 	}
-	runtime := talk.StartRuntime(s.t, s.Env)
+	runtime := harness.StartRuntime(s.t, s.Env)
 	for range sockets {
 		id, token := s.issue()
 		wg.Go(func() { s.converse(ctx, l, id, token) })
@@ -252,10 +252,10 @@ func (s *installation) converse(ctx context.Context, l *load, id, token string) 
 			return
 		}
 		send := func() {
-			_ = conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", id, messageID, "chat", fmt.Sprintf(`{"text":"%d"}`, next))))
+			_ = conn.WriteMessage(websocket.TextMessage, []byte(harness.Frame("chat", id, messageID, "chat", fmt.Sprintf(`{"text":"%d"}`, next))))
 		}
 		for ctx.Err() == nil {
-			_ = conn.SetReadDeadline(time.Now().Add(poll.Timeout))
+			_ = conn.SetReadDeadline(time.Now().Add(testkit.Timeout))
 			var m struct {
 				Type, StreamID string
 				Chat           struct{ Text string }

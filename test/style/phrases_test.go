@@ -52,7 +52,6 @@ func TestTextsUsePlainWords(t *testing.T) {
 		if !slices.Contains(proseExtensions, path.Ext(name)) || strings.HasPrefix(name, "test/style/") {
 			continue
 		}
-		text = oldNames.ReplaceAllFunc(text, func(b []byte) []byte { return bytes.Repeat([]byte(" "), len(b)) })
 		// A phrase may be broken across lines and comment markers.
 		joined := lineBreak.ReplaceAllFunc(text, func(b []byte) []byte { return bytes.Repeat([]byte(" "), len(b)) })
 		for _, at := range anyPhrase.FindAllIndex(joined, -1) {
@@ -62,10 +61,6 @@ func TestTextsUsePlainWords(t *testing.T) {
 		}
 	}
 }
-
-// oldNames are names of earlier releases: a key that running instances use, and a method
-// that docs/upgrading.md names.
-var oldNames = regexp.MustCompile(`media-janitor|Runtime\.Overhear`)
 
 var lineBreak = regexp.MustCompile(`\n[ \t]*(//|--|#|\*)?[ \t]*`)
 

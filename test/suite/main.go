@@ -17,14 +17,14 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 func main() {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt) // go test ends by itself; then stop the servers
 	err := run(os.Args[1:])
-	servers.StopShared()
+	testkit.StopShared()
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -35,7 +35,7 @@ func run(args []string) error {
 	env := os.Environ()
 	if i := slices.Index(args, "-servers"); i >= 0 {
 		args = slices.Delete(args, i, i+1)
-		env = append(env, servers.StartShared(servers.Lasting{TB: console{}})...)
+		env = append(env, testkit.StartShared(testkit.Lasting{TB: console{}})...)
 	}
 	packages := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return strings.HasPrefix(arg, "-") })
 	list, err := exec.Command("go", append([]string{"list"}, packages...)...).Output()
@@ -64,7 +64,7 @@ func run(args []string) error {
 type console struct{ testing.TB }
 
 func (console) Helper()           {}
-func (console) Fatal(args ...any) { fmt.Println(args...); servers.StopShared(); os.Exit(1) }
+func (console) Fatal(args ...any) { fmt.Println(args...); testkit.StopShared(); os.Exit(1) }
 func (c console) Fatalf(format string, args ...any) {
 	c.Fatal(fmt.Sprintf(format, args...))
 }

@@ -8,14 +8,14 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/demo/voice"
-	"telapi/test/talk"
+	"telapi/test/harness"
 )
 
 func ignoreAll() voice.PeerOptions {
 	return voice.PeerOptions{Candidate: func(any) {}, Audio: func([]byte) {}, Digit: func(string) {}, Connected: func() {}, Ended: func(bool) {}}
 }
 
-func offer(t testing.TB) string { return talk.NewCaller(t).Offer(func(string) {}) }
+func offer(t testing.TB) string { return harness.NewCaller(t).Offer(func(string) {}) }
 
 func TestAnswerSelectsALawAndDigits(t *testing.T) {
 	p, sdp, err := voice.Answer(offer(t), ignoreAll())

@@ -12,8 +12,7 @@ import (
 	"time"
 
 	"telapi/internal/media/fastlane"
-	"telapi/test/poll"
-	"telapi/test/servers"
+	"telapi/test/testkit"
 )
 
 func TestConnectionReturnsFromNetHTTP(t *testing.T) {
@@ -36,7 +35,7 @@ func TestConnectionReturnsFromNetHTTP(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
-	authority := servers.NewCA(t)
+	authority := testkit.NewCA(t)
 	cert, err := tls.X509KeyPair(authority.Issue(t, "127.0.0.1"))
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +113,7 @@ func TestClientThatDoesNotReadIsDisconnected(t *testing.T) {
 	c := s.dial(t)
 	c.send(plainGet("/large.pcm"))
 	_, _ = c.in.Peek(1) // until the response has started, or timed out already
-	poll.Until(t, "the connection to end", func() bool { return s.fastPath.Connections() == 0 })
+	testkit.Until(t, "the connection to end", func() bool { return s.fastPath.Connections() == 0 })
 }
 
 func TestShutdownFinishesResponses(t *testing.T) {
@@ -165,5 +164,5 @@ func TestDrainDisconnectsStalledClients(t *testing.T) {
 	if err := s.fastPath.Drain(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Drain: %v, want context.Canceled", err)
 	}
-	poll.Until(t, "the connection to end", func() bool { return s.fastPath.Connections() == 0 })
+	testkit.Until(t, "the connection to end", func() bool { return s.fastPath.Connections() == 0 })
 }

@@ -17,6 +17,13 @@ export class TelapiError extends Error {
   ) {
     super(message, { cause: context.cause });
   }
+
+  /** Returns the error for a close code after which the SDK does not reconnect; undefined for other close codes. */
+  static ofCloseCode(closeCode: number, reason: string): TelapiError | undefined {
+    const known = finalCloseCodes[closeCode];
+    if (!known && !(closeCode >= 4500 && closeCode <= 4999)) return undefined;
+    return new TelapiError(known?.[0] ?? "REFUSED", known?.[1] ?? (reason || "The service closed the session."), { closeCode });
+  }
 }
 
 /** Close codes after which the SDK does not reconnect. */
@@ -30,10 +37,3 @@ const finalCloseCodes: Record<number, [code: string, message: string]> = {
   4503: ["SESSION_ENDED", "The session has ended."],
   4504: ["SESSION_EXPIRED", "The session has expired."],
 };
-
-/** Returns the error for a close code after which the SDK does not reconnect; undefined for other close codes. */
-export function finalCloseError(closeCode: number, reason: string): TelapiError | undefined {
-  const known = finalCloseCodes[closeCode];
-  if (!known && !(closeCode >= 4500 && closeCode <= 4999)) return undefined;
-  return new TelapiError(known?.[0] ?? "REFUSED", known?.[1] ?? (reason || "The service closed the session."), { closeCode });
-}

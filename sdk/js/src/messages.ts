@@ -91,3 +91,8 @@ export function uuid(): string {
   const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
 }
+
+/** Encodes a value as JSON. Replaces lone surrogates, which the service rejects: a string that was cut can end with one. */
+export function encode(payload: unknown): string {
+  return JSON.stringify(payload)?.replace(/(\\\\)|\\ud[89a-f]../g, (_, backslash?: string) => backslash ?? "\ufffd");
+}

@@ -33,7 +33,8 @@ export async function explainRefusal(socketUrl: string, token: string): Promise<
   }
 }
 
-async function parseRefusal(response: Response): Promise<Refusal> {
+/** Returns why the service rejected a handshake with this response. */
+export async function parseRefusal(response: Pick<Response, "status" | "headers" | "json">): Promise<Refusal> {
   const { status } = response;
   if (status === 426) {
     return temporaryRefusal("HANDSHAKE_FAILED", "The token is valid, but the WebSocket could not be opened. A proxy may not support WebSockets.");

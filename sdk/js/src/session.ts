@@ -1,8 +1,8 @@
 import { Emitter } from "./emitter.js";
-import { finalCloseError, TelapiError } from "./errors.js";
+import { TelapiError } from "./errors.js";
 import type { SessionEvents, State, StateChange } from "./events.js";
 import { Connection, webSocketClass } from "./connection.js";
-import { type ChannelMessage, type DurableType, fieldOf, type IceServer, type MessageType, type Payload, type Payloads, type Ready, uuid } from "./messages.js";
+import { type ChannelMessage, type DurableType, encode, fieldOf, type IceServer, type MessageType, type Payload, type Payloads, type Ready, uuid } from "./messages.js";
 import { type ConnectOptions, type Position, parseToken, type CallToken, type WebSocketConstructor } from "./options.js";
 import { Outbox } from "./outbox.js";
 import { explainRefusal } from "./refusal.js";
@@ -203,7 +203,7 @@ export class Session {
   private expireIn(ms: number): void {
     clearTimeout(this.expiry);
     // An open connection is closed by the service before that.
-    this.expiry = setTimeout(() => this.end(finalCloseError(4504, "")!), Math.min(ms + 1_000, maxTimer));
+    this.expiry = setTimeout(() => this.end(TelapiError.ofCloseCode(4504, "")!), Math.min(ms + 1_000, maxTimer));
   }
 
   private async lost(url: string, closeCode: number, reason: string, opened: boolean): Promise<void> {
@@ -213,7 +213,7 @@ export class Session {
     this.connection = undefined;
     this.readyAt = 0;
     this.outbox.stop();
-    const finalError = finalCloseError(closeCode, reason);
+    const finalError = TelapiError.ofCloseCode(closeCode, reason);
     const ownHandshake = closeCode === 4502 && performance.now() - this.handshakeFailedAt < maxHandshakeDelayMs;
     if (finalError && !ownHandshake) return this.end(finalError);
     if (connectedMs > stableMs) this.attempt = 0;
@@ -348,9 +348,4 @@ export class Session {
     this.outbox.fail(reason);
     this.events.clear();
   }
-}
-
-/** Encodes a payload as JSON. Replaces lone surrogates, which the service rejects: a string that was cut can end with one. */
-function encode(payload: Payload): string {
-  return JSON.stringify(payload)?.replace(/(\\\\)|\\ud[89a-f]../g, (_, backslash?: string) => backslash ?? "\ufffd");
 }

@@ -5,26 +5,22 @@ import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { Service } from "./service.js";
 
 const sdk = new URL("../..", import.meta.url).pathname;
 const project = mkdtempSync(join(tmpdir(), "telapi-sdk-project-"));
 const installed = join(project, "node_modules/@telapi/sdk");
-let service: Service;
+const service = Service.at(inject("service"));
 
 // Packs the SDK as for a registry, and installs the file into an empty project.
-beforeAll(async () => {
-  service = await Service.start();
+beforeAll(() => {
   const [packed] = JSON.parse(execFileSync("npm", ["pack", "--silent", "--json", "--pack-destination", project], { cwd: sdk, encoding: "utf8" })) as [{ filename: string }];
   writeFileSync(join(project, "package.json"), "{}");
   execFileSync("npm", ["install", "--silent", "--offline", "--no-audit", "--no-fund", `./${packed.filename}`], { cwd: project, stdio: "inherit" });
   for (const name of ["ws", "react", "@types/react", "@types/node", "csstype"]) link(name);
 });
-afterAll(async () => {
-  await service[Symbol.asyncDispose]();
-  rmSync(project, { recursive: true, force: true });
-});
+afterAll(() => rmSync(project, { recursive: true, force: true }));
 
 function link(name: string): void {
   const [scope] = name.split("/");
@@ -50,12 +46,12 @@ test("the package contains the licence, types and source maps, and nothing else 
 });
 
 test.each([
-  ["an ES module", "page.mjs", 'import { connect } from "@telapi/sdk"; import { useTelapi } from "@telapi/sdk/react"; import { callWebRtc } from "@telapi/sdk/voice"; import { WebSocket } from "ws";'],
-  ["a CommonJS module", "page.cjs", 'const { connect } = require("@telapi/sdk"); const { useTelapi } = require("@telapi/sdk/react"); const { callWebRtc } = require("@telapi/sdk/voice"); const { WebSocket } = require("ws");'],
+  ["an ES module", "page.mjs", 'import { connect } from "@telapi/sdk"; import { useTelapi } from "@telapi/sdk/react"; import { callWebRtc } from "@telapi/sdk/voice"; import { WebSocket } from "ws"; import { TelapiError } from "@telapi/sdk"; import * as runtime from "@telapi/sdk/runtime";'],
+  ["a CommonJS module", "page.cjs", 'const { connect } = require("@telapi/sdk"); const { useTelapi } = require("@telapi/sdk/react"); const { callWebRtc } = require("@telapi/sdk/voice"); const { WebSocket } = require("ws"); const { TelapiError } = require("@telapi/sdk"); const runtime = require("@telapi/sdk/runtime");'],
 ])("%s uses the package", async (_, file, imports) => {
-  writeFileSync(join(project, file), `${imports}\nconst print = console.log;\nprint(typeof useTelapi, typeof callWebRtc);\n${conversation(await service.issue())}`);
+  writeFileSync(join(project, file), `${imports}\nconst print = console.log;\nprint(typeof useTelapi, typeof callWebRtc, typeof runtime.Runtime, runtime.TelapiError === TelapiError);\n${conversation(await service.issue())}`);
   const { stdout, stderr } = spawnSync(process.execPath, [file], { cwd: project, encoding: "utf8", timeout: 60_000 });
-  expect([stdout, stderr]).toEqual(["function function\nGood day\n", ""]);
+  expect([stdout, stderr]).toEqual(["function function function true\nGood day\n", ""]);
 });
 
 test("a page without a bundler uses the package", async () => {
@@ -90,9 +86,13 @@ test.each(["mts", "cts"])("TypeScript finds the types in a .%s file", (extension
   writeFileSync(join(project, `page.${extension}`), `
     import { connect, type Session } from "@telapi/sdk";
     import { useTelapi } from "@telapi/sdk/react";
+    import { Runtime } from "@telapi/sdk/runtime";
     import { callWebRtc, type WebRtcCall } from "@telapi/sdk/voice";
     const session: Session = connect({ issue: async () => ({ token: "", wsUrl: "" }) });
     session.on("chat", ({ text }) => text?.length);
+    export async function serve(runtime: Runtime): Promise<void> {
+      for await (const channel of runtime.accept({ capacity: 2 })) for await (const entry of channel) await channel.commit(entry);
+    }
     export const chat = () => useTelapi(undefined).messages.map(({ chat }) => chat?.text);
     export const call: Promise<WebRtcCall> = callWebRtc(session, { iceServers: session.iceServers });
     // @ts-expect-error: an option that does not exist

@@ -1,0 +1,28 @@
+// Command echo is a call runtime that repeats what browsers write.
+package main
+
+import (
+	"context"
+	"log"
+	"os"
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+)
+
+func main() {
+	runtime, err := callruntime.New(callruntime.Options{URL: os.Getenv("TELAPI_URL"), Key: os.Getenv("TELAPI_KEY"), Name: "echo"})
+	for ctx := context.Background(); err == nil; {
+		var call *callruntime.Channel
+		if call, err = runtime.Accept(ctx, callruntime.Filter{}); err == nil {
+			go func() {
+				for d, err := call.Receive(ctx); err == nil; d, err = call.Receive(ctx) {
+					if m := d.Entry.Message; m != nil && m.Type == wire.TypeChat {
+						_ = call.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: m.Chat})
+					}
+					_ = call.Commit(ctx, d.Position)
+				}
+			}()
+		}
+	}
+	log.Fatal(err)
+}

@@ -1,0 +1,91 @@
+package calls
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+	"golang.org/x/sync/errgroup"
+
+	"telapi/internal/kv"
+	"telapi/internal/lua"
+)
+
+const (
+	sweepBatch   = 16 // expired connections per call
+	sweepAtATime = 64 // claims that are released at a time
+)
+
+var connectionsScript = rueidis.NewLuaScriptRetryable(lua.Script("connections"))
+
+// Lifetime is how long a connection of a runtime lives from now on.
+type Lifetime struct {
+	ConnectionID string
+	Left         time.Duration
+}
+
+// KeepConnections sets the lifetimes of connections. It returns those that the store did
+// not know, and some that have expired, for Sweep. An instance calls it again before the
+// lifetimes end, so that the claims of its connections are released when it dies.
+func (r *Runtime) KeepConnections(ctx context.Context, list ...Lifetime) (unknown, expired []string, err error) {
+	args := make([]string, 1, 1+2*len(list))
+	args[0] = strconv.Itoa(sweepBatch)
+	for _, c := range list {
+		args = append(args, c.ConnectionID, strconv.FormatInt(c.Left.Milliseconds(), 10))
+	}
+	reply, err := connectionsScript.Exec(ctx, r.client, []string{kv.ConnectionsKey}, args).ToArray()
+	if err != nil || len(reply) != 2 {
+		return nil, nil, fmt.Errorf("keep connections: %w", err)
+	}
+	if unknown, err = reply[0].AsStrSlice(); err == nil {
+		expired, err = reply[1].AsStrSlice()
+	}
+	return unknown, expired, err
+}
+
+// Hold records that a connection is about to claim channels, so that Sweep finds them. The
+// tokens of its claims must start with its ID.
+func (r *Runtime) Hold(ctx context.Context, connectionID string, channelIDs ...string) error {
+	return wrap("record claims", r.client.Do(ctx, r.client.B().Sadd().Key(kv.ClaimsKey(connectionID)).Member(channelIDs...).Build().ToRetryable()).Error())
+}
+
+// Drop records that a connection has no claim on a channel any more.
+func (r *Runtime) Drop(ctx context.Context, connectionID, channelID string) {
+	// A channel too many does no harm.
+	r.client.Do(ctx, r.client.B().Srem().Key(kv.ClaimsKey(connectionID)).Member(channelID).Build())
+}
+
+// Sweep releases the claims of an expired connection and offers its sessions. Claims that
+// another connection has resumed are kept.
+func (r *Runtime) Sweep(ctx context.Context, connectionID string) error {
+	key := kv.ClaimsKey(connectionID)
+	ids, err := r.client.Do(ctx, r.client.B().Smembers().Key(key).Build()).AsStrSlice()
+	if err != nil {
+		return wrap("list claims", err)
+	}
+	var revoking errgroup.Group
+	revoking.SetLimit(sweepAtATime)
+	for _, id := range ids {
+		revoking.Go(func() error {
+			c := Channel{ID: id, runtime: r}
+			offer, err := c.run(ctx, "revoke", connectionID).ToString()
+			if err == nil {
+				err = r.offer(ctx, offer)
+			}
+			return err
+		})
+	}
+	if err := revoking.Wait(); err != nil {
+		return wrap("release claims", err)
+	}
+	for _, reply := range r.client.DoMulti(ctx,
+		r.client.B().Del().Key(key).Build(),
+		r.client.B().Zrem().Key(kv.ConnectionsKey).Member(connectionID).Build()) {
+		if err := reply.Error(); err != nil {
+			return wrap("forget a connection", err)
+		}
+	}
+	return nil
+}

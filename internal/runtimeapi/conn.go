@@ -1,0 +1,323 @@
+package runtimeapi
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/auth"
+	"telapi/internal/calls"
+	"telapi/internal/channel"
+	"telapi/internal/fault"
+)
+
+const (
+	// requestTimeout bounds a request, from its arrival.
+	requestTimeout = 10 * time.Second
+	// maxMalformed is the number of malformed requests in a row that close a connection.
+	maxMalformed = 10
+)
+
+// Conn is the connection of a call runtime. Its socket calls Handle from one goroutine.
+type Conn struct {
+	service *Service
+	calls   *calls.Runtime
+	params  Params
+	id      string
+	socket  channel.Socket
+	ctx     context.Context // ends with the connection
+	cancel  context.CancelFunc
+	running sync.WaitGroup // goroutines of requests and pushes
+
+	// Set by hello, before other goroutines read them.
+	key    string // the credential of hello; empty: that of the handshake
+	team   string // the team of the credential
+	all    bool   // the runtime may have the sessions of every team
+	name   string // of the runtime
+	resume time.Duration
+
+	greeted    bool // read by Handle only
+	malformed  int  // requests in a row; used by Handle only
+	helloTimer *time.Timer
+	slots      chan struct{} // one element for each queued request
+
+	mu      sync.Mutex
+	closed  bool
+	claims  map[string]*claim       // by channel
+	queues  map[string][]*request   // by channel; a queue that exists has a goroutine
+	accepts map[int64]*calls.Demand // outstanding, by a number of this connection
+	accept  int64                   // number of the newest
+	ready   []*claim                // claims that wait for a worker
+	workers int                     // goroutines that push entries
+	unsent  int64                   // bytes of entries since the socket was last idle
+	stalled []*claim                // claims that wait until the socket is idle
+}
+
+// request is a request that waits for earlier ones on its channel.
+type request struct {
+	id       int64
+	run      func(context.Context) (any, error)
+	deadline time.Time
+	bytes    int64
+	silent   bool // there is no reply, or run sends it, unless it fails
+	audio    bool // may be dropped
+}
+
+// Start is called before Handle.
+func (c *Conn) Start(socket channel.Socket) {
+	c.socket = socket
+	c.helloTimer = time.AfterFunc(helloTimeout, func() {
+		c.fail(fault.New(fault.Validation, "The first request must be hello, within %s.", helloTimeout), channel.CloseInvalidFrames)
+	})
+}
+
+// authorize verifies a credential and its scope.
+func (c *Conn) authorize(ctx context.Context, key string) (auth.Principal, error) {
+	p, err := c.params.Authenticate(ctx, key)
+	if err == nil {
+		err = p.Require(auth.RunCalls)
+	}
+	return p, err
+}
+
+// fail reports why the connection is closed, and closes it.
+func (c *Conn) fail(err error, code channel.CloseCode) {
+	c.push(wire.Push{Event: wire.PushError, Error: c.publicError(err)})
+	c.socket.Close(code)
+}
+
+func (c *Conn) push(p wire.Push) {
+	frame, err := json.Marshal(p)
+	if err == nil && !c.socket.Send(frame) {
+		c.socket.Close(channel.CloseSlowReader)
+	}
+}
+
+func (c *Conn) reply(id int64, ok any, err error) {
+	reply := wire.Reply{ID: id, OK: jsontext.Value("{}")}
+	if err == nil && ok != nil {
+		reply.OK, err = json.Marshal(ok)
+	}
+	if err != nil {
+		reply.OK, reply.Error = nil, c.publicError(err)
+	}
+	frame, err := json.Marshal(reply)
+	if err == nil && !c.socket.Send(frame) {
+		c.socket.Close(channel.CloseSlowReader)
+	}
+}
+
+// publicError returns what the runtime may know of an error. It logs internal errors.
+func (c *Conn) publicError(err error) *wire.RuntimeError {
+	public := fault.From(translate(err))
+	if public.Code == fault.Internal && c.ctx.Err() == nil {
+		c.service.Log.Error("request of a runtime failed", "team_id", c.team, "error", err)
+	}
+	e := &wire.RuntimeError{Code: string(public.Code), Message: public.Message}
+	details := public.Details
+	if details == nil && public.RetryAfter > 0 {
+		details = map[string]int64{"retryAfterMs": public.RetryAfter.Milliseconds()}
+	}
+	if details != nil {
+		e.Details, _ = json.Marshal(details) // of plain types
+	}
+	return e
+}
+
+// translate returns the public error for an error of package calls.
+func translate(err error) error {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
+		return err
+	}
+	switch {
+	case errors.Is(err, calls.ErrNotFound), errors.Is(err, calls.ErrOtherTeam):
+		return fault.New(fault.NotFound, "Channel not found.").WithCause(err)
+	case errors.Is(err, calls.ErrClaimLost), errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrClosed):
+		return errNotClaimed.WithCause(err)
+	case errors.Is(err, calls.ErrWorkItemNotFound):
+		return fault.New(fault.NotFound, "Work item not found, or its result is already on the stream.").WithCause(err)
+	case errors.Is(err, calls.ErrEnded):
+		return fault.New(fault.ConversationEnded, "The channel has ended.").WithCause(err)
+	case errors.Is(err, calls.ErrClaimed):
+		return fault.New(fault.SessionInUse, "Another runtime has claimed the channel.").WithCause(err)
+	case errors.Is(err, calls.ErrWorkItemExists):
+		return fault.New(fault.Idempotency, "Another work item with this ID exists. Use another workItemId, or the same kind and scope.").WithCause(err)
+	case errors.Is(err, calls.ErrTooLarge):
+		return fault.New(fault.PayloadTooLarge, "A message must have at most %d bytes.", calls.MaxMessageBytes).WithCause(err)
+	case errors.Is(err, calls.ErrUnknownPosition):
+		return errPosition.WithCause(err)
+	case errors.Is(err, calls.ErrFull), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return fault.Unavailable("The key-value store", err)
+	}
+	return err
+}
+
+var (
+	errNotClaimed = fault.New(fault.NotFound, "This connection has no claim on the channel. Open it, or accept a session.")
+	errPosition   = fault.New(fault.Validation, "/position: No entry with this position was pushed on this connection. Commit the position of an entry that you received.")
+)
+
+// Handle handles a frame. It waits while too many requests are queued, so that the
+// runtime's writes wait too.
+func (c *Conn) Handle(_ context.Context, frame []byte) {
+	envelope, err := decodeEnvelope(frame)
+	if !c.greeted {
+		c.greeted = c.greet(envelope, frame, err)
+		return
+	}
+	var r *request
+	if err == nil {
+		r, err = c.prepare(envelope, frame)
+	}
+	if err != nil {
+		c.reply(envelope.ID, nil, err)
+		if c.malformed++; c.malformed == maxMalformed {
+			c.fail(fault.New(fault.Validation, "%d malformed requests in a row.", maxMalformed), channel.CloseInvalidFrames)
+		}
+		return
+	}
+	c.malformed = 0
+	if r != nil {
+		r.id, r.deadline, r.bytes = envelope.ID, time.Now().Add(requestTimeout), int64(len(frame))
+		c.enqueue(envelope.Channel, r)
+	}
+}
+
+// HandleBinary handles a binary frame.
+func (c *Conn) HandleBinary(ctx context.Context) { c.Handle(ctx, nil) } // not JSON
+
+// enqueue runs a request after the earlier ones on its channel.
+func (c *Conn) enqueue(channelID string, r *request) {
+	select {
+	case c.slots <- struct{}{}:
+	default:
+		if r.audio {
+			c.service.audioDropped.Inc()
+			return
+		}
+		select {
+		case c.slots <- struct{}{}:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+	if c.service.requests.Wait(c.ctx, c.team, r.bytes) != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		c.service.requests.Return(c.team, r.bytes)
+		return
+	}
+	queue, working := c.queues[channelID]
+	c.queues[channelID] = append(queue, r)
+	if !working {
+		c.running.Go(func() { c.work(channelID) })
+	}
+}
+
+// work runs the requests of a channel until there are none.
+func (c *Conn) work(channelID string) {
+	for {
+		c.mu.Lock()
+		queue := c.queues[channelID]
+		if len(queue) == 0 {
+			delete(c.queues, channelID)
+			c.mu.Unlock()
+			return
+		}
+		r := queue[0]
+		c.queues[channelID] = queue[1:]
+		c.mu.Unlock()
+		ctx, cancel := context.WithDeadline(c.ctx, r.deadline)
+		ok, err := r.run(ctx)
+		cancel()
+		if !r.silent || err != nil {
+			c.reply(r.id, ok, err)
+		}
+		c.service.requests.Return(c.team, r.bytes)
+		<-c.slots
+	}
+}
+
+// FrameBytes returns the maximum size of the next frame. Only the first frame of a runtime
+// that is known can be large: it lists claims.
+func (c *Conn) FrameBytes() int64 {
+	if !c.greeted && c.params.Identified {
+		return helloBytes
+	}
+	return frameBytes
+}
+
+// Flush is called when all received bytes were handled.
+func (c *Conn) Flush(context.Context) {}
+
+// AllowFrame is called for control frames.
+func (c *Conn) AllowFrame() bool { return true }
+
+// UntilHeartbeat returns when to ping the runtime.
+func (c *Conn) UntilHeartbeat() time.Duration { return PingInterval }
+
+// Heartbeat is called with every ping.
+func (c *Conn) Heartbeat(context.Context) {}
+
+// Drain tells the runtime that the instance shuts down.
+func (c *Conn) Drain(within time.Duration) {
+	ms := within.Milliseconds()
+	c.push(wire.Push{Event: wire.PushDrain, WithinMs: &ms})
+}
+
+// Close ends the connection. Its claims are kept for the time that hello has named.
+func (c *Conn) Close() {
+	if c.helloTimer != nil {
+		c.helloTimer.Stop()
+	}
+	c.mu.Lock()
+	c.closed = true
+	accepts, claims := c.accepts, c.claims
+	c.accepts, c.claims, c.ready, c.stalled = nil, nil, nil, nil
+	c.mu.Unlock()
+	c.cancel()
+	for _, d := range accepts {
+		c.calls.Withdraw(d)
+	}
+	for _, cl := range claims {
+		cl.stop()
+	}
+	c.running.Wait()
+	c.service.end(c, len(claims))
+}
+
+// start adds a connection that has said hello.
+func (s *Service) start(ctx context.Context, c *Conn) error {
+	if _, _, err := c.calls.KeepConnections(ctx, calls.Lifetime{ConnectionID: c.id, Left: c.resume + instanceGrace}); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[c] = struct{}{}
+	s.connections.Inc()
+	return nil
+}
+
+// end removes a connection. Its claims live on for its resume time.
+func (s *Service) end(c *Conn, claims int) {
+	s.mu.Lock()
+	_, started := s.conns[c]
+	delete(s.conns, c)
+	s.mu.Unlock()
+	if !started {
+		return
+	}
+	s.connections.Dec()
+	s.claims.Sub(float64(claims))
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	_, _, _ = c.calls.KeepConnections(ctx, calls.Lifetime{ConnectionID: c.id, Left: c.resume}) // otherwise it expires a little later
+}

@@ -1,0 +1,358 @@
+package runtimeapi
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/calls"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/strictjson"
+)
+
+const (
+	maxID           = 1<<53 - 1
+	maxReasonLength = 200
+	maxFilter       = 1000 // endpoints or modes of an accept
+)
+
+// decodeEnvelope decodes the common part of a request. Its ID is 0 if it is invalid.
+func decodeEnvelope(frame []byte) (wire.Request, error) {
+	var issues fault.Issues
+	var r wire.Request
+	err := strictjson.Decode(frame, &r, "", &issues)
+	if err == nil && !issues.Has("/id") && (r.ID < 1 || r.ID > maxID) && (r.Op != wire.OpAudio || r.ID != 0) {
+		issues.Add("/id", fault.IssueValue, "Must be an integer from 1 to 2^53-1.")
+		r.ID = 0
+	}
+	if err == nil {
+		err = issues.Err()
+	}
+	return r, err
+}
+
+// decode decodes a request and checks it.
+func decode[T any](frame []byte, v *T, check func(*fault.Issues)) error {
+	var issues fault.Issues
+	known, err := strictjson.DecodeKnown(frame, v, "", &issues)
+	if err != nil {
+		return err
+	}
+	if !known {
+		for _, w := range strictjson.UnknownMembers(frame, *v, "", false, nil) {
+			issues.Add(w.Path, fault.IssueUnknown, "%s", w.Message)
+		}
+	}
+	check(&issues)
+	return issues.Err()
+}
+
+// prepare decodes a request. It returns nil if the request is already under way.
+func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
+	checkChannel := func(issues *fault.Issues) {
+		issues.Check(wire.ValidID(envelope.Channel), "/channel", fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
+	}
+	switch envelope.Op {
+	case wire.OpAccept:
+		var r wire.Accept
+		err := decode(frame, &r, func(issues *fault.Issues) {
+			issues.Check(len(r.Endpoints) <= maxFilter, "/endpoints", fault.IssueTooMany, "Must have at most %d items.", maxFilter)
+			issues.Check(len(r.Modes) <= maxFilter, "/modes", fault.IssueTooMany, "Must have at most %d items.", maxFilter)
+		})
+		if err != nil {
+			return nil, err
+		}
+		if err := c.acceptSession(r); err != nil {
+			c.reply(r.ID, nil, err)
+		}
+		return nil, nil
+	case wire.OpOpen:
+		var r wire.Open
+		err := decode(frame, &r, func(issues *fault.Issues) {
+			checkChannel(issues)
+			if r.Endpoint == "" {
+				issues.Missing("/endpoint", "Give the ID of the endpoint.")
+			}
+			for path, value := range map[string]string{"/team": r.Team, "/endpoint": r.Endpoint, "/mode": r.Mode, "/callId": r.CallID, "/transactionId": r.TransactionID} {
+				issues.CheckName(path, value, maxReasonLength)
+			}
+			strictjson.CheckObject(&r.Profile, "/", "profile", issues)
+			if r.Profile != nil && !issues.Has("/profile") {
+				_, err := endpoint.ParseProfile(r.Profile)
+				issues.Check(err == nil, "/profile", fault.IssueValue, "Must be a gateway profile.")
+			}
+		})
+		return &request{run: func(ctx context.Context) (any, error) { return nil, c.open(ctx, r) }, silent: true}, err
+	case wire.OpCommit:
+		var r wire.Commit
+		err := decode(frame, &r, func(issues *fault.Issues) {
+			checkChannel(issues)
+			issues.Check(wire.EntryNumber(r.Position) > 0, "/position", fault.IssueValue, "Must be the position of an entry.")
+		})
+		return c.channelRequest(r.Channel, func(ctx context.Context, cl *claim, ch *calls.Channel) (any, error) {
+			return nil, cl.commit(ctx, ch, r.Position)
+		}), err
+	case wire.OpSend:
+		var r wire.Send
+		err := decode(frame, &r, func(issues *fault.Issues) { checkChannel(issues); checkMessages(r.Messages, issues) })
+		return c.channelRequest(r.Channel, func(ctx context.Context, _ *claim, ch *calls.Channel) (any, error) { return send(ctx, ch, r.Messages) }), err
+	case wire.OpAudio:
+		var r wire.SendAudio
+		err := decode(frame, &r, func(issues *fault.Issues) {
+			checkChannel(issues)
+			issues.Check(r.Message.Type == wire.TypeAudio && strictjson.Present(r.Message.Audio), "/message", fault.IssueValue, "Must be a message of type audio.")
+		})
+		audio := c.channelRequest(r.Channel, func(ctx context.Context, _ *claim, ch *calls.Channel) (any, error) {
+			return nil, ch.SendAudio(ctx, r.Message.Audio)
+		})
+		audio.silent, audio.audio = true, true
+		return audio, err
+	case wire.OpAwait:
+		var r wire.Await
+		err := decode(frame, &r, func(issues *fault.Issues) { checkChannel(issues); checkAwait(&r, issues) })
+		return c.channelRequest(r.Channel, func(ctx context.Context, _ *claim, ch *calls.Channel) (any, error) { return c.await(ctx, ch, r) }), err
+	case wire.OpCancel:
+		var r wire.Cancel
+		err := decode(frame, &r, func(issues *fault.Issues) {
+			checkChannel(issues)
+			issues.Check(wire.ValidID(r.WorkItemID), "/workItemId", fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
+		})
+		return c.channelRequest(r.Channel, func(ctx context.Context, _ *claim, ch *calls.Channel) (any, error) {
+			return nil, ch.Cancel(ctx, r.WorkItemID)
+		}), err
+	case wire.OpEnd:
+		var r wire.End
+		err := decode(frame, &r, func(issues *fault.Issues) {
+			checkChannel(issues)
+			issues.CheckName("/reason", r.Reason, maxReasonLength)
+		})
+		return c.channelRequest(r.Channel, func(ctx context.Context, _ *claim, ch *calls.Channel) (any, error) { return nil, ch.End(ctx, r.Reason) }), err
+	case wire.OpRelease:
+		var r wire.Request
+		err := decode(frame, &r, checkChannel)
+		return &request{run: func(ctx context.Context) (any, error) { return nil, c.release(ctx, r.Channel) }}, err
+	case wire.OpReport:
+		var r wire.Report
+		err := decode(frame, &r, func(issues *fault.Issues) { checkReports(r.Reports, issues) })
+		return &request{run: func(ctx context.Context) (any, error) { return nil, c.report(ctx, r.Reports) }}, err
+	case wire.OpHello:
+		return nil, fault.New(fault.Validation, "/op: This connection has said hello already.")
+	}
+	var issues fault.Issues
+	issues.Add("/op", fault.IssueValue, "Unknown operation.")
+	return nil, issues.Err()
+}
+
+// channelRequest returns a request on a claimed channel.
+func (c *Conn) channelRequest(channelID string, run func(context.Context, *claim, *calls.Channel) (any, error)) *request {
+	return &request{run: func(ctx context.Context) (reply any, err error) {
+		err = c.on(ctx, channelID, func(cl *claim, ch *calls.Channel) (err error) {
+			reply, err = run(ctx, cl, ch)
+			return err
+		})
+		return reply, err
+	}}
+}
+
+func checkMessages(list []wire.ChannelMessage, issues *fault.Issues) {
+	issues.Check(len(list) >= 1 && len(list) <= maxMessages, "/messages", fault.IssueTooMany, "Must have 1 to %d messages.", maxMessages)
+	for i := range list {
+		m, path := &list[i], fault.Pointer("/messages", i)
+		if !m.Type.Known() || !m.Type.Durable() {
+			issues.Add(path+"/type", fault.IssueValue, "Must be the type of a durable message.")
+			continue
+		}
+		issues.Check(m.MessageID == "" || wire.ValidID(m.MessageID), path+"/messageId", fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
+		if payload, member := m.Payload(); payload == nil || payload.Kind() != '{' {
+			issues.Add(path+"/"+member, fault.IssueType, "Must be an object.")
+		}
+	}
+}
+
+func send(ctx context.Context, ch *calls.Channel, messages []wire.ChannelMessage) (wire.Sent, error) {
+	sent := wire.Sent{MessageIDs: make([]string, len(messages))}
+	for i := range messages {
+		if messages[i].MessageID == "" {
+			messages[i].MessageID = uuid.NewString() // the same if the operation is repeated
+		}
+		sent.MessageIDs[i] = messages[i].MessageID
+	}
+	return sent, ch.SendAll(ctx, messages)
+}
+
+func checkAwait(r *wire.Await, issues *fault.Issues) {
+	issues.Check(r.WorkItemID == "" || wire.ValidID(r.WorkItemID), "/workItemId", fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
+	if r.Kind == "" {
+		r.Kind = wire.BotItem
+	}
+	if r.Scope == "" {
+		r.Scope = wire.ScopeItem
+	}
+	if r.TTLMs == 0 {
+		r.TTLMs = calls.DefaultTTL.Milliseconds()
+	}
+	fault.CheckOneOf(issues, "/kind", r.Kind, wire.WorkItemKinds)
+	fault.CheckOneOf(issues, "/scope", r.Scope, []wire.Scope{wire.ScopeItem, wire.ScopeChannel})
+	fault.CheckRange(issues, "/ttlMs", r.TTLMs, 1, calls.MaxTTL.Milliseconds())
+	for name, value := range map[string]string{"traceId": r.Trace.TraceID, "parentSpanId": r.Trace.ParentSpanID, "callId": r.Trace.CallID} {
+		issues.CheckName("/trace/"+name, value, maxNameLength)
+	}
+}
+
+// await registers a work item. Its credential follows from what it names, so that a
+// repetition on any instance returns the same.
+func (c *Conn) await(ctx context.Context, ch *calls.Channel, r wire.Await) (wire.Awaited, error) {
+	id := r.WorkItemID
+	if id == "" {
+		id = uuid.NewString()
+	}
+	scope := calls.ScopeWorkItem
+	if r.Scope == wire.ScopeChannel {
+		scope = calls.ScopeChannel
+	}
+	item, err := ch.Await(ctx, calls.AwaitOptions{
+		Kind: r.Kind, Scope: scope, WorkItemID: id, TTL: time.Duration(r.TTLMs) * time.Millisecond, Trace: r.Trace,
+		Token: wire.TokenPrefix + c.service.mac("await", ch.ID, id, string(r.Kind), string(r.Scope)) + "." + id,
+	})
+	return wire.Awaited{WorkItemID: id, Token: item.Token, URL: c.params.BaseURL + item.Path, Deadline: item.ExpiresAt.UnixMilli()}, err
+}
+
+// release gives a claim back.
+func (c *Conn) release(ctx context.Context, channelID string) error {
+	cl, err := c.find(channelID)
+	if err != nil {
+		return err
+	}
+	if err := cl.current().Close(ctx); err != nil {
+		return err
+	}
+	c.remove(cl)
+	return nil
+}
+
+func checkReports(list []wire.SpeechReport, issues *fault.Issues) {
+	issues.Check(len(list) >= 1 && len(list) <= maxReports, "/reports", fault.IssueTooMany, "Must have 1 to %d reports.", maxReports)
+	for i, r := range list {
+		path := fault.Pointer("/reports", i)
+		issues.Check(uuid.Validate(r.ID) == nil, path+"/id", fault.IssueValue, "Must be a UUID.")
+		issues.Check(r.Characters >= 1, path+"/characters", fault.IssueTooSmall, "Must be 1 or more.")
+	}
+}
+
+// report reports usage of synthesized speech.
+func (c *Conn) report(ctx context.Context, list []wire.SpeechReport) error {
+	for i := range list {
+		if list[i].TeamID == "" {
+			list[i].TeamID = c.team
+		}
+		if !c.all && list[i].TeamID != c.team {
+			return fault.New(fault.NotFound, "%s: Team not found.", fault.Pointer("/reports", i)+"/teamId")
+		}
+	}
+	for _, r := range list {
+		if err := c.calls.ReportSpeech(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open opens a channel or claims it, and replies.
+func (c *Conn) open(ctx context.Context, r wire.Open) error {
+	if r.Team == "" {
+		r.Team = c.team
+	}
+	if !c.all && r.Team != c.team {
+		return fault.New(fault.NotFound, "Team not found.")
+	}
+	cl := c.newClaim(r.Channel, c.service.mac("open", c.team, c.name, r.Channel))
+	if err := c.calls.Hold(ctx, c.id, r.Channel); err != nil {
+		return err
+	}
+	ch, err := c.calls.OpenAs(ctx, cl.request(), calls.OpenOptions{
+		ChannelID: r.Channel, TeamID: r.Team, EndpointID: r.Endpoint, Mode: r.Mode, CallID: r.CallID, TransactionID: r.TransactionID, Profile: r.Profile,
+	})
+	if err != nil {
+		return err
+	}
+	return c.announce(ctx, r.ID, cl, ch)
+}
+
+// announce replies with a claim and starts to push its entries.
+func (c *Conn) announce(ctx context.Context, id int64, cl *claim, ch *calls.Channel) error {
+	reply, err := cl.claimed(ctx, ch)
+	if err == nil && !c.add(cl, ch) {
+		err = calls.ErrClosed
+	}
+	if err != nil {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+		defer cancel()
+		return errors.Join(err, ch.Close(closing))
+	}
+	c.reply(id, reply, nil)
+	cl.start()
+	return nil
+}
+
+// acceptSession waits for a session without a goroutine.
+func (c *Conn) acceptSession(r wire.Accept) error {
+	var cl *claim
+	var number int64
+	d := &calls.Demand{Team: c.team}
+	if c.all {
+		d.Team = ""
+	}
+	if len(r.Endpoints)+len(r.Modes) > 0 {
+		d.Want = func(o *wire.Offer) bool {
+			return (len(r.Endpoints) == 0 || slices.Contains(r.Endpoints, o.EndpointID)) && (len(r.Modes) == 0 || slices.Contains(r.Modes, o.Mode))
+		}
+	}
+	d.Claim = func(ctx context.Context, sessionID string) (calls.Claim, error) {
+		cl = c.newClaim(sessionID, rand.Text())
+		return cl.request(), c.calls.Hold(ctx, c.id, sessionID)
+	}
+	d.Got = func(ch *calls.Channel) {
+		if ch != nil {
+			c.got(number, r.ID, cl, ch)
+		}
+	}
+	c.mu.Lock()
+	if len(c.accepts) >= maxAccepts {
+		c.mu.Unlock()
+		return fault.New(fault.RateLimitExceeded, "This connection has %d outstanding accepts. Wait for sessions.", maxAccepts)
+	}
+	c.accept++
+	number = c.accept
+	c.accepts[number] = d
+	c.mu.Unlock()
+	c.calls.Demand(d)
+	return nil
+}
+
+// got replies to an accept. A session that was claimed for a connection that has ended is
+// released at once.
+func (c *Conn) got(number, id int64, cl *claim, ch *calls.Channel) {
+	c.mu.Lock()
+	delete(c.accepts, number)
+	open := !c.closed
+	if open {
+		c.running.Add(1)
+		defer c.running.Done()
+	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	if !open {
+		_ = ch.Close(ctx) // otherwise its lease expires
+		return
+	}
+	if err := c.announce(ctx, id, cl, ch); err != nil {
+		c.reply(id, nil, err)
+	}
+}

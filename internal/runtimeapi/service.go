@@ -1,0 +1,255 @@
+// Package runtimeapi is the service's side of /ws/runtime, the WebSocket of call runtimes.
+// It decodes requests, runs them with package calls, and pushes what happens on claimed
+// channels.
+package runtimeapi
+
+import (
+	"context"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/auth"
+	"telapi/internal/budget"
+	"telapi/internal/calls"
+	"telapi/internal/channel"
+	"telapi/internal/fault"
+	"telapi/internal/redact"
+	"telapi/internal/sleep"
+)
+
+const (
+	// Lease is how long a claim outlives its last renewal. It only matters if no instance
+	// is left to release the claims of a dead connection.
+	Lease = time.Minute
+	// tickInterval is how often lifetimes are extended and credentials checked.
+	tickInterval = 300 * time.Millisecond
+	// instanceGrace is how long the connections of a dead instance count as alive.
+	instanceGrace = 2 * time.Second
+	// connectRetry is the time between two attempts to connect to the store.
+	connectRetry = 500 * time.Millisecond
+	// storeTimeout bounds the bookkeeping of connections.
+	storeTimeout = 2 * time.Second
+)
+
+// Limits of a connection.
+const (
+	frameBytes    = 1 << 20
+	helloBytes    = 8 << 20 // of the first frame
+	maxMessages   = 64      // in one send
+	maxReports    = 100
+	maxAccepts    = 10_000
+	pushedEntries = 256
+	pushedBytes   = 1 << 20
+	maxRequests   = 1024 // queued
+	// QueuedBytes bounds the frames that wait for a runtime that reads slowly.
+	QueuedBytes = 16 << 20
+	// pauseBytes is how much may be queued before no entries are pushed.
+	pauseBytes   = 1 << 20
+	PingInterval = 10 * time.Second
+	helloTimeout = 5 * time.Second
+
+	requestBudget = 256 << 20 // bytes of queued requests of the instance
+)
+
+// Deps are the dependencies of a Service.
+type Deps struct {
+	Calls     func() (*calls.Runtime, error) // connects to the store
+	Secret    redact.Secret                  // from which credentials and claims are derived
+	Instance  string
+	TeamShare int
+	Log       *slog.Logger
+	Registry  *prometheus.Registry
+}
+
+// Service runs the connections of call runtimes of this instance.
+type Service struct {
+	Deps
+	calls    atomic.Pointer[calls.Runtime] // nil before the store is connected
+	key      []byte
+	requests *budget.Budget // bytes of queued requests
+
+	running sync.WaitGroup // of connections
+
+	mu    sync.Mutex
+	conns map[*Conn]struct{} // those that have said hello
+
+	claims, connections prometheus.Gauge
+	audioDropped        prometheus.Counter
+}
+
+// New returns a service. The caller starts Run.
+func New(deps Deps) (*Service, error) {
+	key, err := hkdf.Key(sha256.New, []byte(deps.Secret.Reveal()), nil, "telapi runtime", sha256.Size)
+	if err != nil {
+		return nil, err
+	}
+	auto := promauto.With(deps.Registry)
+	gauge := func(name, help string) prometheus.Gauge {
+		return auto.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	return &Service{
+		Deps: deps, key: key, conns: map[*Conn]struct{}{},
+		requests:     budget.New(deps.Registry, "runtime_request_bytes", "bytes for requests of call runtimes", requestBudget, deps.TeamShare),
+		connections:  gauge("telapi_runtime_connections", "Connections of call runtimes to this instance."),
+		claims:       gauge("telapi_runtime_claims", "Channels that call runtimes have claimed through this instance."),
+		audioDropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_runtime_audio_dropped_total", Help: "Audio frames dropped because a call runtime had too many requests under way."}),
+	}, nil
+}
+
+// Run keeps the connections alive in the store and releases the claims of dead ones, until
+// ctx ends.
+func (s *Service) Run(ctx context.Context) {
+	for s.calls.Load() == nil {
+		r, err := s.Calls()
+		if err == nil {
+			s.calls.Store(r)
+		} else if sleep.For(ctx, connectRetry) != nil {
+			return
+		}
+	}
+	r := s.calls.Load()
+	defer r.Close()
+	var working sync.WaitGroup
+	defer working.Wait()
+	expired := make(chan []string)
+	working.Go(func() { s.sweep(ctx, r, expired) })
+	working.Go(func() {
+		for sleep.For(ctx, tickInterval) == nil {
+			s.checkCredentials(ctx)
+		}
+	})
+	var kept, quietUntil time.Time
+	for ; ctx.Err() == nil; _ = sleep.For(ctx, tickInterval) {
+		list, err := s.keepAlive(ctx, r)
+		if err != nil {
+			continue // the connections of all instances may expire meanwhile
+		}
+		if time.Since(kept) > instanceGrace {
+			quietUntil = time.Now().Add(instanceGrace) // until the other instances have kept theirs
+		}
+		if kept = time.Now(); kept.After(quietUntil) && len(list) > 0 {
+			select {
+			case expired <- list:
+			default: // it is busy
+			}
+		}
+	}
+}
+
+// Ready returns an error until the store is connected.
+func (s *Service) ready() (*calls.Runtime, error) {
+	r := s.calls.Load()
+	if r == nil {
+		return nil, fault.Unavailable("The key-value store", nil)
+	}
+	return r, nil
+}
+
+func (s *Service) list() (conns []*Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	return conns
+}
+
+// keepAlive extends the lifetimes of this instance's connections. It returns some of all
+// connections that have expired.
+func (s *Service) keepAlive(ctx context.Context, r *calls.Runtime) (expired []string, err error) {
+	conns := s.list()
+	lifetimes, byID := make([]calls.Lifetime, len(conns)), make(map[string]*Conn, len(conns))
+	for i, c := range conns {
+		lifetimes[i], byID[c.id] = calls.Lifetime{ConnectionID: c.id, Left: c.resume + instanceGrace}, c
+	}
+	keeping, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	unknown, expired, err := r.KeepConnections(keeping, lifetimes...)
+	for _, id := range unknown { // another instance took it for dead, or the store lost it
+		byID[id].restore(ctx)
+	}
+	return expired, err
+}
+
+// sweep releases the claims of expired connections.
+func (s *Service) sweep(ctx context.Context, r *calls.Runtime, expired <-chan []string) {
+	for {
+		select {
+		case list := <-expired:
+			for _, id := range list {
+				sweeping, cancel := context.WithTimeout(ctx, 5*storeTimeout)
+				if err := r.Sweep(sweeping, id); err != nil && ctx.Err() == nil {
+					s.Log.WarnContext(ctx, "releasing the claims of a runtime that has disconnected failed; retrying", "error", err)
+				}
+				cancel()
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// checkCredentials closes connections whose credential is no longer valid.
+func (s *Service) checkCredentials(ctx context.Context) {
+	for _, c := range s.list() {
+		checking, cancel := context.WithTimeout(ctx, storeTimeout)
+		_, err := c.authorize(checking, c.key)
+		cancel()
+		if refused(err) {
+			c.fail(err, channel.CloseUnauthorized)
+		}
+	}
+}
+
+// refused reports whether a credential is invalid, rather than not verifiable now.
+func refused(err error) bool {
+	return fault.Is(err, fault.Unauthorized) || fault.Is(err, fault.Forbidden)
+}
+
+// mac derives a secret from texts.
+func (s *Service) mac(texts ...string) string {
+	h := hmac.New(sha256.New, s.key)
+	_, _ = h.Write([]byte(strings.Join(texts, "\x00"))) // never fails
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+// Params describe a connection.
+type Params struct {
+	// Authenticate verifies a credential. An empty one stands for that of the handshake.
+	Authenticate func(ctx context.Context, key string) (auth.Principal, error)
+	Identified   bool   // the handshake had a valid credential
+	BaseURL      string // under which providers reach the service
+}
+
+// Open returns a connection. It fails while the store is not connected.
+func (s *Service) Open(p Params) (*Conn, error) {
+	r, err := s.ready()
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{
+		service: s, calls: r, params: p, id: rand.Text(),
+		claims: map[string]*claim{}, queues: map[string][]*request{}, slots: make(chan struct{}, maxRequests), accepts: map[int64]*calls.Demand{},
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c, nil
+}
+
+func limits() wire.RuntimeLimits {
+	return wire.RuntimeLimits{
+		FrameBytes: frameBytes, MessageBytes: calls.MaxMessageBytes, Messages: maxMessages, PushedEntries: pushedEntries, PushedBytes: pushedBytes,
+		Accepts: maxAccepts, TTLMs: calls.MaxTTL.Milliseconds(),
+	}
+}

@@ -1,0 +1,51 @@
+package harness
+
+import (
+	"testing"
+	"time"
+
+	"telapi/internal/auth"
+	"telapi/internal/endpoint"
+	"telapi/internal/team"
+)
+
+// Tenant is a team with an endpoint and an API key that has every scope.
+type Tenant struct {
+	Team     team.Team
+	Endpoint endpoint.Endpoint
+	KeyID    string
+	Key      string
+}
+
+// NewTenant creates a team called name with an endpoint and an API key.
+func NewTenant(t testing.TB, i *Instance, name string) Tenant {
+	t.Helper()
+	created, err := i.App.Admin().Teams.Create(t.Context(), team.Team{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep := NewEndpoint(t, i, endpoint.Endpoint{TeamID: created.ID, Name: name, Modes: endpoint.Modes})
+	id, key := NewKey(t, i, created.ID, auth.Scopes...)
+	return Tenant{created, ep, id, key}
+}
+
+// NewEndpoint creates an endpoint and enables it.
+func NewEndpoint(t testing.TB, i *Instance, e endpoint.Endpoint) endpoint.Endpoint {
+	t.Helper()
+	e.Enabled = true
+	created, err := i.App.Admin().Endpoints.Create(t.Context(), e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created
+}
+
+// NewKey creates an API key that does not expire.
+func NewKey(t testing.TB, i *Instance, teamID string, scopes ...auth.Scope) (id, key string) {
+	t.Helper()
+	k, secret, err := i.App.Admin().Keys.Create(t.Context(), teamID, "", scopes, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.ID, secret.Reveal()
+}

@@ -1,0 +1,129 @@
+package libraries
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"telapi/callruntime/wire"
+	"telapi/test/harness"
+	"telapi/test/testkit"
+)
+
+// languages are those of the libraries. Each function returns the command that runs the
+// program of its language.
+var languages = map[string]func(t *testing.T) *exec.Cmd{
+	"go": func(t *testing.T) *exec.Cmd {
+		program := filepath.Join(t.TempDir(), "runtime")
+		if out, err := exec.Command("go", "build", "-o", program, "./testdata/go").CombinedOutput(); err != nil {
+			t.Fatalf("build: %v\n%s", err, out)
+		}
+		return exec.Command(program)
+	},
+	"python": func(t *testing.T) *exec.Cmd {
+		cmd := exec.Command(testkit.Python(t), "testdata/python/runtime.py")
+		library, _ := filepath.Abs("../../sdk/python")
+		cmd.Env = []string{"PYTHONPATH=" + library}
+		return cmd
+	},
+	"node": func(t *testing.T) *exec.Cmd {
+		if _, err := os.Stat("../../sdk/js/dist/esm/runtime.js"); err != nil && !testkit.Strict() {
+			t.Skip("sdk/js is not built: run make sdk")
+		}
+		return exec.Command(testkit.Node(t), "testdata/node/runtime.mjs")
+	},
+}
+
+// script is a process of the runtime under test.
+type script struct {
+	cmd    *exec.Cmd
+	stdout testkit.Buffer
+	done   chan struct{}
+}
+
+// startScript runs the program of a language until the test ends or it is killed.
+func startScript(t *testing.T, language string, env harness.Env) *script {
+	t.Helper()
+	cmd := languages[language](t)
+	if last := cmd.Args[len(cmd.Args)-1]; strings.HasPrefix(last, "testdata/") {
+		if _, err := os.Stat(last); err != nil {
+			t.Skip(err)
+		}
+	}
+	s := &script{cmd: cmd, done: make(chan struct{})}
+	var stderr testkit.Buffer
+	cmd.Env = append(cmd.Env, harness.Environ(env)...)
+	cmd.Stdout, cmd.Stderr = &s.stdout, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(s.done)
+		_ = cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		select {
+		case <-s.done:
+			if cmd.ProcessState.Exited() {
+				t.Errorf("the runtime has exited: %v", cmd.ProcessState)
+			}
+		default:
+			s.kill()
+		}
+		if t.Failed() {
+			t.Logf("stderr of the runtime:\n%s", stderr.String())
+		}
+	})
+	return s
+}
+
+// kill ends the process with SIGKILL.
+func (s *script) kill() {
+	_ = s.cmd.Process.Kill()
+	<-s.done
+}
+
+// printed is an entry that the runtime has received.
+type printed struct {
+	channel  string
+	number   int64
+	position string
+	kind     wire.EntryKind
+	text     string
+}
+
+// entries returns the entries that the process has received up to now.
+func (s *script) entries(t *testing.T) (list []printed) {
+	t.Helper()
+	output := s.stdout.String()
+	for line := range strings.Lines(output[:strings.LastIndex(output, "\n")+1]) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 5)
+		if len(f) < 4 || f[0] != "entry" {
+			t.Errorf("the runtime printed %q", line)
+			continue
+		}
+		p := printed{channel: f[1], number: wire.EntryNumber(f[2]), position: f[2], kind: wire.EntryKind(f[3])}
+		if len(f) == 5 {
+			p.text = f[4]
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// checkOrder checks that the process has received the entries of each channel once and
+// in order, without gaps.
+func (s *script) checkOrder(t *testing.T) {
+	t.Helper()
+	newest := map[string]int64{}
+	for _, p := range s.entries(t) {
+		if before, seen := newest[p.channel]; seen && p.number != before+1 {
+			t.Errorf("channel %s: the runtime received entry %s after %d", p.channel, p.position, before)
+		}
+		newest[p.channel] = p.number
+	}
+}
