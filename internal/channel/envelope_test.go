@@ -148,6 +148,15 @@ func TestCursorRoundTrip(t *testing.T) {
 	}
 }
 
+func TestStreamIDIsInserted(t *testing.T) {
+	id := at(1).String()
+	for message, want := range map[string]string{`{}`: `{"streamId":"` + id + `"}`, `{"a":1}`: `{"streamId":"` + id + `","a":1}`} {
+		if got := string(withStreamID(Message{Cursor: at(1), JSON: []byte(message)})); got != want {
+			t.Errorf("%s became %s, want %s", message, got, want)
+		}
+	}
+}
+
 func TestTextChatSwitch(t *testing.T) {
 	for _, tt := range []struct {
 		kind          wire.MessageType
