@@ -1,6 +1,7 @@
 package auth_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -142,6 +143,24 @@ func TestRepeatedRevocationIsOnlyAnnounced(t *testing.T) {
 	}
 	if want := []string{"announced key:" + k.ID}; !slices.Equal(m.events, want) {
 		t.Errorf("events %q, want %q", m.events, want)
+	}
+}
+
+// unreadableStore is a store whose keys cannot be read.
+type unreadableStore struct {
+	*testStore
+	err error
+}
+
+func (s unreadableStore) Key(context.Context, string) (auth.Key, error) { return auth.Key{}, s.err }
+
+func TestUnreadKeyIsNotRevoked(t *testing.T) {
+	m := newTestStore(t)
+	k, _ := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+	m.set(func(m *testStore) { m.events = nil })
+	broken := errors.New("timeout")
+	if err := (&auth.KeyRegistry{unreadableStore{m, broken}, m, time.Now}).Revoke(t.Context(), k.ID); !errors.Is(err, broken) || len(m.events) != 0 {
+		t.Errorf("error %v and events %q, want %v and none: the audit entry needs the key's team", err, m.events, broken)
 	}
 }
 

@@ -71,6 +71,9 @@ func TestParseFrameReportsEveryIssue(t *testing.T) {
 		"a payload that is null":    {object(set("chat", nil)), []string{"/chat"}, fault.Validation},
 		"everything wrong at once":  {[]byte(`{}`), []string{"/messageId", "/type", "/sessionId", "/direction", "/timestamp"}, fault.Validation},
 		"a list":                    {[]byte(`[]`), []string{""}, fault.Validation},
+		"null":                      {[]byte(`null`), []string{""}, fault.Validation},
+		"36 letters as message ID":  {object(set("messageId", strings.Repeat("x", 36))), []string{"/messageId"}, fault.Validation},
+		"a timestamp beyond 63 bit": {object(set("timestamp", 1e19)), []string{"/timestamp"}, fault.Validation},
 		"nothing":                   {nil, nil, fault.MalformedJSON},
 		"not JSON":                  {[]byte(`hello`), nil, fault.MalformedJSON},
 		"two values":                {append(object(nil), object(nil)...), nil, fault.MalformedJSON},
@@ -135,9 +138,38 @@ func TestCursorRoundTrip(t *testing.T) {
 			t.Errorf("%v became %v, %v", c, got, ok)
 		}
 	}
-	for _, bad := range []string{"", "!", "YWJj", "YWJjLjEtMg==", strings.Repeat("YWJj", 100), "LjEtMQ", "YS4tMQ"} {
+	if c, ok := ParseCursor(Start); !ok || c != (Cursor{Epoch: anyEpoch}) {
+		t.Errorf("%q became %v, %v", Start, c, ok)
+	}
+	for _, bad := range []string{"", "!", "YWJj", "YWJjLjEtMTIz!", "YWJjLjEtMg==", strings.Repeat("YWJj", 100), "LjEtMQ", "YS4tMQ"} {
 		if got, ok := ParseCursor(bad); ok {
 			t.Errorf("%q was read as %v", bad, got)
+		}
+	}
+}
+
+func TestStreamIDIsInserted(t *testing.T) {
+	id := at(1).String()
+	for message, want := range map[string]string{`{}`: `{"streamId":"` + id + `"}`, `{"a":1}`: `{"streamId":"` + id + `","a":1}`} {
+		if got := string(withStreamID(Message{Cursor: at(1), JSON: []byte(message)})); got != want {
+			t.Errorf("%s became %s, want %s", message, got, want)
+		}
+	}
+}
+
+func TestTextChatSwitch(t *testing.T) {
+	for _, tt := range []struct {
+		kind          wire.MessageType
+		control, want string
+	}{
+		{wire.TypeControl, `{"command":"` + wire.EnableTextChat + `"}`, wire.EnableTextChat},
+		{wire.TypeControl, `{"command":"` + wire.DisableTextChat + `"}`, wire.DisableTextChat},
+		{wire.TypeControl, `{"command":"mute"}`, ""},
+		{wire.TypeControl, `{"command":"` + wire.DisableTextChat + `","command":1}`, ""},
+		{wire.TypeStatus, `{"command":"` + wire.EnableTextChat + `"}`, ""},
+	} {
+		if got := textChatSwitch(wire.ChannelMessage{Type: tt.kind, Control: []byte(tt.control)}); got != tt.want {
+			t.Errorf("%s %s: %q, want %q", tt.kind, tt.control, got, tt.want)
 		}
 	}
 }

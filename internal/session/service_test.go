@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
@@ -251,6 +252,12 @@ func (s brokenStore) CreateSession(context.Context, session.Session, session.Ide
 	return false, s.err
 }
 
+func (s brokenStore) EndSession(context.Context, string, session.State, time.Time, ...audit.Entry) (bool, error) {
+	return false, s.err
+}
+
+func (s brokenStore) SettleSessions(context.Context, []string) error { return nil }
+
 func (s brokenEndpoints) Endpoint(context.Context, string) (endpoint.Endpoint, error) {
 	return endpoint.Endpoint{}, s.err
 }
@@ -266,6 +273,9 @@ func TestErrorsOfDatabaseAreNotHidden(t *testing.T) {
 	e.service.Store = brokenStore{err: broken}
 	if err := issue(); !errors.Is(err, broken) {
 		t.Errorf("create session: %v, want %v", err, broken)
+	}
+	if err := e.service.End(t.Context(), issued.SessionID); !errors.Is(err, broken) {
+		t.Errorf("end session: %v, want %v", err, broken)
 	}
 	e.service.Store, e.service.Endpoints = e.db, &endpoint.Service{Store: brokenEndpoints{err: broken}}
 	if err := issue(); !errors.Is(err, broken) || fault.Is(err, fault.NotFound) {

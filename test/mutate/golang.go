@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -26,8 +27,8 @@ type goPackage struct {
 
 // goMutants returns the mutants of Go packages, and the changed files by path: each
 // contains all its mutants, of which the variable MUTANT switches one on. So a test
-// program is built once for all of them.
-func goMutants(root string, packages []string) ([]*mutant, map[string][]byte, error) {
+// program is built once for all of them. Files in skipped are not changed.
+func goMutants(root string, packages, skipped []string) ([]*mutant, map[string][]byte, error) {
 	list := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly"}, packages...)...)
 	list.Dir, list.Stderr = root, os.Stderr
 	output, err := list.Output()
@@ -52,7 +53,7 @@ func goMutants(root string, packages []string) ([]*mutant, map[string][]byte, er
 	var mutants []*mutant
 	overlay := map[string][]byte{}
 	for _, p := range targets {
-		found, err := mutatePackage(root, p, set, imports, overlay, len(mutants))
+		found, err := mutatePackage(root, p, set, imports, skipped, overlay, len(mutants))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -61,7 +62,7 @@ func goMutants(root string, packages []string) ([]*mutant, map[string][]byte, er
 	return mutants, overlay, nil
 }
 
-func mutatePackage(root string, p goPackage, set *token.FileSet, imports types.Importer, overlay map[string][]byte, first int) ([]*mutant, error) {
+func mutatePackage(root string, p goPackage, set *token.FileSet, imports types.Importer, skipped []string, overlay map[string][]byte, first int) ([]*mutant, error) {
 	var files []*ast.File
 	for _, name := range p.GoFiles {
 		file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
@@ -84,6 +85,9 @@ func mutatePackage(root string, p goPackage, set *token.FileSet, imports types.I
 		relative, err := filepath.Rel(root, path)
 		if err != nil {
 			return nil, err
+		}
+		if slices.Contains(skipped, relative) {
+			continue
 		}
 		m := &goMutator{info: info, file: set.File(file.Pos()), text: text, next: first + len(mutants) + 1}
 		ast.Inspect(file, m.visit)

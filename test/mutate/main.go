@@ -7,6 +7,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -99,16 +100,19 @@ func run(o options) error {
 	if err := r.run(); err != nil {
 		return err
 	}
-	return report(os.Stdout, sampled, accepted)
+	return errors.Join(report(os.Stdout, sampled, accepted), errors.Join(r.failures...))
 }
 
 // allMutants returns the mutants of all packages and scripts, and the changed files.
 func allMutants(root string) ([]*mutant, map[string][]byte, error) {
-	var packages []string
+	var packages, skipped []string
 	for _, u := range units {
 		packages = append(packages, "./"+u.path)
+		for _, name := range u.skip {
+			skipped = append(skipped, filepath.Join(u.path, name))
+		}
 	}
-	mutants, overlay, err := goMutants(root, packages)
+	mutants, overlay, err := goMutants(root, packages, skipped)
 	if err != nil {
 		return nil, nil, err
 	}

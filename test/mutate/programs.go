@@ -33,6 +33,7 @@ type test struct {
 	took     time.Duration
 	embedded time.Duration // for the subtest with this name; 0 if there is none
 	reached  map[int]bool  // mutants of Go code
+	err      error         // without a mutant
 }
 
 // programs builds and measures test programs when they are first needed.
@@ -41,6 +42,7 @@ type programs struct {
 	workers            int
 	mu                 sync.Mutex
 	built              map[string]*program
+	failures           []error // of tests that fail without a mutant
 }
 
 func newPrograms(root, dir string, files map[string][]byte, workers int) (*programs, error) {
@@ -79,7 +81,7 @@ func (p *programs) get(path string) (*program, error) {
 	return built, nil
 }
 
-// measure runs every test alone, without a mutant. All of them must pass.
+// measure runs every test alone, without a mutant. Tests that fail are left out.
 func (p *programs) measure(built *program) error {
 	start := time.Now()
 	output, err := p.command(context.Background(), built, "-test.list=.").Output()
@@ -90,7 +92,7 @@ func (p *programs) measure(built *program) error {
 	var group errgroup.Group
 	group.SetLimit(p.workers)
 	for i, name := range names {
-		if strings.HasPrefix(name, "Benchmark") || slices.Contains(skipped, name) {
+		if strings.HasPrefix(name, "Benchmark") {
 			continue
 		}
 		t := &test{name: name, reached: map[int]bool{}}
@@ -98,6 +100,13 @@ func (p *programs) measure(built *program) error {
 		group.Go(func() error { return p.measureTest(built, t, filepath.Join(p.dir, "trace"+strconv.Itoa(i))) })
 	}
 	err = group.Wait()
+	for _, t := range built.tests {
+		if t.err != nil {
+			fmt.Println(t.err)
+			p.failures = append(p.failures, fmt.Errorf("%s of %s fails without a mutant: it was left out", t.name, built.path))
+		}
+	}
+	built.tests = slices.DeleteFunc(built.tests, func(t *test) bool { return t.err != nil })
 	slices.SortFunc(built.tests, func(a, b *test) int { return int(a.took - b.took) })
 	fmt.Printf("%s: %d tests without mutants, %s\n", built.path, len(built.tests), time.Since(start).Round(time.Second))
 	return err
@@ -109,7 +118,8 @@ func (p *programs) measureTest(built *program, t *test, trace string) error {
 	command.Env = append(command.Env, "MUTANT_TRACE="+trace)
 	output, err := command.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s of %s fails without a mutant: %w\n%s", t.name, built.path, err, output)
+		t.err = fmt.Errorf("%s of %s fails without a mutant: %w\n%s", t.name, built.path, err, output)
+		return nil
 	}
 	t.took = time.Since(start)
 	if match := embeddedTest.FindSubmatch(output); match != nil {
