@@ -1,0 +1,158 @@
+package runtimeapi
+
+import (
+	"context"
+	"time"
+
+	"telapi/internal/calls"
+	"telapi/internal/channel"
+)
+
+const (
+	maxWorkers  = 16              // goroutines of a connection that push entries
+	pollBatch   = 32              // entries read at once
+	pollTimeout = 2 * time.Second // of one read
+	pollRetry   = 500 * time.Millisecond
+)
+
+// Wake implements calls.Watcher: it makes a worker push entries.
+func (cl *claim) Wake() {
+	c := cl.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed || c.claims[cl.id] != cl:
+	case cl.working:
+		cl.woken = true
+	case !cl.queued:
+		c.makeReady(cl)
+	}
+}
+
+// makeReady queues a claim for a worker. The caller holds mu.
+func (c *Conn) makeReady(cl *claim) {
+	cl.queued = true
+	c.ready = append(c.ready, cl)
+	if c.workers < maxWorkers {
+		c.workers++
+		c.running.Go(c.pushReady)
+	}
+}
+
+// Audio implements calls.Watcher.
+func (cl *claim) Audio(message string) {
+	cl.mu.Lock()
+	ok := cl.started && !cl.stopped
+	cl.mu.Unlock()
+	if ok {
+		cl.conn.socket.SendAudio([]byte(`{"event":"audio","channel":"` + cl.id + `","message":` + message + `}`))
+	}
+}
+
+// pushReady pushes the entries of claims that are ready until there are none.
+func (c *Conn) pushReady() {
+	for {
+		c.mu.Lock()
+		if len(c.ready) == 0 || c.closed {
+			c.workers--
+			c.mu.Unlock()
+			return
+		}
+		cl := c.ready[0]
+		c.ready = c.ready[1:]
+		cl.queued, cl.woken = false, false
+		if c.unsent > pauseBytes {
+			c.stalled = append(c.stalled, cl)
+			c.mu.Unlock()
+			c.socket.AfterWrites(c.resumePushes)
+			continue
+		}
+		cl.working = true
+		c.mu.Unlock()
+
+		again := cl.pushEntries()
+
+		c.mu.Lock()
+		cl.working = false
+		switch {
+		case c.closed || c.claims[cl.id] != cl:
+		case cl.woken || again <= 0:
+			c.makeReady(cl)
+		default:
+			cl.timer.Reset(again)
+		}
+		c.mu.Unlock()
+	}
+}
+
+// resumePushes continues when the socket has sent everything.
+func (c *Conn) resumePushes() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unsent = 0
+	if c.closed {
+		return
+	}
+	for _, cl := range c.stalled {
+		if !cl.queued && !cl.working {
+			c.makeReady(cl)
+		}
+	}
+	c.stalled = nil
+}
+
+// pushEntries pushes entries as far as uncommitted ones allow. It returns the time after
+// which to call it again.
+func (cl *claim) pushEntries() (again time.Duration) {
+	cl.mu.Lock()
+	ch, entries, bytes := cl.channel, pushedEntries-len(cl.pushed), pushedBytes-cl.bytes
+	ok, empty := cl.started && !cl.stopped, len(cl.pushed) == 0
+	cl.mu.Unlock()
+	if !ok {
+		return time.Hour
+	}
+	ctx, cancel := context.WithTimeout(cl.conn.ctx, pollTimeout)
+	defer cancel()
+	found, again, err := ch.Poll(ctx, min(entries, pollBatch), bytes, empty)
+	if err != nil {
+		if cl.failed(ctx, ch, err) == nil {
+			return 0
+		}
+		return pollRetry
+	}
+	cl.mu.Lock()
+	current, sent := cl.channel == ch && !cl.stopped, int64(0)
+	for _, d := range found {
+		if !current {
+			break
+		}
+		size := int64(len(d.JSON))
+		cl.pushed = append(cl.pushed, pushedEntry{d.Position, size})
+		cl.bytes += size
+		sent += cl.conn.pushEntry(cl.id, d)
+	}
+	cl.mu.Unlock()
+	cl.conn.mu.Lock()
+	cl.conn.unsent += sent
+	cl.conn.mu.Unlock()
+	if !current {
+		return 0 // claimed again meanwhile
+	}
+	return again
+}
+
+// pushEntry sends an entry. It returns the size of the frame.
+func (c *Conn) pushEntry(channelID string, d calls.Delivery) int64 {
+	frame := make([]byte, 0, len(d.JSON)+len(channelID)+100)
+	frame = append(frame, `{"event":"entry","channel":"`...)
+	frame = append(frame, channelID...)
+	frame = append(frame, `","position":"`...)
+	frame = append(frame, d.Position...)
+	frame = append(frame, `","entry":`...)
+	frame = append(frame, d.JSON...)
+	frame = append(frame, '}')
+	if !c.socket.Send(frame) {
+		c.socket.Close(channel.CloseSlowReader)
+	}
+	return int64(len(frame))
+}
