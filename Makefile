@@ -31,7 +31,7 @@ WEB  := web
 REDOCLY := env REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes @redocly/cli@2.73.0
 NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
-.PHONY: help run build test check simulate bench fuzz campaign audit release lint fmt generate clean
+.PHONY: help run build test check simulate bench fuzz mutate campaign audit release lint fmt generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,11 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 			go test "$$dir" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) </dev/null; \
 		done; \
 	done
+
+# Takes about an hour. ARGS='-only internal/auth' runs one package or script, and
+# ARGS='-sample 10' every tenth mutant.
+mutate: ## Change auth, policies, limits, channels and scripts: do tests notice?
+	@CGO_ENABLED=0 STRICT_TESTS=true go run ./test/mutate $(ARGS)
 
 # Needs the network, so it is not part of make test. GOVULNDB can name a copy of the Go
 # database, such as file:///srv/vulndb.

@@ -3,7 +3,8 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
-    globalSetup: "test/build.ts",
+    globalSetup: "test/setup.ts",
+    maxWorkers: 3, // tests wait more than they compute
     sequence: { concurrent: true },
     maxConcurrency: 3,
     testTimeout: 300_000,

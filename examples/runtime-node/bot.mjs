@@ -9,13 +9,14 @@ const { TELAPI_URL, TELAPI_KEY, BOT_URL } = process.env;
 const runtime = new Runtime({ url: TELAPI_URL, key: TELAPI_KEY, name: "bot" });
 runtime.on("state", ({ state, reason }) => console.log(state, reason?.message ?? ""));
 
-const say = (channel, text) => channel.send("chat", { text, from: "bot" });
+// say sends a text because of an entry. With its ID, it is sent once even if the entry is handled again after a crash.
+const say = (channel, entry, text) => channel.send("chat", { text, from: "bot" }, { messageId: channel.idFor(entry) });
 
 // ask sends a question to the bot. The answer arrives as entries of the channel.
-async function ask(channel, text, trace) {
-  const item = await channel.await({ kind: "bot", ttlMs: 30_000, trace });
+async function ask(channel, entry) {
+  const item = await channel.await({ kind: "bot", ttlMs: 30_000, workItemId: channel.idFor(entry), trace: entry.trace });
   try {
-    const body = JSON.stringify({ url: item.url, token: item.token, text });
+    const body = JSON.stringify({ url: item.url, token: item.token, text: entry.message.chat.text });
     const headers = { "Content-Type": "application/json" };
     const response = await fetch(BOT_URL, { method: "POST", headers, body, signal: AbortSignal.timeout(10_000) });
     await response.body?.cancel();
@@ -23,14 +24,15 @@ async function ask(channel, text, trace) {
   } catch (error) {
     console.error(channel.id, error.message);
     await channel.cancel(item);
-    await say(channel, "The bot is not available. Try again later.");
+    await say(channel, entry, "The bot is not available. Try again later.");
   }
 }
 
-async function apply(channel, command) {
+async function apply(channel, entry) {
+  const { command } = entry;
   switch (command.type) {
     case "transfer":
-      await say(channel, `You are being transferred to ${command.target}.`);
+      await say(channel, entry, `You are being transferred to ${command.target}.`);
       return channel.end("transferred");
     case "hangup":
       return channel.end(command.reason ?? "hangup");
@@ -40,20 +42,20 @@ async function apply(channel, command) {
 async function handle(channel, entry) {
   switch (entry.kind) {
     case "frame":
-      if (entry.message.type === "chat") await ask(channel, entry.message.chat.text, entry.trace);
+      if (entry.message.type === "chat") await ask(channel, entry);
       break;
     case "bot_message":
-      await say(channel, entry.text);
+      await say(channel, entry, entry.text);
       break;
     case "command":
-      await apply(channel, entry.command);
+      await apply(channel, entry);
       break;
     case "timeout":
-      await say(channel, "The bot did not answer in time.");
+      await say(channel, entry, "The bot did not answer in time.");
       break;
     case "provider_error":
     case "lost": // answers may be among what the service lost
-      await say(channel, "Something went wrong. Please say that again.");
+      await say(channel, entry, "Something went wrong. Please say that again.");
   }
 }
 

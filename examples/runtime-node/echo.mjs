@@ -10,7 +10,8 @@ runtime.on("state", ({ state, reason }) => console.log(state, reason?.message ??
 async function serve(channel) {
   for await (const entry of channel) {
     if (entry.message?.type === "chat") {
-      await channel.send("chat", entry.message.chat);
+      // With this ID, nothing is sent twice if the entry is handled again after a crash.
+      await channel.send("chat", entry.message.chat, { messageId: channel.idFor(entry) });
       if (entry.message.chat.text === "goodbye") await channel.end("goodbye");
     }
     await channel.commit(entry);

@@ -268,3 +268,29 @@ func TestRequireChecksScope(t *testing.T) {
 		}
 	}
 }
+
+func TestManagerOfPlatformManagesTeams(t *testing.T) {
+	platform := auth.Principal{Scopes: []auth.Scope{auth.ManagePlatform}}
+	if err := platform.Require(auth.ManageTeam); err != nil {
+		t.Error(err)
+	}
+	if err := platform.Require(auth.RunCalls); !fault.Is(err, fault.Forbidden) {
+		t.Errorf("error %v for another scope, want %s", err, fault.Forbidden)
+	}
+	if err := (auth.Principal{Scopes: []auth.Scope{auth.RunCalls}}).Require(auth.ManageTeam); !fault.Is(err, fault.Forbidden) {
+		t.Errorf("error %v without the scope, want %s", err, fault.Forbidden)
+	}
+}
+
+func TestOnlyPlatformGrantsPlatformScopes(t *testing.T) {
+	team, platform := auth.Principal{Scopes: []auth.Scope{auth.ManageTeam}}, auth.Principal{Scopes: []auth.Scope{auth.ManagePlatform}}
+	for _, s := range auth.Scopes {
+		if err := platform.CheckGrant([]auth.Scope{s}); err != nil {
+			t.Errorf("platform grants %s: %v", s, err)
+		}
+		want := s == auth.ManagePlatform || s == auth.RunAllCalls
+		if err := team.CheckGrant([]auth.Scope{auth.ManageTeam, s}); fault.Is(err, fault.Forbidden) != want {
+			t.Errorf("team grants %s: error %v, want one: %v", s, err, want)
+		}
+	}
+}

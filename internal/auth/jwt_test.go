@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
@@ -64,6 +65,7 @@ func TestConsoleTokenReturnsItsPrincipal(t *testing.T) {
 		"console's clock ahead":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000002,"iat":1800000002}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
 		"console's clock behind":  {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
 		"fractions of a second":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060.25,"nbf":1799999999.5,"iat":1.7999999995e9}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"nbf 0":                   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":0}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
 		"longest life":            {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800086400,"iat":1800000000}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
 		"longest life, no iat":    {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800086402}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
 		"sub is an email address": {validHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "zoë o'neil+x@example.com", []auth.Scope{}, audit.Console}},
@@ -274,13 +276,17 @@ func TestErrorExplainsWellSignedToken(t *testing.T) {
 }
 
 func TestUnknownTeamIsRejected(t *testing.T) {
-	a := newTestAuthenticator(nil, time.Now)
+	registry := prometheus.NewRegistry()
+	a := auth.NewAuthenticator(nil, nil, auth.NewTokenFailures(registry), discard(), time.Now)
 	if err := a.UnknownTeam(auth.Principal{TeamID: "console", Scopes: []auth.Scope{auth.ManagePlatform}}); err != nil {
 		t.Errorf("administrator of the platform: %v", err)
 	}
 	err := a.UnknownTeam(auth.Principal{TeamID: "tm_2", Scopes: []auth.Scope{auth.ManageTeam}})
 	if f := fault.From(err); f.Code != fault.Unauthorized || !strings.Contains(f.Message, `its teamId "tm_2" is not a team of this service`) {
 		t.Errorf("error %v, want %s with the team", err, fault.Unauthorized)
+	}
+	if n := metrics(t, registry)["telapi_jwt_failures_total claims console"]; n != 1 {
+		t.Errorf("%v failures are counted, want 1", n)
 	}
 }
 

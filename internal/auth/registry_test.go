@@ -130,6 +130,59 @@ func TestRevocationIsCommittedThenAnnounced(t *testing.T) {
 	}
 }
 
+func TestRepeatedRevocationIsOnlyAnnounced(t *testing.T) {
+	m := newTestStore(t)
+	k, _ := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+	registry := &auth.KeyRegistry{m, m, time.Now}
+	for range 2 {
+		m.set(func(m *testStore) { m.events = nil })
+		if err := registry.Revoke(t.Context(), k.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"announced key:" + k.ID}; !slices.Equal(m.events, want) {
+		t.Errorf("events %q, want %q", m.events, want)
+	}
+}
+
+func TestKeyStates(t *testing.T) {
+	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		key  auth.Key
+		want auth.KeyState
+	}{
+		{auth.Key{}, auth.Active},
+		{auth.Key{ExpiresAt: now.Add(1)}, auth.Active},
+		{auth.Key{ExpiresAt: now}, auth.Expired},
+		{auth.Key{RevokedAt: now}, auth.Revoked},
+		{auth.Key{RevokedAt: now, ExpiresAt: now}, auth.Revoked},
+	} {
+		if got := tt.key.View(now).State; got != tt.want {
+			t.Errorf("%+v is %s, want %s", tt.key, got, tt.want)
+		}
+	}
+}
+
+func TestKeyIDOfWholeKey(t *testing.T) {
+	id, full, _ := auth.GenerateKey()
+	for _, given := range []string{id, full.Reveal()} {
+		if got := auth.KeyID(given); got != id {
+			t.Errorf("KeyID(%q) is %q, want %q", given, got, id)
+		}
+	}
+}
+
+func TestExpiryIsReportedOnce(t *testing.T) {
+	now := time.Now()
+	var issues fault.Issues
+	issues.Check(false, "/expiresAt", fault.IssueValue, "It is not a time.")
+	k := auth.Key{Scopes: []auth.Scope{auth.ReadTeamApps}, ExpiresAt: now}
+	k.Check(now, &issues)
+	if list, _ := fault.From(issues.Err()).Details.([]fault.Issue); len(list) != 1 {
+		t.Errorf("issues %v, want one", list)
+	}
+}
+
 func TestFailedRevocationIsNotAnnounced(t *testing.T) {
 	for name, tt := range map[string]struct {
 		id     string

@@ -57,9 +57,10 @@ type offers struct {
 
 // offered is an offer on the stream.
 type offered struct {
-	id    string
-	offer wire.Offer
-	busy  bool // it is being claimed for a demand
+	id        string
+	offer     wire.Offer
+	expiresAt int64 // Unix ms of the store's clock; 0: never
+	busy      bool  // it is being claimed for a demand
 }
 
 // Accept waits for an unclaimed session, claims it and returns its channel, with
@@ -169,23 +170,43 @@ func (r *Runtime) give(w *offered, d *Demand) {
 // removed and the demand gets the next one.
 func (r *Runtime) claimOffer(w *offered, d *Demand) {
 	id := w.offer.SessionID
-	claim, err := d.Claim(r.ctx, id)
 	var c *Channel
-	if at := w.offer.ExpiresAt; at > 0 && at <= time.Now().UnixMilli() {
-		err = ErrEnded
-	}
-	if err == nil {
+	err := ErrEnded
+	if !r.expired(w) {
 		ctx, cancel := context.WithTimeout(r.ctx, attemptTimeout)
-		c, err = r.claimChannel(ctx, claim, id, "accept")
+		var claim Claim
+		if claim, err = d.Claim(ctx, id); err == nil {
+			c, err = r.claimChannel(ctx, claim, id, "accept")
+		}
 		cancel()
 	}
 	gone := err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrEnded)
-	if gone {
-		// If it fails, the next reader finds the session claimed.
-		r.client.Do(r.ctx, r.client.B().Xdel().Key(kv.OffersStream).Id(w.id).Build().ToRetryable())
-	} else {
+	if !gone {
 		_ = sleep.For(r.ctx, offerRetry)
 	}
+	r.offerDone(w, d, c, gone)
+	if gone {
+		r.removeOffers(w.id)
+	}
+}
+
+// removeOffers removes offers from the stream. If it fails, the next reader finds that the
+// sessions are claimed or expired.
+func (r *Runtime) removeOffers(ids ...string) {
+	ctx, cancel := context.WithTimeout(r.ctx, attemptTimeout)
+	defer cancel()
+	r.client.Do(ctx, r.client.B().Xdel().Key(kv.OffersStream).Id(ids...).Build().ToRetryable())
+}
+
+// expired reports whether the session of an offer has expired, by the store's clock.
+func (r *Runtime) expired(w *offered) bool {
+	now, err := strconv.ParseInt(r.clock.Now(), 10, 64)
+	return err == nil && w.expiresAt > 0 && w.expiresAt <= now
+}
+
+// offerDone passes a claimed session on. Without one, the demand gets the next offer, and
+// an offer that is not gone the next demand.
+func (r *Runtime) offerDone(w *offered, d *Demand, c *Channel, gone bool) {
 	o := &r.offers
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -248,6 +269,12 @@ func (r *Runtime) readOffers() error {
 }
 
 func (r *Runtime) addOffers(entries []rueidis.XRangeEntry) {
+	var expired []string
+	defer func() {
+		if len(expired) > 0 {
+			r.removeOffers(expired...)
+		}
+	}()
 	o := &r.offers
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -258,6 +285,11 @@ func (r *Runtime) addOffers(entries []rueidis.XRangeEntry) {
 			continue
 		}
 		w := &offered{id: entry.ID, offer: offer}
+		w.expiresAt, _ = strconv.ParseInt(entry.FieldValues["expiresAt"], 10, 64) // 0 if missing
+		if r.expired(w) {
+			expired = append(expired, w.id)
+			continue
+		}
 		o.byID[w.id] = w
 		o.byTeam[offer.TeamID]++
 		o.waiting = append(o.waiting, w)

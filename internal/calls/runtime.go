@@ -48,6 +48,7 @@ var (
 	ErrUnknownPosition = errors.New("position is not on the stream")
 	ErrClosed          = errors.New("channel or runtime is closed")
 	ErrFull            = errors.New("the store is full")
+	ErrTooLarge        = errors.New("message too large")
 
 	ErrWorkItemNotFound = errors.New("work item not found")
 	ErrWorkItemExists   = errors.New("another work item with this ID or credential exists")

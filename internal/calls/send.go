@@ -52,6 +52,24 @@ func (c *Channel) SendAsync(ctx context.Context, m wire.ChannelMessage) (wait fu
 	return out.wait
 }
 
+// SendAll sends messages like Send, or none if one of them is invalid. It waits for all.
+func (c *Channel) SendAll(ctx context.Context, messages []wire.ChannelMessage) error {
+	list := make([]*outgoing, len(messages))
+	for i, m := range messages {
+		encoded, err := c.encode(m)
+		if err != nil {
+			return wrap("send", err)
+		}
+		list[i] = &outgoing{ctx: ctx, messageID: m.MessageID, json: encoded, flag: flag(m), done: make(chan struct{})}
+	}
+	c.outbox.add(list...)
+	var err error
+	for _, out := range list {
+		err = cmp.Or(err, out.wait())
+	}
+	return err
+}
+
 // flag returns how send.lua has to treat a message.
 func flag(m wire.ChannelMessage) byte {
 	var control struct {
@@ -97,7 +115,7 @@ func (c *Channel) encode(m wire.ChannelMessage) (string, error) {
 	*payload = compact
 	encoded := string(m.Append(make([]byte, 0, len(compact)+256)))
 	if len(encoded) > MaxMessageBytes {
-		return "", fmt.Errorf("message too large: %d bytes, maximum %d", len(encoded), MaxMessageBytes)
+		return "", fmt.Errorf("%w: %d bytes, maximum %d", ErrTooLarge, len(encoded), MaxMessageBytes)
 	}
 	return encoded, nil
 }
@@ -149,17 +167,19 @@ func (b *outbox) setNewest(id string) {
 	b.newest = id
 }
 
-func (b *outbox) add(m *outgoing) {
+func (b *outbox) add(list ...*outgoing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.sending {
 		if err := b.channel.runtime.start(b.send); err != nil {
-			m.finish(err)
+			for _, m := range list {
+				m.finish(err)
+			}
 			return
 		}
 		b.sending = true
 	}
-	b.queue = append(b.queue, m)
+	b.queue = append(b.queue, list...)
 }
 
 // send sends batches until the queue is empty.

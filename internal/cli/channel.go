@@ -15,9 +15,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
+	"telapi/internal/calls"
 	"telapi/internal/config"
 	"telapi/internal/demo"
 	"telapi/internal/redisstore"

@@ -15,10 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"telapi/internal/calls"
 	"telapi/internal/app"
 	"telapi/internal/audit"
 	"telapi/internal/auth"
+	"telapi/internal/calls"
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/tenant"

@@ -15,6 +15,7 @@ type Bounds struct {
 	Maximum          *float64       `json:"maximum,omitzero"`
 	MaxLength        *int           `json:"maxLength,omitzero"` // in code points
 	Pattern          *regexp.Regexp `json:"pattern,omitzero"`
+	allowed          string         // the characters of Pattern, in words
 }
 
 const (
@@ -30,13 +31,13 @@ var fieldBounds = map[string]Bounds{
 	"delayBotDisconnectMs":          between(0, maxDelayMs),
 	"transferNotificationsHangupMS": between(0, 10_000),
 	"rate":                          {ExclusiveMinimum: new(0.0), Maximum: new(float64(maxSpeakingRate))},
-	"digits":                        {MaxLength: new(maxSentDigits), Pattern: regexp.MustCompile(`^[0-9A-Da-d*#,wW]*$`)}, // with pauses
+	"digits":                        {MaxLength: new(maxSentDigits), Pattern: regexp.MustCompile(`^[0-9A-Da-d*#,wW]*$`), allowed: "0-9, A-D, *, #, and the pauses , and w"},
 	"bargeInMinWordCount":           {Minimum: new(0.0)},
-	"dtmfDigits":                    {Pattern: dtmfSymbols},
+	"dtmfDigits":                    {Pattern: dtmfSymbols, allowed: "0-9, A-D, * and #"},
 	"maxDigits":                     {Minimum: new(0.0)},
 	"timeoutMs":                     between(0, maxDelayMs),
 	"interDigitTimeoutMs":           {Minimum: new(0.0)},
-	"terminator":                    {MaxLength: new(1), Pattern: dtmfSymbols},
+	"terminator":                    {MaxLength: new(1), Pattern: dtmfSymbols, allowed: "0-9, A-D, * and #"},
 	"config.connectionTimeoutMs":    between(10, 600_000),
 	"config.retries":                between(0, 10),
 	"botNoInputGiveUpTimeoutMs":     between(1000, 120_000),
@@ -85,7 +86,7 @@ func (b Bounds) checkText(s string) (code, problem string) {
 	case b.MaxLength != nil && utf8.RuneCountInString(s) > *b.MaxLength:
 		return fault.IssueTooLong, fmt.Sprintf("have at most %d characters", *b.MaxLength)
 	case b.Pattern != nil && !b.Pattern.MatchString(s):
-		return fault.IssueForbidden, fmt.Sprintf("match %s", b.Pattern)
+		return fault.IssueForbidden, "contain only " + b.allowed
 	}
 	return "", ""
 }

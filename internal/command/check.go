@@ -131,7 +131,7 @@ func harmlessHeader(h wire.NameValue) bool {
 // harmlessParam reports whether a parameter of a URI is always allowed. Its value must
 // not imitate other parameters if a SIP stack unescapes it.
 func harmlessParam(scheme string, p wire.NameValue) bool {
-	return harmlessParams[scheme][p.Name] && !strings.ContainsAny(p.Value, separators)
+	return harmlessParams[scheme][p.Name] && !strings.ContainsAny(p.Value, uriSeparators)
 }
 
 func (v validator) headers(list []wire.NameValue, field string) {

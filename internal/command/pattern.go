@@ -29,7 +29,7 @@ type Pattern struct {
 }
 
 var (
-	errPattern       = errors.New(`use "*", a phone number, or a tel:, sip: or sips: URI without parameters; * matches any characters except @, ; and ?`)
+	errPattern       = errors.New(`use "*", a phone number, or a tel:, sip: or sips: URI without parameters; * matches any characters except @ ; ? & and ,`)
 	errPatternLength = fmt.Errorf("use at most %d characters", MaxPattern)
 )
 
@@ -119,9 +119,13 @@ func (p Pattern) Matches(t Target) bool {
 		!strings.Contains(t.User, "%3B") // a semicolon in a pattern is not an escaped one
 }
 
-// separators are the characters that a wildcard does not match. A provider can put
-// them into a user part, escaped or not, to imitate another address.
-const separators = "@;?"
+// uriSeparators separate the parts of a URI. A provider can put them into a user part,
+// escaped or not, to imitate another address.
+const uriSeparators = "@;?"
+
+// separators are the characters that a wildcard does not match. Asterisk's Dial() calls
+// every address of a list that "&" separates, and "," ends the list.
+const separators = uriSeparators + "&,"
 
 // glob reports whether a pattern, in which * matches any characters except
 // separators, matches the whole text. Its time is linear in the length of both.

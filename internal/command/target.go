@@ -217,11 +217,11 @@ func hostPort(s string) (host, port string, err error) {
 		var given bool
 		host, port, given = strings.Cut(s, ":")
 		host = strings.ToLower(strings.TrimSuffix(host, "."))
-		if _, err := netip.ParseAddr(host); err != nil && !hostName.MatchString(host) || len(host) > 253 || given && port == "" {
+		if _, err := netip.ParseAddr(host); err != nil && !hostName.MatchString(host) || given && port == "" {
 			return "", "", errHost
 		}
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0 || port[0] == '0') {
+	if _, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || port[0] == '0') {
 		return "", "", errHost
 	}
 	return host, port, nil

@@ -29,6 +29,7 @@ func TestTargetsAreNormalized(t *testing.T) {
 		"tel:863-1a#;ext=1-2;phone-context=+1-914": {Scheme: "tel", User: "8631A#", Params: []wire.NameValue{{Name: "ext", Value: "12"}, {Name: "phone-context", Value: "+1914"}}},
 		"sip:bob@10.0.0.1":                         {Scheme: "sip", User: "bob", Host: "10.0.0.1"},
 		"sip:bob@[2001:DB8:0::1]:5060":             {Scheme: "sip", User: "bob", Host: "[2001:db8::1]", Port: "5060"},
+		"tel:" + strings.Repeat("4", MaxTarget-4):  {Scheme: "tel", User: strings.Repeat("4", MaxTarget-4)},
 		"sip:pbx.example":                          {Scheme: "sip", Host: "pbx.example"},
 		"sip:b@h;Transport=TLS?X-A=%31":            {Scheme: "sip", User: "b", Host: "h", Params: []wire.NameValue{{Name: "transport", Value: "TLS"}}, Headers: []wire.NameValue{{Name: "X-A", Value: "1"}}},
 	} {
@@ -47,6 +48,7 @@ func TestTargetsOfStandardsAreUnchanged(t *testing.T) {
 		"sip:alice@atlanta.com", "sips:1212@gateway.com", "sip:alice@192.0.2.4", "sip:alice;day=tuesday@atlanta.com", "sip:alice;x=a%3Bb;;@atlanta.com",
 		"sip:atlanta.com;method=REGISTER?to=alice%40atlanta.com", "sips:alice@atlanta.com?subject=project%20x&priority=urgent",
 		"sip:carol@chicago.com;newparam=5;security=on", "sip:alice%20smith@atlanta.com", "sip:+1-212-555-1212@gateway.com;user=phone", "sip:1_a.b~(c!d)&e'f+g$/h,i=j*@example.com",
+		"sip:0AZaz9@atlanta.com;lr?x=%5E%7B",
 		"tel:+12015550123", "tel:7042;phone-context=example.com", "tel:8631234;phone-context=+1914555", "tel:+4930123;ext=7;isub=a/b",
 	} {
 		if got, err := ParseTarget(s); err != nil || got.String() != s {
@@ -72,12 +74,12 @@ func TestAmbiguousTargetsAreInvalid(t *testing.T) {
 		"+٤٩٣٠", "tel:+４９", "sip:%EF%BC%94@h", "sip:ü@h", "sip:a@hö.example", // not ASCII
 		"sip:a:secret@h", "sip::@h", "sip:@h", "sip:a@evil.example@pbx.example", "sip:pbx.example@a@b", // user-info
 		"sip:a@h?Route=<sip:x@y>", "sip:a@h;x=a@b", // a second @
-		"sip:a%2540b@h", "sip:a%25@h", "sip:a%4@h", "sip:a%zz@h", "sip:a%@h", // double and invalid escapes
+		"sip:a%2540b@h", "sip:a%25@h", "sip:a%7F@h", "sip:a%4@h", "sip:a%zz@h", "sip:a%@h", // double and invalid escapes
 		"sip:a@h%2eevil", "sip:a@127.1", "sip:a@0x7f000001", "sip:a@2130706433", "sip:a@010.0.0.1", "sip:a@1.2.3.4.5", "sip:a@-h", "sip:a@h..", "sip:a@.h", "sip:a@h_é",
 		"sip:a@[::1", "sip:a@[::1]x", "sip:a@[fe80::1%eth0]", "sip:a@[1.2.3.4]", "sip:a@::1", "sip:a@[::1]:",
 		"sip:a@h:", "sip:a@h:0", "sip:a@h:65536", "sip:a@h:5o60", "sip:a@h:+5060", "sip:a@h:05060",
 		"sip:a@h;", "sip:a@h;=1", "sip:a@h?", "sip:a@h?=1", "sip:a@h?a b=1", "sip:a b@h", "sip: a@h", " sip:a@h", "sip:a@h ",
-		"<sip:a@h>", "sip:<a>@h", `"Bob" <sip:a@h>`, "sip:a@h,sip:b@i", "sip:a\\@h", "tel:+49?x=1", "tel:+4*9", "tel:+49@h", "tel:1;", "tel:%2B49", "49x",
+		"<sip:a@h>", "sip:<a>@h", `"Bob" <sip:a@h>`, "sip:a@h,sip:b@i", "sip:a\\@h", "tel:+49?x=1", "tel:+4*9", "tel:+49@h", "tel:1;", "tel:%2B49", "49x", "x49", "4+9",
 		"tel:+4930;phone-context=pbx.example", "tel:1;phone-context", "tel:1;phone-context=0", "tel:1;phone-context=1.2.3.4", "tel:1;phone-context=a;PHONE-context=b", "1;phone-context=a", "tel:1a", "tel:1 2", "tel:1;ext=a", "sip:a@h;x=1;X=2",
 		"+" + strings.Repeat("4", MaxTarget),
 		"sip:" + strings.Repeat("a", 64) + "@" + strings.Repeat("h", 64), "sip:a@" + strings.Repeat("h.", 130) + "h",
@@ -95,7 +97,8 @@ func TestPatternMatches(t *testing.T) {
 		"+49*":                            {[]string{"tel:+4930"}, []string{"+50"}},
 		"110":                             {[]string{"110", "tel:1-1-0"}, []string{"1100", "0110"}},
 		"tel:+49*00":                      {[]string{"+4900", "+49100"}, []string{"+49001"}},
-		"sip:*@pbx.example":               {[]string{"sip:a@pbx.example", "SIP:a@PBX.EXAMPLE.", "sip:a@pbx.example:5070"}, []string{"sips:a@pbx.example", "sip:a@evil.pbx.example", "sip:a@pbx.example.evil", "sip:pbx.example", "sip:a%40evil.example@pbx.example", "sip:a%3Bmaddr=x@pbx.example", "sip:a%3Fx@pbx.example", "sip:a;x=y@pbx.example", "sip:a?x@pbx.example", "tel:+49", "sip:a@pbxxexample"}},
+		"sip:*@pbx.example":               {[]string{"sip:a@pbx.example", "SIP:a@PBX.EXAMPLE.", "sip:a@pbx.example:5070"}, []string{"sips:a@pbx.example", "sip:a@evil.pbx.example", "sip:a@pbx.example.evil", "sip:pbx.example", "sip:a%40evil.example@pbx.example", "sip:a%3Bmaddr=x@pbx.example", "sip:a%3Fx@pbx.example", "sip:a;x=y@pbx.example", "sip:a?x@pbx.example", "tel:+49", "sip:a@pbxxexample", "sip:a&b@pbx.example", "sip:a%26b@pbx.example", "sip:a,b@pbx.example", "sip:a%2Cb@pbx.example"}},
+		"sip:a&*,*@pbx.example":           {[]string{"sip:a&b,c@pbx.example", "sip:a%26,@pbx.example"}, []string{"sip:a&b&c,d@pbx.example", "sip:a&b,c,d@pbx.example", "sip:ab,c@pbx.example"}},
 		"sip:100*@pbx.example":            {[]string{"sip:1001@pbx.example", "sip:100@pbx.example"}, []string{"sip:200@pbx.example", "sip:100%40evil.example@pbx.example"}},
 		"sip:*@*.pbx.example":             {[]string{"sip:a@x.pbx.example", "sip:a@x.y.pbx.example"}, []string{"sip:a@pbx.example", "sip:a@pbx.example.evil"}},
 		"sip:bob@10.0.0.1:5070":           {[]string{"sip:bob@10.0.0.1:5070"}, []string{"sip:bob@10.0.0.1", "sip:bob@10.0.0.1:5060", "sip:Bob@10.0.0.1:5070"}},
@@ -128,7 +131,7 @@ func TestPatternMatches(t *testing.T) {
 func TestInvalidPatternsAreRejected(t *testing.T) {
 	for _, s := range []string{
 		"", " ", "tel:", "sip:", "http:*", "*@pbx.example", "sip:*@", "sip:@x", "sip:a@b@c", "sip:*@x;y=z", "sip:*@x?y", "sip:%61@x", "sip:a:b@x", "sip:*@x:*", "sip:*@x:0", "sip:*@[::*]", "sip: *@x", "*:*", "tel:+49x", "bob", "sip:*@x y", "sip:*@-x", "tel:+49*\n",
-		"tel:1*;ext=2", "tel:1*;phone-context=", "tel:1*;phone-context", "tel:+1*;phone-context=a", "tel:1;phone-context=a;x=y", "tel:1;phone-context=a;phone-context=b", "tel:1;phone-context=+a", "sip:a;b=c", "sip:a b@x", "sip:a?b@x", "sip:" + strings.Repeat("*", MaxPattern),
+		"sip:a\tb@x", "tel:1*;ext=a", "tel:1*;ext=2", "tel:1*;phone-context=", "tel:1*;phone-context", "tel:+1*;phone-context=a", "tel:1;phone-context=a;x=y", "tel:1;phone-context=a;phone-context=b", "tel:1;phone-context=+a", "sip:a;b=c", "sip:a b@x", "sip:a?b@x", "sip:" + strings.Repeat("*", MaxPattern),
 	} {
 		if _, err := ParsePattern(s); err == nil {
 			t.Errorf("accepted invalid pattern %q", s)
@@ -138,7 +141,7 @@ func TestInvalidPatternsAreRejected(t *testing.T) {
 
 // Regular expressions took too long for patterns with many wildcards.
 func TestGlobMatchesLikeRegularExpressions(t *testing.T) {
-	const alphabet = "ab*;@?"
+	const alphabet = "ab*;@?&,"
 	random := rand.New(rand.NewPCG(1, 2))
 	word := func(n int) string {
 		b := make([]byte, random.IntN(n))
@@ -150,7 +153,7 @@ func TestGlobMatchesLikeRegularExpressions(t *testing.T) {
 	matches := 0
 	for range 20_000 {
 		pattern, text := word(8), word(10)
-		want := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, "[^@;?]*") + "$").MatchString(text)
+		want := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, "[^@;?&,]*") + "$").MatchString(text)
 		if want {
 			matches++
 		}
@@ -182,7 +185,7 @@ func FuzzTarget(f *testing.F) {
 		if strings.ContainsAny(s, "\r\n\x00") {
 			t.Errorf("accepted %q with a control character", s)
 		}
-		if pattern.Matches(target) && (target.Host != "pbx.example" || strings.ContainsAny(target.plainUser, "@;?")) {
+		if pattern.Matches(target) && (target.Host != "pbx.example" || strings.ContainsAny(target.plainUser, "@;?&,")) {
 			t.Errorf("%q, parsed as %+v, matches sip:*@pbx.example", s, target)
 		}
 	})

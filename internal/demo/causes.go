@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 )
 
 // These functions return the IDs with which events refer to earlier events. The page adds

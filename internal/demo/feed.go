@@ -13,8 +13,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/sleep"
 )
 
@@ -33,7 +33,7 @@ const (
 // channel merged with the events of the demo. It needs little memory, no matter how
 // much the channel holds and how slowly the client reads.
 type Feed struct {
-	Hub      *Hub                                 // nil without the demo
+	Hub      *Hub                           // nil without the demo
 	Observer func() (*calls.Runtime, error) // reads channels
 
 	reading sync.Mutex // of one page at a time, so that many feeds leave the CPUs to other requests

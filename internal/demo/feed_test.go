@@ -16,8 +16,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 )
 
 func TestFeedBatchesEventsAndReportsSilence(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/sleep"
 )
 
@@ -215,10 +215,10 @@ type loopState struct {
 	trace   wire.Trace       // of the newest entry
 	effects int              // number of effects of that entry
 
-	readAt    time.Time                  // when the entry was read
-	asked     map[string]time.Time       // when the result of a work item was requested
+	readAt    time.Time            // when the entry was read
+	asked     map[string]time.Time // when the result of a work item was requested
 	markEntry func(calls.Delivery) // reports that an entry is handled now; may be nil
-	err       error                      // the first failure
+	err       error                // the first failure
 }
 
 func newLoopState() *loopState {

@@ -13,7 +13,7 @@ import (
 // browsers always allow. An API key does not belong in a page.
 const (
 	consoleRequestHeaders  = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, If-Range, Range, Traceparent, X-Request-Id"
-	consoleResponseHeaders = "ETag, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id"
+	consoleResponseHeaders = "Content-Range, ETag, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id"
 )
 
 // allowConsole lets pages of CONSOLE_ORIGINS read the response to an API request, and

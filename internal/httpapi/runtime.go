@@ -12,12 +12,13 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
 	"telapi/internal/runtimeapi"
 )
 
 // runtimeLimits are the limits of a runtime's socket. The connection checks those that
 // depend on the request.
-var runtimeLimits = &channel.Limits{FrameBytes: runtimeapi.HelloBytes, QueuedBytes: runtimeapi.QueuedBytes, PingIntervalMs: runtimeapi.PingInterval.Milliseconds()}
+var runtimeLimits = &channel.Limits{QueuedBytes: runtimeapi.QueuedBytes, PingIntervalMs: runtimeapi.PingInterval.Milliseconds()}
 
 // openRuntime handles the handshake of /ws/runtime. A credential in the header is checked
 // before the upgrade. Without one, hello must have it.
@@ -89,6 +90,11 @@ func (s *Server) runtimeCredential(x *exchange, r *http.Request) func(context.Co
 		attempt := &exchange{client: client}
 		request := (&http.Request{Header: header}).WithContext(ctx)
 		_, err := s.identify(attempt, request)
+		if key != "" && fault.Is(err, fault.Unauthorized) {
+			if decision, _ := s.deps.Limits.Allow(ctx, ratelimit.Auth, client); !decision.Allowed {
+				err = decision.Refusal()
+			}
+		}
 		return attempt.principal, err
 	}
 }

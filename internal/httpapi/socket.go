@@ -109,7 +109,7 @@ func (s *socket) read() bool {
 func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	var frame []byte
 	if err == nil && !s.isClosing() {
-		frame, err = io.ReadAll(io.LimitReader(message, s.limits.FrameBytes+1))
+		frame, err = io.ReadAll(io.LimitReader(message, s.frameBytes()+1))
 	}
 	switch {
 	case err == nil:
@@ -127,7 +127,7 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	closing := s.recordRead()
 	switch {
 	case closing: // wait for the peer's close frame
-	case int64(len(frame)) > s.limits.FrameBytes:
+	case int64(len(frame)) > s.frameBytes():
 		s.channel.Flush(s.set.ctx)
 		s.Close(channel.CloseTooBig)
 	case kind != websocket.TextMessage:
@@ -139,6 +139,14 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 		s.channel.Handle(s.set.ctx, frame)
 	}
 	return true
+}
+
+// frameBytes returns the maximum size of the next frame.
+func (s *socket) frameBytes() int64 {
+	if c, ok := s.channel.(interface{ FrameBytes() int64 }); ok {
+		return c.FrameBytes()
+	}
+	return s.limits.FrameBytes
 }
 
 // discardInput reads slowly from a client that sends too much, until it disconnects or

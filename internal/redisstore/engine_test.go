@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/alicebob/miniredis/v2/server"
 )
@@ -166,6 +167,29 @@ func TestExpiryIsAbsolute(t *testing.T) {
 	}
 	if got := restored.strings("KEYS", "*"); !slices.Equal(got, []string{"later"}) {
 		t.Errorf("restored %q, want only the key that has not expired", got)
+	}
+}
+
+// A dump shares its texts with the engine: a full engine needs little more memory for it.
+func TestDumpDoesNotCopyTexts(t *testing.T) {
+	t.Parallel()
+	e, c := newTestEngine(t)
+	text := strings.Repeat("x", 1000)
+	c.do("SET", "string", text)
+	c.do("HSET", "hash", "field", text)
+	c.do("RPUSH", "list", text)
+	c.do("SADD", "set", text)
+	c.do("ZADD", "zset", "1", text)
+	c.do("XADD", "stream", "1-1", "field", text)
+	if c.err != nil {
+		t.Fatal(c.err)
+	}
+	first, second := mustDump(t, e), mustDump(t, e)
+	for i, command := range first {
+		last := len(command) - 1
+		if command[last] != text || unsafe.StringData(command[last]) != unsafe.StringData(second[i][last]) {
+			t.Errorf("%s: the text was copied", command[:last])
+		}
 	}
 }
 

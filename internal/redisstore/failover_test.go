@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -28,23 +27,6 @@ func TestStoreReconnectsToRestartedCluster(t *testing.T) {
 	c.AwaitOK()
 	testkit.Until(t, "a new subscription", func() bool { return rec.recorded() == "up down up" })
 	testkit.Until(t, "leases in all slots", func() bool { return leaseInAllSlots(t, s) })
-}
-
-func TestStoreFollowsClusterFailover(t *testing.T) {
-	t.Parallel()
-	c := testkit.StartRedisCluster(t)
-	c.AddReplica(c.Nodes[0])
-	s, _ := connect(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}})
-	rec := subscribe(t, s)
-	if !leaseInAllSlots(t, s) {
-		t.Fatal("lease failed before the failover")
-	}
-	c.Nodes[0].Kill()
-	testkit.Until(t, "leases in all slots after the failover", func() bool { return leaseInAllSlots(t, s) })
-	testkit.Until(t, "an announcement is received", func() bool {
-		_ = s.Announce(t.Context(), "topic")
-		return strings.HasSuffix(rec.recorded(), "topic")
-	})
 }
 
 // leaseInAllSlots reports whether leases with keys of many slots succeed.
@@ -74,36 +56,6 @@ func TestStoreLeavesDemotedMaster(t *testing.T) {
 	r.MustDo("REPLICAOF", "NO", "ONE")
 	testkit.Until(t, "the store is available", func() bool { return save(t.Context(), s) == nil })
 	testkit.Until(t, "a new subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up down up") })
-}
-
-func TestOffersAreAcceptedAfterMasterChange(t *testing.T) {
-	t.Parallel()
-	r := testkit.StartRedis(t)
-	s := newChannelFixture(t, redisOptions(r), nil)
-	s.attach("a")
-	accepted := make(chan error, 1)
-	runtime := s.runtime("r")
-	go func() {
-		_, err := runtime.Accept(t.Context(), s.isOwnOffer)
-		accepted <- err
-	}()
-	info := func(section string) string {
-		reply := r.MustDo("INFO", section)
-		text, err := reply.ToString()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	testkit.Until(t, "a blocked read of offers", func() bool { return strings.Contains(info("clients"), "blocked_clients:1") })
-	r.MustDo("REPLICAOF", "127.0.0.1", "1")
-	refused := regexp.MustCompile("cmdstat_xautoclaim:.*rejected_calls=[1-9]")
-	testkit.Until(t, "a rejected command", func() bool { return refused.MatchString(info("commandstats")) })
-	r.MustDo("REPLICAOF", "NO", "ONE")
-	testkit.Until(t, "an offer", func() bool { return s.channels.Offer(t.Context(), wire.Offer{SessionID: s.id}) == nil })
-	if err := <-accepted; err != nil {
-		t.Error(err)
-	}
 }
 
 // Accept waits until the cluster serves all slots again.

@@ -36,6 +36,9 @@ func TestFastScriptsMatchFullScripts(t *testing.T) {
 			t.Parallel()
 			engine := start(t)
 			calls, fallbacks := map[string]int{}, map[string]int64{}
+			if name == "embedded" { // slower, and the scripts are the same
+				seeds = seeds[max(0, len(seeds)-2):]
+			}
 			for _, seed := range seeds {
 				s := newSimulation(t, engine, seed)
 				s.run(300)

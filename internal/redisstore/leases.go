@@ -15,18 +15,20 @@ import (
 )
 
 const (
-	leaseTime   = 5 * time.Second          // after which the lease of a crashed holder expires
-	leaseMargin = leaseTime - leaseTime/10 // after which a holder stops relying on its lease
-	leasePoll   = 40 * time.Millisecond    // between two attempts to acquire a lease
+	leaseTime = 5 * time.Second       // after which the lease of a crashed holder expires
+	leasePoll = 40 * time.Millisecond // between two attempts to acquire a lease
 )
 
 // Leases are named locks with a time limit.
-type Leases struct{ store *Store }
+type Leases struct {
+	store *Store
+	time  time.Duration // leaseTime except in tests
+}
 
 var _ speech.Leases = Leases{}
 
 // NewLeases returns the leases of a store.
-func NewLeases(s *Store) Leases { return Leases{s} }
+func NewLeases(s *Store) Leases { return Leases{s, leaseTime} }
 
 // Acquire implements speech.Leases.
 func (l Leases) Acquire(ctx context.Context, name string) (release func(), waited bool, err error) {
@@ -46,7 +48,7 @@ func (l Leases) Acquire(ctx context.Context, name string) (release func(), waite
 func (l Leases) Try(ctx context.Context, name string) (leaseCtx context.Context, release func(), held bool, err error) {
 	holder := uuid.NewString()
 	held, err = query(ctx, l.store, "take a lease", func(ctx context.Context, c rueidis.Client) (bool, error) {
-		err := c.Do(ctx, c.B().Set().Key(kv.LeasePrefix+name).Value(holder).Nx().Px(leaseTime).Build()).Error()
+		err := c.Do(ctx, c.B().Set().Key(kv.LeasePrefix+name).Value(holder).Nx().Px(l.time).Build()).Error()
 		return err == nil, ignoreNil(err)
 	})
 	if held {
@@ -59,7 +61,8 @@ func (l Leases) Try(ctx context.Context, name string) (leaseCtx context.Context,
 // returned context ends with ctx and as soon as another holder may have the lease.
 func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx context.Context, release func()) {
 	leaseCtx, lost := context.WithCancel(ctx)
-	expiry := time.AfterFunc(leaseMargin, lost)
+	reliable := l.time - l.time/10 // then a holder stops relying on its lease
+	expiry := time.AfterFunc(reliable, lost)
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	finished := make(chan struct{})
 	run := func(closing context.Context) {
@@ -67,13 +70,13 @@ func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx contex
 		defer lost()
 		defer context.AfterFunc(closing, stop)()
 		for held := true; held; {
-			if sleep.For(renewing, leaseTime/3) != nil {
+			if sleep.For(renewing, l.time/3) != nil {
 				return
 			}
 			start := time.Now()
 			var err error
-			if held, err = l.hold(renewing, name, holder, leaseTime); held && err == nil {
-				expiry.Reset(leaseMargin - time.Since(start))
+			if held, err = l.hold(renewing, name, holder, l.time); held && err == nil {
+				expiry.Reset(reliable - time.Since(start))
 			}
 		}
 	}

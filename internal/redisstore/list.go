@@ -133,7 +133,7 @@ func newChannelInfo(id string, fields map[string]string, now int64) ChannelInfo 
 	openedAt, claimUntil := parseMillis(fields["openedAt"]), parseMillis(fields["claimUntil"])
 	c := ChannelInfo{
 		ID: id, TeamID: fields["team"], EndpointID: fields["endpoint"], Mode: fields["mode"], State: fields["state"],
-		Claim: ClaimNone, Runtime: fields["claimedBy"],
+		Claim: ClaimNone, Runtime: runtimeName(fields["claimedBy"]),
 		Browser:      fields["owner"] != "" && parseMillis(fields["ownerUntil"]) > now,
 		OpenedAt:     time.UnixMilli(openedAt),
 		LastActivity: time.UnixMilli(max(openedAt, parseMillis(entryAt), parseMillis(messageAt))), BacklogEntries: entries - committed, BacklogBytes: bytes - committedBytes,
@@ -147,4 +147,13 @@ func newChannelInfo(id string, fields map[string]string, now int64) ChannelInfo 
 	}
 	c.UnclaimedSince = time.UnixMilli(max(openedAt, claimUntil))
 	return c
+}
+
+// runtimeName returns the name of the runtime in the name of a claim, without the secret
+// that follows it.
+func runtimeName(claim string) string {
+	if i := strings.LastIndexByte(claim, '/'); i >= 0 {
+		return claim[:i]
+	}
+	return claim
 }

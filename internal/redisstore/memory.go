@@ -68,7 +68,7 @@ type memory struct {
 	used    int                 // sum of keys
 	swept   time.Time
 
-	script  sync.Mutex // held while a script runs; protects the fields below
+	writing sync.Mutex // held while a script or a command that writes runs; protects the fields below
 	full    bool       // when the script started
 	wrote   bool       // the script has changed something
 	refused bool       // a command of the script was refused
@@ -104,6 +104,10 @@ func (m *memory) hook(c *server.Peer, command string, args ...string) bool {
 		if isScript {
 			m.runScript(c, append([]string{command}, args...))
 			return true
+		}
+		if command != "XREADGROUP" { // the only one that may wait for others
+			m.writing.Lock()
+			defer m.writing.Unlock()
 		}
 		if effect != removes && m.isFull() {
 			c.WriteError(errorFull)
@@ -182,8 +186,8 @@ func (m *memory) setRunning(c *server.Peer, isRunning bool) {
 // runScript runs a script. If one of its commands was refused, the reply is that
 // command's error.
 func (m *memory) runScript(c *server.Peer, args []string) {
-	m.script.Lock()
-	defer m.script.Unlock()
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	m.full, m.wrote, m.refused = m.isFull(), false, false
 	defer func() { m.full = false }()
 	if !m.full {

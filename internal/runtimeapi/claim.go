@@ -18,6 +18,7 @@ const (
 	pollBatch   = 32              // entries read at once
 	pollTimeout = 2 * time.Second // of one read
 	pollRetry   = 500 * time.Millisecond
+	maxAttempts = 3 // of a request, if the store loses data
 )
 
 // claim is a channel that a connection has claimed. While nothing happens, it needs no
@@ -139,7 +140,7 @@ func (cl *claim) current() *calls.Channel {
 // on runs an operation on a claimed channel. If the store has lost data, the channel is
 // claimed again and the operation repeated.
 func (c *Conn) on(ctx context.Context, channelID string, run func(*claim, *calls.Channel) error) error {
-	for {
+	for attempt := 1; ; attempt++ {
 		cl, err := c.find(channelID)
 		if err != nil {
 			return err
@@ -148,22 +149,23 @@ func (c *Conn) on(ctx context.Context, channelID string, run func(*claim, *calls
 		if err = run(cl, ch); err == nil {
 			return nil
 		}
-		if !cl.failed(ctx, ch, err) {
+		lost := errors.Is(err, calls.ErrLost) && attempt < maxAttempts
+		if err = cl.failed(ctx, ch, err); err != nil || !lost {
 			return err
 		}
 	}
 }
 
-// failed handles an error of a claimed channel. It returns true if the channel was
-// claimed again.
-func (cl *claim) failed(ctx context.Context, ch *calls.Channel, err error) bool {
+// failed handles an error of a claimed channel. It returns nil if the channel was claimed
+// again.
+func (cl *claim) failed(ctx context.Context, ch *calls.Channel, err error) error {
 	switch {
 	case errors.Is(err, calls.ErrClaimLost):
 		cl.lose()
 	case errors.Is(err, calls.ErrLost):
-		return cl.recover(ctx, ch) == nil
+		return cl.recover(ctx, ch)
 	}
-	return false
+	return err
 }
 
 // lose reports that another connection has the channel.
@@ -307,7 +309,7 @@ func (cl *claim) pushEntries() (again time.Duration) {
 	defer cancel()
 	found, again, err := ch.Poll(ctx, min(entries, pollBatch), bytes, empty)
 	if err != nil {
-		if cl.failed(ctx, ch, err) {
+		if cl.failed(ctx, ch, err) == nil {
 			return 0
 		}
 		return pollRetry

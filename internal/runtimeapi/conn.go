@@ -147,6 +147,8 @@ func translate(err error) error {
 		return fault.New(fault.SessionInUse, "Another runtime has claimed the channel.").WithCause(err)
 	case errors.Is(err, calls.ErrWorkItemExists):
 		return fault.New(fault.Idempotency, "Another work item with this ID exists. Use another workItemId, or the same kind and scope.").WithCause(err)
+	case errors.Is(err, calls.ErrTooLarge):
+		return fault.New(fault.PayloadTooLarge, "A message must have at most %d bytes.", calls.MaxMessageBytes).WithCause(err)
 	case errors.Is(err, calls.ErrUnknownPosition):
 		return errPosition.WithCause(err)
 	case errors.Is(err, calls.ErrFull), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
@@ -166,10 +168,6 @@ func (c *Conn) Handle(_ context.Context, frame []byte) {
 	envelope, err := decodeEnvelope(frame)
 	if !c.greeted {
 		c.greeted = c.greet(envelope, frame, err)
-		return
-	}
-	if len(frame) > frameBytes {
-		c.socket.Close(channel.CloseTooBig)
 		return
 	}
 	var r *request
@@ -214,6 +212,7 @@ func (c *Conn) enqueue(channelID string, r *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
+		c.service.requests.Return(c.team, r.bytes)
 		return
 	}
 	queue, working := c.queues[channelID]
@@ -247,6 +246,15 @@ func (c *Conn) work(channelID string) {
 	}
 }
 
+// FrameBytes returns the maximum size of the next frame. Only the first frame of a runtime
+// that is known can be large: it lists claims.
+func (c *Conn) FrameBytes() int64 {
+	if !c.greeted && c.params.Identified {
+		return helloBytes
+	}
+	return frameBytes
+}
+
 // Flush is called when all received bytes were handled.
 func (c *Conn) Flush(context.Context) {}
 
@@ -258,9 +266,6 @@ func (c *Conn) UntilHeartbeat() time.Duration { return PingInterval }
 
 // Heartbeat is called with every ping.
 func (c *Conn) Heartbeat(context.Context) {}
-
-// SessionID is empty: a runtime has many sessions.
-func (c *Conn) SessionID() string { return "" }
 
 // Drain tells the runtime that the instance shuts down.
 func (c *Conn) Drain(within time.Duration) {

@@ -11,6 +11,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
+	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
 )
@@ -81,7 +82,11 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 			for path, value := range map[string]string{"/team": r.Team, "/endpoint": r.Endpoint, "/mode": r.Mode, "/callId": r.CallID, "/transactionId": r.TransactionID} {
 				issues.CheckName(path, value, maxReasonLength)
 			}
-			strictjson.CheckObject(&r.Profile, "/profile", "profile", issues)
+			strictjson.CheckObject(&r.Profile, "/", "profile", issues)
+			if r.Profile != nil && !issues.Has("/profile") {
+				_, err := endpoint.ParseProfile(r.Profile)
+				issues.Check(err == nil, "/profile", fault.IssueValue, "Must be a gateway profile.")
+			}
 		})
 		return &request{run: func(ctx context.Context) (any, error) { return nil, c.open(ctx, r) }, silent: true}, err
 	case wire.OpCommit:
@@ -164,31 +169,21 @@ func checkMessages(list []wire.ChannelMessage, issues *fault.Issues) {
 			continue
 		}
 		issues.Check(m.MessageID == "" || wire.ValidID(m.MessageID), path+"/messageId", fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
-		payload, member := m.Payload()
-		strictjson.CheckObject(payload, path+"/"+member, member, issues)
+		if payload, member := m.Payload(); payload == nil || payload.Kind() != '{' {
+			issues.Add(path+"/"+member, fault.IssueType, "Must be an object.")
+		}
 	}
 }
 
 func send(ctx context.Context, ch *calls.Channel, messages []wire.ChannelMessage) (wire.Sent, error) {
 	sent := wire.Sent{MessageIDs: make([]string, len(messages))}
-	waits := make([]func() error, len(messages))
-	for i, m := range messages {
-		if m.MessageID == "" {
-			m.MessageID = uuid.NewString()
-			messages[i].MessageID = m.MessageID // the same if the operation is repeated
+	for i := range messages {
+		if messages[i].MessageID == "" {
+			messages[i].MessageID = uuid.NewString() // the same if the operation is repeated
 		}
-		sent.MessageIDs[i] = m.MessageID
+		sent.MessageIDs[i] = messages[i].MessageID
 	}
-	for i, m := range messages {
-		waits[i] = ch.SendAsync(ctx, m)
-	}
-	var err error
-	for _, wait := range waits {
-		if failure := wait(); err == nil {
-			err = failure
-		}
-	}
-	return sent, err
+	return sent, ch.SendAll(ctx, messages)
 }
 
 func checkAwait(r *wire.Await, issues *fault.Issues) {
@@ -205,6 +200,9 @@ func checkAwait(r *wire.Await, issues *fault.Issues) {
 	fault.CheckOneOf(issues, "/kind", r.Kind, wire.WorkItemKinds)
 	fault.CheckOneOf(issues, "/scope", r.Scope, []wire.Scope{wire.ScopeItem, wire.ScopeChannel})
 	fault.CheckRange(issues, "/ttlMs", r.TTLMs, 1, calls.MaxTTL.Milliseconds())
+	for name, value := range map[string]string{"traceId": r.Trace.TraceID, "parentSpanId": r.Trace.ParentSpanID, "callId": r.Trace.CallID} {
+		issues.CheckName("/trace/"+name, value, maxNameLength)
+	}
 }
 
 // await registers a work item. Its credential follows from what it names, so that a

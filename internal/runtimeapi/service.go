@@ -34,7 +34,7 @@ const (
 	// is left to release the claims of a dead connection.
 	Lease = time.Minute
 	// tickInterval is how often lifetimes are extended and credentials checked.
-	tickInterval = 500 * time.Millisecond
+	tickInterval = 300 * time.Millisecond
 	// instanceGrace is how long the connections of a dead instance count as alive.
 	instanceGrace = 2 * time.Second
 	// connectRetry is the time between two attempts to connect to the store.
@@ -46,7 +46,7 @@ const (
 // Limits of a connection.
 const (
 	frameBytes    = 1 << 20
-	HelloBytes    = 8 << 20 // of the first frame
+	helloBytes    = 8 << 20 // of the first frame
 	maxMessages   = 64      // in one send
 	maxReports    = 100
 	maxAccepts    = 10_000
@@ -121,12 +121,30 @@ func (s *Service) Run(ctx context.Context) {
 	}
 	r := s.calls.Load()
 	defer r.Close()
-	for ctx.Err() == nil {
-		s.checkCredentials(ctx)
-		if err := s.keepAlive(ctx, r); err != nil && ctx.Err() == nil {
-			s.Log.DebugContext(ctx, "keeping the connections of runtimes alive failed; retrying", "error", err)
+	var working sync.WaitGroup
+	defer working.Wait()
+	expired := make(chan []string)
+	working.Go(func() { s.sweep(ctx, r, expired) })
+	working.Go(func() {
+		for sleep.For(ctx, tickInterval) == nil {
+			s.checkCredentials(ctx)
 		}
-		_ = sleep.For(ctx, tickInterval)
+	})
+	var kept, quietUntil time.Time
+	for ; ctx.Err() == nil; _ = sleep.For(ctx, tickInterval) {
+		list, err := s.keepAlive(ctx, r)
+		if err != nil {
+			continue // the connections of all instances may expire meanwhile
+		}
+		if time.Since(kept) > instanceGrace {
+			quietUntil = time.Now().Add(instanceGrace) // until the other instances have kept theirs
+		}
+		if kept = time.Now(); kept.After(quietUntil) && len(list) > 0 {
+			select {
+			case expired <- list:
+			default: // it is busy
+			}
+		}
 	}
 }
 
@@ -148,9 +166,9 @@ func (s *Service) list() (conns []*Conn) {
 	return conns
 }
 
-// keepAlive extends the lifetimes of this instance's connections and releases the claims
-// of connections that have expired.
-func (s *Service) keepAlive(ctx context.Context, r *calls.Runtime) error {
+// keepAlive extends the lifetimes of this instance's connections. It returns some of all
+// connections that have expired.
+func (s *Service) keepAlive(ctx context.Context, r *calls.Runtime) (expired []string, err error) {
 	conns := s.list()
 	lifetimes, byID := make([]calls.Lifetime, len(conns)), make(map[string]*Conn, len(conns))
 	for i, c := range conns {
@@ -159,20 +177,28 @@ func (s *Service) keepAlive(ctx context.Context, r *calls.Runtime) error {
 	keeping, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	unknown, expired, err := r.KeepConnections(keeping, lifetimes...)
-	if err != nil {
-		return err
-	}
 	for _, id := range unknown { // another instance took it for dead, or the store lost it
 		byID[id].restore(ctx)
 	}
-	for _, id := range expired {
-		sweeping, cancel := context.WithTimeout(ctx, 5*storeTimeout)
-		if err := r.Sweep(sweeping, id); err != nil && ctx.Err() == nil {
-			s.Log.WarnContext(ctx, "releasing the claims of a runtime that has disconnected failed; retrying", "error", err)
+	return expired, err
+}
+
+// sweep releases the claims of expired connections.
+func (s *Service) sweep(ctx context.Context, r *calls.Runtime, expired <-chan []string) {
+	for {
+		select {
+		case list := <-expired:
+			for _, id := range list {
+				sweeping, cancel := context.WithTimeout(ctx, 5*storeTimeout)
+				if err := r.Sweep(sweeping, id); err != nil && ctx.Err() == nil {
+					s.Log.WarnContext(ctx, "releasing the claims of a runtime that has disconnected failed; retrying", "error", err)
+				}
+				cancel()
+			}
+		case <-ctx.Done():
+			return
 		}
-		cancel()
 	}
-	return nil
 }
 
 // checkCredentials closes connections whose credential is no longer valid.

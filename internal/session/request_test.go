@@ -59,10 +59,44 @@ func TestTokenRequestTimes(t *testing.T) {
 		`"maxSessionSeconds":59,"ttlSeconds":10`,
 		`"maxSessionSeconds":86401`,
 		`"ttlSeconds":61,"maxSessionSeconds":60`,
+		`"ttlSeconds":40,"maxSessionSeconds":30`,
 	} {
 		_, err := parseTokenRequest([]byte(`{"endpointId":"ep",`+members+`}`), nil)
 		if fault.From(err).Code != fault.Validation || len(fault.From(err).Details.([]fault.Issue)) != 1 {
 			t.Errorf("{%s}: error %v, want a validation error with one issue", members, err)
+		}
+	}
+}
+
+func TestInvalidTokenRequestReportsIssues(t *testing.T) {
+	long := strings.Repeat("x", 256)
+	for _, tt := range []struct {
+		members string
+		keys    []string
+		want    string // path and code
+	}{
+		{`"metadata":{ "a": "` + long[:24] + `" }`, []string{long[:255]}, ""},
+		{`"metadata":{ "a": "` + strings.Repeat(long, 16)[:4088] + `" }`, nil, ""}, // 4,096 bytes without the spaces
+		{`"metadata":{"a":"` + strings.Repeat(long, 16)[:4089] + `"}`, nil, "/metadata too_large"},
+		{`"metadata":null`, nil, ""},
+		{`"metadata":"x"`, nil, "/metadata invalid_type"},
+		{`"identity":{"id":"a\nb"}`, nil, "/identity/id forbidden_character"},
+		{`"identity":{"name":"a\nb"}`, nil, "/identity/name forbidden_character"},
+		{`"mode":null`, []string{"a", "a"}, "/header/Idempotency-Key too_many"},
+		{`"mode":null`, []string{long}, "/header/Idempotency-Key invalid_value"},
+		{`"mode":null`, []string{""}, "/header/Idempotency-Key invalid_value"},
+		{`"mode":null`, []string{"a b"}, "/header/Idempotency-Key invalid_value"},
+	} {
+		params, err := parseTokenRequest([]byte(`{"endpointId":"ep",`+tt.members+`}`), tt.keys)
+		got := ""
+		if issues, _ := fault.From(err).Details.([]fault.Issue); err != nil && len(issues) == 1 {
+			got = issues[0].Path + " " + issues[0].Code
+		}
+		if got != tt.want || (err != nil) != (tt.want != "") {
+			t.Errorf("%.40s with keys %.40q: error %v, want %q", tt.members, tt.keys, err, tt.want)
+		}
+		if metadata := params.session.Metadata; err == nil && strings.Contains(tt.members, "{") == (metadata == nil) {
+			t.Errorf("%.40s: metadata %.40s", tt.members, metadata)
 		}
 	}
 }
@@ -91,7 +125,7 @@ func TestDigestIgnoresFormatting(t *testing.T) {
 func FuzzTokenRequest(f *testing.F) {
 	for _, body := range []string{
 		`{"endpointId":"ep","mode":"chat","identity":{"id":"1","name":"A"},"ttlSeconds":10,"maxSessionSeconds":60,"duplicatePolicy":"reject","metadata":{"a":[1,{}]}}`,
-		`{"endpointId":1,"identity":{"id":[]},"ttlSeconds":1e400,"metadata":"x"}`, `null`, `[`, `{"a":1,"a":2}`, "{\"a\":\"\xff\"}", `{"metadata":{"x":"` + strings.Repeat("y", 5000) + `"}}`,
+		`{"endpointId":1,"identity":{"id":[]},"ttlSeconds":1e400,"metadata":"x"}`, `{"endpointId":"ep","metadata":{ "a" : 1 }}`, `null`, `[`, `{"a":1,"a":2}`, "{\"a\":\"\xff\"}", `{"metadata":{"x":"` + strings.Repeat("y", 5000) + `"}}`,
 	} {
 		f.Add([]byte(body), "key")
 	}

@@ -2,9 +2,11 @@ package session_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
+	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/session"
@@ -198,4 +200,78 @@ func TestExpiringIdempotencyKeyIsRetryable(t *testing.T) {
 	e.service.Store = expiringKeyStore{e.db}
 	_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"ep"}`), IdempotencyKeys: []string{"k"}})
 	wantFault(t, "key without a session", err, fault.ServiceUnavailable)
+}
+
+func TestDeletedSessionKeepsFinalState(t *testing.T) {
+	e := newEnv(t)
+	revoked, ended := e.issue(t, `{"endpointId":"ep"}`), e.issue(t, `{"endpointId":"ep"}`)
+	if err := e.service.End(t.Context(), ended.SessionID); err != nil {
+		t.Fatal(err)
+	}
+	for _, issued := range []session.TokenResponse{revoked, ended} {
+		if err := e.service.Delete(t.Context(), "t1", issued.SessionID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.wantEnded(t, revoked.SessionID+" revoked", ended.SessionID+" ended")
+	_, err := e.service.Get(t.Context(), "t1", "none")
+	if f := fault.From(err); f.Code != fault.NotFound || f.Message != "Session not found." {
+		t.Errorf("error %v, want the one of a foreign session", err)
+	}
+}
+
+func TestICEServersAreForWebRTCOnly(t *testing.T) {
+	e := newEnv(t)
+	e.service.ICE = session.ICEConfig{Servers: []config.ICEServer{{URLs: []string{"turn:a"}}}, Secret: "north"}
+	for _, mode := range []endpoint.Mode{endpoint.WebRTC, endpoint.Chat} {
+		issued := e.issue(t, `{"endpointId":"ep","mode":"`+string(mode)+`"}`)
+		runtime := e.service.RuntimeICEServers(e.session(t, issued.SessionID))
+		if want := map[endpoint.Mode]int{endpoint.WebRTC: 1}[mode]; issued.ICEServers == nil || len(issued.ICEServers) != want || len(runtime) != want {
+			t.Errorf("%s: the browser gets %v, the runtime %v, want %d", mode, issued.ICEServers, runtime, want)
+		}
+		if mode == endpoint.WebRTC && runtime[0].Username != issued.ICEServers[0].Username+":runtime" {
+			t.Errorf("the runtime's user is %q, the browser's %q", runtime[0].Username, issued.ICEServers[0].Username)
+		}
+	}
+}
+
+// brokenStore and brokenEndpoints are parts of a database that fails.
+type (
+	brokenStore struct {
+		session.Store
+		err error
+	}
+	brokenEndpoints struct {
+		endpoint.Store
+		err error
+	}
+)
+
+func (s brokenStore) CreateSession(context.Context, session.Session, session.IdempotencyRecord, time.Time) (bool, error) {
+	return false, s.err
+}
+
+func (s brokenEndpoints) Endpoint(context.Context, string) (endpoint.Endpoint, error) {
+	return endpoint.Endpoint{}, s.err
+}
+
+func TestErrorsOfDatabaseAreNotHidden(t *testing.T) {
+	e := newEnv(t)
+	issued := e.issue(t, `{"endpointId":"ep"}`)
+	broken := errors.New("broken")
+	issue := func() error {
+		_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"ep"}`)})
+		return err
+	}
+	e.service.Store = brokenStore{err: broken}
+	if err := issue(); !errors.Is(err, broken) {
+		t.Errorf("create session: %v, want %v", err, broken)
+	}
+	e.service.Store, e.service.Endpoints = e.db, &endpoint.Service{Store: brokenEndpoints{err: broken}}
+	if err := issue(); !errors.Is(err, broken) || fault.Is(err, fault.NotFound) {
+		t.Errorf("get endpoint: %v, want %v", err, broken)
+	}
+	e.service.Endpoints = &endpoint.Service{Store: brokenEndpoints{err: fault.New(fault.NotFound, "Endpoint not found.")}}
+	_, _, err := e.service.Verify(t.Context(), e.service.Parse(issued.Token))
+	wantFault(t, "endpoint deleted", err, fault.SessionEnded)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
@@ -17,6 +18,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/internal/session"
+	"telapi/internal/tracing"
 )
 
 func TestTokenIsValidUntilDeadline(t *testing.T) {
@@ -77,6 +79,7 @@ func TestRedeemEndsChannelOfEndedSession(t *testing.T) {
 	late := e.issue(t, `{"endpointId":"ep"}`)
 	e.advance(time.Hour)
 	wantFault(t, "expired", e.service.Redeem(t.Context(), late.SessionID), fault.SessionEnded)
+	e.wantEnded(t, issued.SessionID+" revoked") // the sweeper ends the others
 	e.channels.err = errUnavailable
 	wantFault(t, "key-value store unavailable", e.service.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
 	e.service.Store = unavailableStore{e.db}
@@ -188,12 +191,59 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 	}
 	_, _, err := e.service.Verify(t.Context(), e.service.Parse(sign(func(s *session.Session) { s.ID, s.ExpiresAt = "ses_gone", e.now })))
 	wantFault(t, "expired token of a deleted session", err, fault.SessionEnded)
+	expired := sign(func(s *session.Session) { s.ExpiresAt = e.now })
+	_, _, err = e.service.Verify(t.Context(), e.service.Parse(expired))
+	wantFault(t, "expired before its session", err, fault.SessionEnded)
 	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, 24*time.Hour, e.clock).Verify(issued.Token); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 		t.Errorf("a call token as a console JWT: error %v, want %v", err, jwt.ErrTokenSignatureInvalid)
 	}
 	e.service.Store = unavailableStore{e.db}
-	_, _, err = e.service.Verify(t.Context(), e.service.Parse(issued.Token))
-	wantFault(t, "database unavailable", err, fault.ServiceUnavailable)
+	for _, token := range []string{issued.Token, expired} {
+		_, _, err = e.service.Verify(t.Context(), e.service.Parse(token))
+		wantFault(t, "database unavailable", err, fault.ServiceUnavailable)
+	}
+}
+
+func TestTokenNamesSessionAndSpan(t *testing.T) {
+	e := newEnv(t)
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	issued, err := e.service.Issue(tracing.WithParent(t.Context(), parent), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"ep"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token := e.service.Parse(issued.Token); token.SessionID() != issued.SessionID || token.Traceparent() != parent {
+		t.Errorf("session %q and parent %q, want %q and %q", token.SessionID(), token.Traceparent(), issued.SessionID, parent)
+	}
+	// The signature is wrong, so the claims are not trusted.
+	if token := e.service.Parse(issued.Token[:len(issued.Token)-2]); token.SessionID() != "" || token.Traceparent() != "" {
+		t.Errorf("session %q and parent %q of a forged token", token.SessionID(), token.Traceparent())
+	}
+	if untraced := e.issue(t, `{"endpointId":"ep"}`); strings.Contains(e.session(t, untraced.SessionID).TokenID, ".") {
+		t.Error("the ID of a token without a span has a part for it")
+	}
+}
+
+func TestRejectedCallTokensAreCounted(t *testing.T) {
+	e := newEnv(t)
+	registry := prometheus.NewRegistry()
+	e.service.Failures = auth.NewTokenFailures(registry)
+	issued := e.issue(t, `{"endpointId":"ep"}`)
+	for _, token := range []string{issued.Token, "rubbish", issued.Token[:len(issued.Token)-2] + "AA"} {
+		_, _, _ = e.service.Verify(t.Context(), e.service.Parse(token))
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, m := range families[0].GetMetric() {
+		got[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetCounter().GetValue()
+	}
+	for reason, want := range map[string]float64{"malformed call": 1, "signature call": 1, "claims call": 0, "expired call": 0} {
+		if got[reason] != want {
+			t.Errorf("%s: %v, want %v", reason, got[reason], want)
+		}
+	}
 }
 
 func TestSigningIsDeterministic(t *testing.T) {

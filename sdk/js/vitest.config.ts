@@ -3,7 +3,8 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
-    globalSetup: "test/build.ts",
+    globalSetup: "test/setup.ts",
+    maxWorkers: 3, // tests wait more than they compute
     testTimeout: 180_000,
     hookTimeout: 120_000,
   },

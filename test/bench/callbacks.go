@@ -59,9 +59,9 @@ func callbacks(at *site, s settings) error {
 		return func() (r result, err error) {
 			sources := make([]source, s.connections)
 			if _, err := parallel(s.connections, s.connections, func(i int) error {
-				calls, err := openCalls(runtime, callsPerConnection)
+				channels, err := openCalls(runtime, callsPerConnection)
 				if err == nil {
-					sources[i], err = provider(calls, addr, each)
+					sources[i], err = provider(channels, addr, each)
 				}
 				return err
 			}); err != nil {

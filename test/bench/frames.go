@@ -12,8 +12,8 @@ import (
 	"github.com/gorilla/websocket"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 )
 
 // chatPayload is the payload of all frames.

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 )
 
 // A runtime process reports each event as a line on stdout before it commits the

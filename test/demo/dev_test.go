@@ -2,7 +2,6 @@ package demo
 
 import (
 	"encoding/json"
-	"net/http"
 	"syscall"
 	"testing"
 
@@ -61,44 +60,6 @@ func TestCtrlCStopsDevGracefully(t *testing.T) {
 		if p.Stderr.Has(secret) {
 			t.Error("the log contains a credential")
 		}
-	}
-}
-
-func TestSecondDevReportsDataDirInUse(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	startDev(t, harness.Env{"DATA_DIR": dir})
-	second := harness.StartProcess(t, harness.Env{"DATA_DIR": dir, "TELAPI_PORT": "0"}, "dev")
-	if code := second.WaitExit(t); code != 1 || !second.Stderr.Has("another telapi process uses the data directory "+dir) {
-		t.Errorf("exit code %d, want 1; want the data directory in stderr: %s", code, second.Stderr)
-	}
-}
-
-func TestTokensStayValidAfterRestartOfDev(t *testing.T) {
-	t.Parallel()
-	env := harness.Env{"DATA_DIR": t.TempDir()}
-	p, i, out := startDev(t, env)
-	_, token := harness.Issue(t, i, out.Key, map[string]any{"endpointId": out.EndpointID, "mode": "chat"})
-	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	p.WaitExit(t)
-	_, i, again := startDev(t, env)
-	if again.Key != out.Key {
-		t.Errorf("the demo key changed from %s to %s", out.Key, again.Key)
-	}
-	if resp, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusUpgradeRequired {
-		t.Errorf("token from before the restart: status %d, want 426: %s", resp.StatusCode, body)
-	}
-}
-
-func TestDevWithoutDemoLeavesSessionsToOtherRuntimes(t *testing.T) {
-	t.Parallel()
-	env := harness.Env{"DATA_DIR": t.TempDir()}
-	_, i, out := startDev(t, env, "--no-demo")
-	b := out.connect(t, i, "chat")
-	if ch := harness.Accept(t, harness.StartRuntime(t, env)); ch.ID != b.Session {
-		t.Errorf("accepted session %s, want %s", ch.ID, b.Session)
 	}
 }
 

@@ -17,59 +17,57 @@ import (
 // A body over 16 KiB is read only if its token is known. The token decides the
 // answer, even if the body is invalid.
 func TestLargeCallbackIsReadOnlyWithKnownToken(t *testing.T) {
-	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
-		c := openCall(t, i, r, "call-1")
-		large := c.botMessage(strings.Repeat("a", callback.MaxUncheckedBody))
-		invalid := strings.Replace(large, "call-1", "call-2", 1)
-		usable, consumed, cancelled := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{})
-		if err := c.Cancel(t.Context(), cancelled.ID); err != nil {
-			t.Fatal(err)
+	i, r := startWithRuntime(t, harness.Env{})
+	c := openCall(t, i, r, "call-1")
+	large := c.botMessage(strings.Repeat("a", callback.MaxUncheckedBody))
+	invalid := strings.Replace(large, "call-1", "call-2", 1)
+	usable, consumed, cancelled := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{})
+	if err := c.Cancel(t.Context(), cancelled.ID); err != nil {
+		t.Fatal(err)
+	}
+	resp, body := c.postCallback(consumed, large)
+	wantStatus(t, resp, body, 202, `"parked"`)
+	post := func(name string, item calls.WorkItem, text string, status int, want string) {
+		t.Helper()
+		resp, body := c.postCallback(item, text)
+		if resp.StatusCode != status || !strings.Contains(body, want) {
+			t.Errorf("%s: got %d %.300s, want %d with %s", name, resp.StatusCode, body, status, want)
 		}
-		resp, body := c.postCallback(consumed, large)
-		wantStatus(t, resp, body, 202, `"parked"`)
-		post := func(name string, item calls.WorkItem, text string, status int, want string) {
-			t.Helper()
-			resp, body := c.postCallback(item, text)
-			if resp.StatusCode != status || !strings.Contains(body, want) {
-				t.Errorf("%s: got %d %.300s, want %d with %s", name, resp.StatusCode, body, status, want)
-			}
-		}
-		unknown := usable
-		unknown.Token = "guessed"
-		post("unknown token", unknown, invalid, 401, code("CALLBACK_TOKEN_INVALID"))
-		post("cancelled", cancelled, invalid, 409, `"state":"cancelled"`)
-		post("duplicate", consumed, large, 409, `"duplicate":true`)
-		post("consumed", consumed, large+" ", 409, `"duplicate":true`)
-		post("consumed, other body", consumed, strings.Replace(large, "aaa", "bbb", 1), 409, `"duplicate":false`)
-		post("consumed, invalid body", consumed, invalid, 409, `"duplicate":false`)
-		post("usable, invalid body", usable, invalid, 400, code("VALIDATION_ERROR"))
-		post("usable", usable, large, 202, `"accepted"`)
-		if err := c.End(t.Context(), "done"); err != nil {
-			t.Fatal(err)
-		}
-		post("ended", usable, invalid, 410, code("CONVERSATION_ENDED"))
-	})
+	}
+	unknown := usable
+	unknown.Token = "guessed"
+	post("unknown token", unknown, invalid, 401, code("CALLBACK_TOKEN_INVALID"))
+	post("cancelled", cancelled, invalid, 409, `"state":"cancelled"`)
+	post("duplicate", consumed, large, 409, `"duplicate":true`)
+	post("consumed", consumed, large+" ", 409, `"duplicate":true`)
+	post("consumed, other body", consumed, strings.Replace(large, "aaa", "bbb", 1), 409, `"duplicate":false`)
+	post("consumed, invalid body", consumed, invalid, 409, `"duplicate":false`)
+	post("usable, invalid body", usable, invalid, 400, code("VALIDATION_ERROR"))
+	post("usable", usable, large, 202, `"accepted"`)
+	if err := c.End(t.Context(), "done"); err != nil {
+		t.Fatal(err)
+	}
+	post("ended", usable, invalid, 410, code("CONVERSATION_ENDED"))
 }
 
 // The client sends a part of its body and then no more. It gets an answer that
 // depends on its token, like other malformed bodies.
 func TestIncompleteCallbackIsMalformed(t *testing.T) {
-	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
-		c := openCall(t, i, r, "call-1")
-		item := c.await(calls.AwaitOptions{})
-		for _, length := range []int{100, 2 * callback.MaxUncheckedBody} {
-			for token, want := range map[string]string{item.Token: "400 " + code("MALFORMED_JSON"), "guessed": "401 " + code("CALLBACK_TOKEN_INVALID")} {
-				if got := postIncomplete(t, i, item.Path, token, length); !strings.HasPrefix(got, want[:3]) || !strings.Contains(got, want[4:]) {
-					t.Errorf("%d bytes announced: answered %s, want %s", length, got, want)
-				}
+	i, r := startWithRuntime(t, harness.Env{})
+	c := openCall(t, i, r, "call-1")
+	item := c.await(calls.AwaitOptions{})
+	for _, length := range []int{100, 2 * callback.MaxUncheckedBody} {
+		for token, want := range map[string]string{item.Token: "400 " + code("MALFORMED_JSON"), "guessed": "401 " + code("CALLBACK_TOKEN_INVALID")} {
+			if got := postIncomplete(t, i, item.Path, token, length); !strings.HasPrefix(got, want[:3]) || !strings.Contains(got, want[4:]) {
+				t.Errorf("%d bytes announced: answered %s, want %s", length, got, want)
 			}
 		}
-		if i.Log.Has("context canceled") {
-			t.Error("the log has an incomplete body as a cancelled request")
-		}
-		resp, body := c.postCallback(item, c.botMessage("Hello"))
-		wantStatus(t, resp, body, 202, `"accepted"`)
-	})
+	}
+	if i.Log.Has("context canceled") {
+		t.Error("the log has an incomplete body as a cancelled request")
+	}
+	resp, body := c.postCallback(item, c.botMessage("Hello"))
+	wantStatus(t, resp, body, 202, `"accepted"`)
 }
 
 // postIncomplete announces a body, sends the first byte of it and closes the sending

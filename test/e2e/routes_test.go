@@ -95,64 +95,62 @@ func TestRoutesMatchOpenAPI(t *testing.T) {
 // Every route is called without a credential and with each scope alone, as API
 // key and as JWT, of the own and of another team.
 func TestRouteScopeTeamMatrix(t *testing.T) {
-	onAllStores(t, func(t *testing.T, env harness.Env) {
-		i := harness.Start(t, env)
-		tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
-		for _, rt := range i.App.Routes() {
-			if rt.Scope == "" || strings.HasPrefix(rt.Path, adminPath) { // see TestAdminRoutes
-				continue
-			}
-			id, granted := tenant.Endpoint.ID, 200
-			switch {
-			case rt.Method == "POST":
-				granted = 415 // the request has no body
-			case rt.Method == "DELETE":
-				granted = 204
-			case strings.HasSuffix(rt.Path, "/{name}"):
-				granted = 404 // there is no audio
-			}
-			if strings.HasPrefix(rt.Path, "/api/v1/sessions/") {
-				id = issue(t, i, tenant, `"mode":"chat"`).SessionID
-			}
-			path := strings.Replace(rt.Path, "{id}", id, 1)
-			expect := func(caller string, status int, errorCode string, headers ...string) {
-				t.Helper()
-				resp, body := i.Call(t, rt.Method, path, headers...)
-				if resp.StatusCode != status || !strings.Contains(body, errorCode) {
-					t.Errorf("%s %s as %s: got %d %s, want %d %s", rt.Method, path, caller, resp.StatusCode, body, status, errorCode)
-				}
-			}
-			expect("no credential", 401, code("UNAUTHORIZED"))
-			for _, scope := range auth.Scopes {
-				_, key := harness.NewKey(t, i, tenant.Team.ID, scope)
-				bearer := "Bearer " + consoleJWT(t, tenant.Team.ID, scope)
-				if scope == rt.Scope {
-					expect("key with the scope", granted, "", "X-API-Key", key)
-					expect("JWT with the scope", granted, "", "Authorization", bearer)
-					continue
-				}
-				required := fmt.Sprintf(`"requiredScope":%q`, rt.Scope)
-				expect("key with "+string(scope), 403, required, "X-API-Key", key)
-				expect("JWT with "+string(scope), 403, required, "Authorization", bearer)
-			}
-			expect("JWT without scopes", 403, code("FORBIDDEN"), "Authorization", "Bearer "+consoleJWT(t, tenant.Team.ID, []auth.Scope{}...))
-
-			// A key takes precedence over a JWT. Several keys are rejected.
-			good := "Bearer " + consoleJWT(t, tenant.Team.ID, auth.Scopes...)
-			expect("invalid key and valid JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "tk_guess_"+strings.Repeat("A", 43), "Authorization", good)
-			expect("empty key and valid JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "", "Authorization", good)
-			expect("valid key twice", 401, code("UNAUTHORIZED"), "X-API-Key", tenant.Key, "X-API-Key", tenant.Key)
-			expect("valid JWT twice", 401, code("UNAUTHORIZED"), "Authorization", good, "Authorization", good)
-
-			// Another team sees its own data only.
-			if strings.Contains(rt.Path, "{id}") {
-				expect("key of another team", 404, code("NOT_FOUND"), "X-API-Key", foreign.Key)
-				expect("JWT of another team", 404, code("NOT_FOUND"), "Authorization", "Bearer "+consoleJWT(t, foreign.Team.ID, auth.Scopes...))
-			} else if _, body := i.Call(t, rt.Method, path, "X-API-Key", foreign.Key); strings.Contains(body, tenant.Endpoint.ID) || strings.Contains(body, tenant.Team.ID) {
-				t.Errorf("%s %s shows data of another team: %s", rt.Method, path, body)
+	i := harness.Start(t, nil)
+	tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
+	for _, rt := range i.App.Routes() {
+		if rt.Scope == "" || strings.HasPrefix(rt.Path, adminPath) { // see TestAdminRoutes
+			continue
+		}
+		id, granted := tenant.Endpoint.ID, 200
+		switch {
+		case rt.Method == "POST":
+			granted = 415 // the request has no body
+		case rt.Method == "DELETE":
+			granted = 204
+		case strings.HasSuffix(rt.Path, "/{name}"):
+			granted = 404 // there is no audio
+		}
+		if strings.HasPrefix(rt.Path, "/api/v1/sessions/") {
+			id = issue(t, i, tenant, `"mode":"chat"`).SessionID
+		}
+		path := strings.Replace(rt.Path, "{id}", id, 1)
+		expect := func(caller string, status int, errorCode string, headers ...string) {
+			t.Helper()
+			resp, body := i.Call(t, rt.Method, path, headers...)
+			if resp.StatusCode != status || !strings.Contains(body, errorCode) {
+				t.Errorf("%s %s as %s: got %d %s, want %d %s", rt.Method, path, caller, resp.StatusCode, body, status, errorCode)
 			}
 		}
-	})
+		expect("no credential", 401, code("UNAUTHORIZED"))
+		for _, scope := range auth.Scopes {
+			_, key := harness.NewKey(t, i, tenant.Team.ID, scope)
+			bearer := "Bearer " + consoleJWT(t, tenant.Team.ID, scope)
+			if scope == rt.Scope {
+				expect("key with the scope", granted, "", "X-API-Key", key)
+				expect("JWT with the scope", granted, "", "Authorization", bearer)
+				continue
+			}
+			required := fmt.Sprintf(`"requiredScope":%q`, rt.Scope)
+			expect("key with "+string(scope), 403, required, "X-API-Key", key)
+			expect("JWT with "+string(scope), 403, required, "Authorization", bearer)
+		}
+		expect("JWT without scopes", 403, code("FORBIDDEN"), "Authorization", "Bearer "+consoleJWT(t, tenant.Team.ID, []auth.Scope{}...))
+
+		// A key takes precedence over a JWT. Several keys are rejected.
+		good := "Bearer " + consoleJWT(t, tenant.Team.ID, auth.Scopes...)
+		expect("invalid key and valid JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "tk_guess_"+strings.Repeat("A", 43), "Authorization", good)
+		expect("empty key and valid JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "", "Authorization", good)
+		expect("valid key twice", 401, code("UNAUTHORIZED"), "X-API-Key", tenant.Key, "X-API-Key", tenant.Key)
+		expect("valid JWT twice", 401, code("UNAUTHORIZED"), "Authorization", good, "Authorization", good)
+
+		// Another team sees its own data only.
+		if strings.Contains(rt.Path, "{id}") {
+			expect("key of another team", 404, code("NOT_FOUND"), "X-API-Key", foreign.Key)
+			expect("JWT of another team", 404, code("NOT_FOUND"), "Authorization", "Bearer "+consoleJWT(t, foreign.Team.ID, auth.Scopes...))
+		} else if _, body := i.Call(t, rt.Method, path, "X-API-Key", foreign.Key); strings.Contains(body, tenant.Endpoint.ID) || strings.Contains(body, tenant.Team.ID) {
+			t.Errorf("%s %s shows data of another team: %s", rt.Method, path, body)
+		}
+	}
 }
 
 func TestErrorsUseEnvelope(t *testing.T) {
@@ -247,32 +245,30 @@ func TestLargeBodyIsRejected(t *testing.T) {
 }
 
 func TestEndpointPagination(t *testing.T) {
-	onAllStores(t, func(t *testing.T, env harness.Env) {
-		i := harness.Start(t, env)
-		tenant := harness.NewTenant(t, i, "tenant")
-		want := []string{tenant.Endpoint.ID}
-		for n := range 6 {
-			want = append(want, harness.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: fmt.Sprintf("endpoint %d", n), Modes: endpoint.Modes}).ID)
+	i := harness.Start(t, nil)
+	tenant := harness.NewTenant(t, i, "tenant")
+	want := []string{tenant.Endpoint.ID}
+	for n := range 6 {
+		want = append(want, harness.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: fmt.Sprintf("endpoint %d", n), Modes: endpoint.Modes}).ID)
+	}
+	var got []string
+	for path := "/api/v1/endpoints?limit=3"; ; {
+		page := struct {
+			Data       []struct{ ID string }
+			NextCursor *string
+		}{}
+		getJSON(t, i, path, tenant.Key, &page)
+		for _, e := range page.Data {
+			got = append(got, e.ID)
 		}
-		var got []string
-		for path := "/api/v1/endpoints?limit=3"; ; {
-			page := struct {
-				Data       []struct{ ID string }
-				NextCursor *string
-			}{}
-			getJSON(t, i, path, tenant.Key, &page)
-			for _, e := range page.Data {
-				got = append(got, e.ID)
-			}
-			if page.NextCursor == nil {
-				break
-			}
-			path = "/api/v1/endpoints?limit=3&cursor=" + *page.NextCursor
+		if page.NextCursor == nil {
+			break
 		}
-		if strings.Join(got, " ") != strings.Join(want, " ") {
-			t.Errorf("got endpoints\n%v, want\n%v", got, want)
-		}
-	})
+		path = "/api/v1/endpoints?limit=3&cursor=" + *page.NextCursor
+	}
+	if strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("got endpoints\n%v, want\n%v", got, want)
+	}
 }
 
 func TestETagReturnsNotModified(t *testing.T) {

@@ -12,8 +12,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
-	"telapi/test/boot"
-	"telapi/test/talk"
+	"telapi/test/harness"
 )
 
 // runtimeSocket is a call runtime that has nothing but a WebSocket.
@@ -24,7 +23,7 @@ type runtimeSocket struct {
 	kept []map[string]any // frames that a caller did not wait for
 }
 
-func dialRuntime(t *testing.T, i *boot.Instance, header ...string) (*websocket.Conn, *http.Response, error) {
+func dialRuntime(t *testing.T, i *harness.Instance, header ...string) (*websocket.Conn, *http.Response, error) {
 	h := http.Header{}
 	for _, pair := range header {
 		name, value, _ := strings.Cut(pair, ": ")
@@ -35,18 +34,18 @@ func dialRuntime(t *testing.T, i *boot.Instance, header ...string) (*websocket.C
 }
 
 // connectRuntime opens a connection with a key in the header.
-func connectRuntime(t *testing.T, i *boot.Instance, key string) *runtimeSocket {
+func connectRuntime(t *testing.T, i *harness.Instance, key string) *runtimeSocket {
 	t.Helper()
 	conn, resp, err := dialRuntime(t, i, "X-API-Key: "+key)
 	if err != nil {
-		t.Fatalf("dial: %v, %s", err, talk.Body(resp))
+		t.Fatalf("dial: %v, %s", err, harness.Body(resp))
 	}
 	t.Cleanup(func() { conn.Close() })
 	return &runtimeSocket{t: t, conn: conn}
 }
 
 // greetedRuntime opens a connection and says hello.
-func greetedRuntime(t *testing.T, i *boot.Instance, key string, hello string) *runtimeSocket {
+func greetedRuntime(t *testing.T, i *harness.Instance, key string, hello string) *runtimeSocket {
 	t.Helper()
 	r := connectRuntime(t, i, key)
 	r.must("hello", hello)
@@ -167,21 +166,21 @@ func (r *runtimeSocket) closeCode() int {
 	}
 }
 
-func runtimeKey(t *testing.T, i *boot.Instance, team string) string {
+func runtimeKey(t *testing.T, i *harness.Instance, team string) string {
 	t.Helper()
-	_, key := boot.NewKey(t, i, team, auth.RunCalls)
+	_, key := harness.NewKey(t, i, team, auth.RunCalls)
 	return key
 }
 
 func TestRuntimeRunsSession(t *testing.T) {
 	t.Parallel()
-	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
-		i := boot.Start(t, env)
-		tenant := boot.NewTenant(t, i, "tenant")
+	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
+		i := harness.Start(t, env)
+		tenant := harness.NewTenant(t, i, "tenant")
 		r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"test"`)
 		accept := r.send("accept", "")
-		session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat", "metadata": map[string]any{"order": 4711}})
-		b := talk.Connect(t, i, session, token, "")
+		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat", "metadata": map[string]any{"order": 4711}})
+		b := harness.Connect(t, i, session, token, "")
 		b.Expect(`"event":"ready"`)
 		claimed := r.ok(accept)
 		if claimed["channel"] != session || len(claimed["claim"].(string)) < 26 || claimed["team"] != tenant.Team.ID || claimed["position"] != "" {
@@ -238,9 +237,9 @@ func TestRuntimeRunsSession(t *testing.T) {
 // Entries that were not committed arrive again after a reconnect, and nothing else.
 func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 	t.Parallel()
-	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
-		i := boot.Start(t, env)
-		tenant := boot.NewTenant(t, i, "tenant")
+	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
+		i := harness.Start(t, env)
+		tenant := harness.NewTenant(t, i, "tenant")
 		key := runtimeKey(t, i, tenant.Team.ID)
 		first := greetedRuntime(t, i, key, `"name":"test"`)
 		open := fmt.Sprintf(`"channel":"call-1","endpoint":%q,"callId":"c1"`, tenant.Endpoint.ID)
@@ -290,12 +289,12 @@ func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 // The sessions of a runtime that does not come back are offered to others.
 func TestSessionOfLostRuntimeIsOfferedAgain(t *testing.T) {
 	t.Parallel()
-	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
-		i := boot.Start(t, env)
-		tenant := boot.NewTenant(t, i, "tenant")
+	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
+		i := harness.Start(t, env)
+		tenant := harness.NewTenant(t, i, "tenant")
 		key := runtimeKey(t, i, tenant.Team.ID)
-		session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		b := talk.Connect(t, i, session, token, "")
+		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		b := harness.Connect(t, i, session, token, "")
 		b.Expect(`"event":"ready"`)
 		first := greetedRuntime(t, i, key, `"name":"first","resumeMs":100`)
 		first.must("accept", "")

@@ -6,12 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
 	"telapi/internal/calls"
-	"telapi/internal/kv"
-	"telapi/internal/lua"
 	"telapi/test/harness"
 )
 
@@ -128,28 +125,5 @@ func TestResumeIsAllOrNothing(t *testing.T) {
 			b.Expect("here too")
 			b.Expect(`{"recovered":true,"count":1}`)
 		})
-	})
-}
-
-// If a socket misses the notices of some messages, it delivers them with the next
-// one.
-func TestSocketRecoversMissedNotice(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
-		b, _, ch := svc.conversation(t)
-		sendNumbered(t, b, ch, 1, 2)
-		sendSilently := strings.ReplaceAll(lua.Channel("send"), "redis.call('PUBLISH'", "tostring('PUBLISH'")
-		for n := 3; n <= 5; n++ {
-			id := uuid.NewString()
-			svc.store(t, func(c rueidis.Client) rueidis.Completed {
-				keys := kv.ChannelKeys(b.Session)
-				return c.B().Eval().Script(sendSilently).Numkeys(int64(len(keys))).Key(keys...).Arg("", "-", "", "",
-					fmt.Sprintf(`{"type":"chat","sessionId":%q,"messageId":%q,"timestamp":1,"direction":"to_browser","chat":{"n":%d}}`, b.Session, id, n), "").Build()
-			})
-		}
-		harness.SendChat(t, ch, `{"n":6}`)
-		for n := 3; n <= 6; n++ {
-			b.Expect(fmt.Sprintf(`{"n":%d}`, n))
-		}
-		checkConversation(t, b, ch)
 	})
 }

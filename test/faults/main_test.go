@@ -41,6 +41,17 @@ func (svc *service) startPeer(t *testing.T) *harness.Instance {
 	return harness.Start(t, env)
 }
 
+// serve starts an instance as a separate process. With real stores it gets its own
+// data directory.
+func serve(t *testing.T, env harness.Env) (*harness.Instance, *harness.Process) {
+	t.Helper()
+	env = harness.Merge(harness.Env{"LOG_LEVEL": "warn", "DRAIN_DELAY": "0s"}, env)
+	if env["REDIS_URL"] != "" {
+		env["DATA_DIR"] = t.TempDir()
+	}
+	return harness.Serve(t, env)
+}
+
 // session creates a session. options are names and values of further members of
 // the request.
 func (svc *service) session(t *testing.T, options ...any) (id, token string) {
@@ -80,6 +91,12 @@ func onEmbeddedAndReal(t *testing.T, settings harness.Env, test func(t *testing.
 		env, _ := harness.RealStores(t)
 		test(t, startService(t, harness.Merge(env, settings)))
 	})
+}
+
+// onEmbedded runs a test of what does not depend on the store.
+func onEmbedded(t *testing.T, settings harness.Env, test func(t *testing.T, svc *service)) {
+	t.Parallel()
+	test(t, startService(t, harness.Merge(settings)))
 }
 
 // store sends a command to the key-value store.

@@ -3,77 +3,13 @@ package faults
 import (
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/gorilla/websocket"
 
-	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
-
-// sendControl sends a control message to the browser.
-func sendControl(t *testing.T, ch *calls.Channel, command string) {
-	t.Helper()
-	if err := ch.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeControl, Control: []byte(`{"command":"` + command + `"}`)}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Both sides can disable text chat. A browser cannot enable it again after the
-// runtime has disabled it.
-func TestRuntimeOverridesTextChatSetting(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
-		b, token, ch := svc.conversation(t)
-		chat := func(allowed bool) {
-			t.Helper()
-			id := b.Chat("may I?")
-			if allowed {
-				b.Expect(`"event":"ack"`, id)
-			} else {
-				b.Expect(`"type":"error"`, `"code":"TEXT_CHAT_DISABLED"`, `"relatesTo":"`+id)
-			}
-		}
-		browser := func(command string) {
-			t.Helper()
-			b.Expect(`"event":"ack"`, b.Send("control", "control", `{"command":"`+command+`"}`))
-		}
-		runtime := func(command string) {
-			t.Helper()
-			sendControl(t, ch, command)
-			b.Expect(`"type":"control"`, command)
-		}
-		chat(true)
-		browser("disable_text_chat")
-		chat(false)
-		browser("enable_text_chat")
-		chat(true)
-		runtime("disable_text_chat")
-		chat(false)
-		browser("enable_text_chat")
-		chat(false)
-		b.Expect(`"event":"ack"`, b.Send("browser_action", "browserAction", `{"type":"click"}`)) // only chat is disabled
-
-		b.Cut()
-		b = harness.Connect(t, svc.Instance, b.Session, token, "")
-		b.Expect(`"event":"ready"`, `"textChat":false`)
-		chat(false)
-		runtime("enable_text_chat")
-		chat(true)
-		browser("disable_text_chat")
-		runtime("enable_text_chat") // overrides the browser's setting
-		chat(true)
-		browser("mute") // unknown commands are passed to the runtime
-		for {
-			if e := harness.Receive(t, ch); e.Message != nil && strings.Contains(string(e.Message.Control), "mute") {
-				break
-			}
-		}
-	})
-}
 
 // An instance replaces or rejects connections to sessions that another instance
 // serves.
@@ -122,71 +58,6 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 			return err == nil
 		})
 	})
-}
-
-// When several connections are opened at the same time, on different instances,
-// one becomes the owner and all others are closed with 4502.
-func TestConcurrentConnectionsLeaveOneOwner(t *testing.T) {
-	env, _ := harness.RealStores(t)
-	svc := startService(t, env)
-	instances := []*harness.Instance{svc.Instance, svc.startPeer(t)}
-	for range 20 {
-		id, token := svc.session(t)
-		var browsers [4]*harness.Browser
-		var dialing sync.WaitGroup
-		for i := range browsers {
-			dialing.Go(func() {
-				conn, resp, err := harness.Dial(t, instances[i%2], token, "")
-				if err != nil {
-					t.Error(err, harness.Body(resp))
-					return
-				}
-				browsers[i] = &harness.Browser{Conn: conn, Session: id, T: t}
-			})
-		}
-		if dialing.Wait(); t.Failed() {
-			return
-		}
-		replaced, events := make(chan int, len(browsers)), make(chan string, len(browsers))
-		for i, b := range browsers {
-			go func() {
-				for {
-					m, err := b.Read()
-					switch {
-					case websocket.IsCloseError(err, 4502):
-						replaced <- i
-						return
-					case err != nil:
-						events <- err.Error()
-						return
-					case strings.Contains(m.Raw, `"event":"ack"`):
-						events <- "ack"
-					}
-				}
-			}()
-		}
-		for range len(browsers) - 1 {
-			select {
-			case i := <-replaced:
-				browsers[i] = nil
-			case event := <-events:
-				t.Fatalf("a connection got %s, want close code 4502", event)
-			}
-		}
-		for _, b := range browsers {
-			if b != nil {
-				b.Chat("still here")
-			}
-		}
-		select {
-		case <-replaced:
-			t.Fatal("all connections were replaced")
-		case event := <-events:
-			if event != "ack" {
-				t.Fatalf("the owner got %s, want an ack", event)
-			}
-		}
-	}
 }
 
 // A handshake with invalid WebSocket headers is rejected and does not replace the

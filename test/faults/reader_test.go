@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +40,7 @@ func dialStalled(t *testing.T, svc *service, token string, buffer int) *websocke
 // sessions are not affected.
 func TestStalledReaderIsClosed(t *testing.T) {
 	const large = 60 << 10 // bytes
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+	onEmbedded(t, nil, func(t *testing.T, svc *service) {
 		id, token := svc.session(t)
 		dialStalled(t, svc, token, 4096)
 		ch := harness.Accept(t, harness.StartRuntime(t, svc.env))
@@ -74,7 +73,7 @@ func TestPausedReaderKeepsSocket(t *testing.T) {
 		messages = 200                     // of 30 KB, of which the kernel buffers about 140
 		pause    = 1500 * time.Millisecond // longer than the deadline of a pong, shorter than that of a write
 	)
-	onEmbeddedAndReal(t, harness.Env{"SESSION_MAX_QUEUED_BYTES": "67108864", "SESSION_HISTORY_MESSAGES": "1000"}, func(t *testing.T, svc *service) {
+	onEmbedded(t, harness.Env{"SESSION_MAX_QUEUED_BYTES": "67108864", "SESSION_HISTORY_MESSAGES": "1000"}, func(t *testing.T, svc *service) {
 		_, token := svc.session(t)
 		conn := dialStalled(t, svc, token, 256<<10)
 		ch := harness.Accept(t, harness.StartRuntime(t, svc.env))
@@ -101,48 +100,10 @@ func TestPausedReaderKeepsSocket(t *testing.T) {
 	})
 }
 
-// The memory for stalled readers is bounded by the size of their queues.
-func TestStalledReadersUseBoundedMemory(t *testing.T) {
-	const (
-		readers, queue = 4, 1 << 16
-		queues         = readers * (3*queue + 64<<10)
-		connections    = 8 << 20 // clients of the stores may open more connections of 1 MB each
-	)
-	env, _ := harness.RealStores(t)
-	env["SESSION_MAX_QUEUED_BYTES"], env["SESSION_HISTORY_MESSAGES"] = fmt.Sprint(queue), "10"
-	svc := startService(t, env)
-	rt := harness.StartRuntime(t, svc.env)
-	before := heapInUse()
-	text := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", 30<<10))
-	for range readers {
-		_, token := svc.session(t)
-		dialStalled(t, svc, token, 4096)
-		ch := harness.Accept(t, rt)
-		for range 300 { // 9 MiB, of which the kernel buffers less than half
-			harness.SendChat(t, ch, text)
-		}
-	}
-	if grown := heapInUse() - before; grown > queues+connections {
-		t.Errorf("%d readers use %d KiB, want at most %d KiB", readers, grown>>10, (queues+connections)>>10)
-	}
-	testkit.Until(t, "all readers are disconnected", func() bool {
-		return hasMetric(t, svc.Instance, fmt.Sprintf(`telapi_sockets_closed_total{code="4001"} %d`, readers))
-	})
-}
-
-// heapInUse returns the bytes in use, without pooled objects.
-func heapInUse() int64 {
-	runtime.GC()
-	runtime.GC() // a pooled object survives one collection
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // A replay may be larger than the queue of a live socket.
 func TestReplayMayExceedQueue(t *testing.T) {
 	const count = 50
-	onEmbeddedAndReal(t, harness.Env{"SESSION_MAX_QUEUED_BYTES": "65536"}, func(t *testing.T, svc *service) {
+	onEmbedded(t, harness.Env{"SESSION_MAX_QUEUED_BYTES": "65536"}, func(t *testing.T, svc *service) {
 		id, token := svc.session(t)
 		b := harness.Connect(t, svc.Instance, id, token, "")
 		cursor := b.Expect(`"event":"ready"`).ReadyStreamID()

@@ -34,7 +34,7 @@ func updateSession(t *testing.T, svc *service, session, set string) {
 // A call token is accepted as subprotocol, header and query parameter. Other
 // credentials are rejected.
 func TestHandshakeToken(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+	onEmbedded(t, nil, func(t *testing.T, svc *service) {
 		_, token := svc.session(t)
 		socket := "ws" + strings.TrimPrefix(svc.URL, "http") + "/ws/session"
 		open := func(name, query string, header http.Header, protocols ...string) {
@@ -88,7 +88,7 @@ func sign(t *testing.T, claims jwt.MapClaims, secret string) string {
 // A plain GET reports why a handshake is rejected, to allowed origins only. It
 // does not redeem the token.
 func TestPlainGetReportsReason(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+	onEmbedded(t, nil, func(t *testing.T, svc *service) {
 		ep, err := svc.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: svc.teamID, Name: "shop", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
 		if err != nil {
 			t.Fatal(err)
@@ -182,16 +182,6 @@ func TestSessionLifetime(t *testing.T) {
 			t.Errorf("close code %d, want 4503", code)
 		}
 		wantRejected(t, other, token, "", http.StatusGone, "SESSION_ENDED")
-	})
-	t.Run("expires while connected", func(t *testing.T) {
-		id, token := svc.session(t)
-		updateSession(t, svc, id, fmt.Sprintf("expires_at = %d", time.Now().Add(15*time.Second).UnixMilli()))
-		b := harness.Connect(t, other, id, token, "")
-		b.Expect(`"event":"ready"`)
-		if code := b.CloseCode(); code != 4504 {
-			t.Errorf("close code %d, want 4504", code)
-		}
-		wantRejected(t, svc.Instance, token, "", http.StatusGone, "SESSION_ENDED")
 	})
 }
 

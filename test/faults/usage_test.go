@@ -49,13 +49,6 @@ func (r *reporter) send(ctx context.Context, t *testing.T, rt *calls.Runtime, te
 	}
 }
 
-// requests returns the number of reports sent.
-func (r *reporter) requests() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.total.Requests
-}
-
 // waitForTotal waits until all reports are processed and the usage is the total.
 func (r *reporter) waitForTotal(t *testing.T, svc *service) {
 	t.Helper()
@@ -179,53 +172,5 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 				t.Errorf("reports were counted again: %v, want %v: the instance was killed at another point than intended", !committed, committed)
 			}
 		})
-	}
-}
-
-// One of two instances is killed again and again while runtimes send reports.
-func TestUsageSurvivesRepeatedKills(t *testing.T) {
-	t.Parallel()
-	env, _ := harness.RealStores(t)
-	svc := startService(t, env)
-	rt, r := harness.StartRuntime(t, env), &reporter{}
-	ctx, stop := context.WithCancel(t.Context())
-	var runtimes sync.WaitGroup
-	for range 2 {
-		runtimes.Go(func() {
-			for ctx.Err() == nil {
-				r.send(t.Context(), t, rt, svc.teamID)
-			}
-		})
-	}
-	for range 5 {
-		_, victim := serve(t, env)
-		killAt := r.requests() + rand.Int64N(200) // reports
-		testkit.Until(t, "more reports are sent", func() bool { return r.requests() >= killAt })
-		_ = victim.Cmd.Process.Kill()
-		victim.WaitExit(t)
-	}
-	stop()
-	runtimes.Wait()
-	t.Logf("%d reports were sent", r.total.Requests)
-	r.waitForTotal(t, svc)
-}
-
-func TestUsageSurvivesDatabaseOutage(t *testing.T) {
-	t.Parallel()
-	postgres, redis := testkit.StartPostgres(t, testkit.PostgresOptions{}), testkit.StartRedis(t)
-	env := harness.Env{"DATABASE_URL": postgres.URL(), "REDIS_URL": redis.URL()}
-	svc := startService(t, env)
-	rt, r := harness.StartRuntime(t, env), &reporter{}
-	for _, fail := range []func(){postgres.Stop, postgres.Crash} {
-		for range 200 {
-			r.send(t.Context(), t, rt, svc.teamID)
-		}
-		fail()
-		for range 800 {
-			r.send(t.Context(), t, rt, svc.teamID)
-		}
-		testkit.Until(t, "/health returns 503", func() bool { return svc.HealthStatus() == http.StatusServiceUnavailable })
-		postgres.Start(t)
-		r.waitForTotal(t, svc)
 	}
 }

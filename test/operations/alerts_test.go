@@ -89,6 +89,10 @@ var alertTests = map[string]struct {
 			{`telapi_callbacks_total{outcome="accepted"}`: slow, `telapi_sockets_closed_total{code="1012"}`: slow},
 		}, nil,
 	},
+	"TelapiStoreFull": {
+		[]series{{`telapi_kv_full{instance="a"}`: zero, `telapi_kv_full{instance="b"}`: "0x55 1 0x5"}},
+		[]series{{`telapi_kv_full{instance="a"}`: zero}, {`telapi_kv_full{instance="a"}`: "1x30 0x30"}}, nil,
+	},
 	"TelapiDatabaseAway": {
 		[]series{{`telapi_dependency_up{dependency="database"}`: zero}}, []series{{`telapi_dependency_up{dependency="database"}`: one, `telapi_dependency_up{dependency="kv"}`: zero}}, nil,
 	},

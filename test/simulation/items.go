@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"telapi/internal/calls"
 	"telapi/internal/callback"
+	"telapi/internal/calls"
 	"telapi/internal/fault"
 )
 

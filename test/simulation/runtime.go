@@ -12,8 +12,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/config"
 	"telapi/internal/redisconn"
 )

@@ -1,87 +1,28 @@
-import { type ChildProcess, execFile, spawn } from "node:child_process";
-import { once } from "node:events";
 import { mkdirSync, readFileSync } from "node:fs";
-import { mkdtemp, rm } from "node:fs/promises";
 import { createRequire } from "node:module";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
-import { promisify } from "node:util";
 import type { AxeResults } from "axe-core";
 import { type Browser, type BrowserContextOptions, chromium, type Locator, type Page } from "playwright-core";
 import { afterAll, beforeAll, expect, inject } from "vitest";
+import { OwnService, Service } from "./service.js";
 
-/** `telapi dev` on free ports with a temporary data directory. */
-export class Service implements AsyncDisposable {
-  private constructor(
-    readonly url: string,
-    private readonly env: Record<string, string>,
-    private readonly args: string[],
-    private server: ChildProcess,
-  ) {}
-
-  static async start(settings: Record<string, string> = {}, ...args: string[]): Promise<Service> {
-    const env = {
-      PATH: process.env.PATH!, HOME: process.env.HOME!, OTEL_ENABLED: "false", TELAPI_PORT: "0", MEDIA_PORT: "0",
-      DATA_DIR: await mkdtemp(join(tmpdir(), "telapi-playground-data-")), ...settings,
-    };
-    const [url, server] = await Service.spawn(env, args);
-    return new Service(url, { ...env, TELAPI_PORT: new URL(url).port }, args, server);
-  }
-
-  private static async spawn(env: Record<string, string>, args: string[]): Promise<[url: string, server: ChildProcess]> {
-    const server = spawn(inject("program"), ["dev", "--json", ...args], { env, stdio: ["ignore", "pipe", "ignore"] });
-    for await (const line of createInterface({ input: server.stdout })) {
-      if (!line.startsWith("{")) continue;
-      server.stdout.resume(); // keep the pipe from blocking
-      return [(JSON.parse(line) as { url: string }).url, server];
-    }
-    throw new Error("telapi dev exited before it was ready");
-  }
-
-  /** Stops the server and starts it again on the same port and data directory. `meanwhile` runs while it is down. */
-  async restart(signal: NodeJS.Signals, meanwhile = async () => {}): Promise<void> {
-    await this.stop(signal);
-    await meanwhile();
-    [, this.server] = await Service.spawn(this.env, this.args);
-  }
-
-  private async stop(signal: NodeJS.Signals): Promise<void> {
-    const exit = once(this.server, "exit");
-    this.server.kill(signal);
-    await exit;
-  }
-
-  /** Sends to the browser on behalf of the runtime. */
-  async send(sessionId: string, type: string, payload: object): Promise<void> {
-    await promisify(execFile)(inject("program"), ["channel", "send", sessionId, "--type", type, "--payload", JSON.stringify(payload)], { env: this.env });
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.stop("SIGTERM");
-    await rm(this.env.DATA_DIR!, { recursive: true, force: true });
-  }
+/** Starts a service for one test, with settings and arguments of `telapi dev`. */
+export function startService(settings: Record<string, string> = {}, ...args: string[]): Promise<OwnService> {
+  return OwnService.start(inject("program"), settings, args);
 }
 
-/** Debian's Chromium, or the one in $CHROMIUM. */
-export function launch(...args: string[]): Promise<Browser> {
-  return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage", ...args] });
-}
-
-/** A browser, and `telapi dev`, for all tests of a file. */
+/** The browser, with a microphone, and `telapi dev` that all tests share. */
 export class Setup {
   browser!: Browser;
-  service!: Service;
+  readonly service: Service;
 
-  /** Takes the arguments of the browser and of `telapi dev`. */
-  constructor({ browser = [], dev = [] }: { browser?: string[]; dev?: string[] } = {}) {
+  constructor() {
+    const { url, env } = inject("service");
+    this.service = new Service(inject("program"), url, env);
     beforeAll(async () => {
-      [this.browser, this.service] = await Promise.all([launch(...browser), Service.start({}, ...dev)]);
+      this.browser = await chromium.connect(inject("browser"));
     });
-    afterAll(async () => {
-      await this.browser?.close();
-      await this.service?.[Symbol.asyncDispose]();
-    });
+    afterAll(() => this.browser?.close());
   }
 
   open(options: BrowserContextOptions = {}): Promise<Playground> {

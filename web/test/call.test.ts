@@ -1,21 +1,9 @@
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import type { Page } from "playwright-core";
-import { afterAll, expect, test } from "vitest";
-import { syllables, wav } from "../../sdk/js/test/wav.js";
-import { launch, Playground, Service, Setup } from "./browser.js";
+import { chromium, type Page } from "playwright-core";
+import { expect, test } from "vitest";
+import { Playground, Setup, startService } from "./browser.js";
+import { chromiumOptions } from "./chromium.js";
 
-/** The microphone of the browser repeats this: silence, a sound like speech, silence. */
-const sound = { start: 1, end: 2.5, length: 6 };
-
-const dir = mkdtempSync(join(tmpdir(), "telapi-playground-voice-"));
-const file = join(dir, "voice.wav");
-writeFileSync(file, wav(sound.length, (second) => (second > sound.start && second < sound.end ? syllables(second) : 0)));
-afterAll(() => rmSync(dir, { recursive: true, force: true }));
-
-const microphone = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", `--use-file-for-fake-audio-capture=${file}`];
-const setup = new Setup({ browser: microphone }); // every page may use it
+const setup = new Setup();
 
 /** Polls the highest value that a meter has shown since the given function was created. */
 async function highest(page: Page, name: string): Promise<() => Promise<number>> {
@@ -122,7 +110,7 @@ test.each([
   ["denied", ["--use-fake-device-for-media-stream"], "denied", "site settings"],
   ["absent", [], "granted", "No microphone was found"],
 ] as const)("a microphone that is %s is explained, and the session goes on as chat", async (name, args, setting, text) => {
-  const other = await launch(...args);
+  const other = await chromium.launch(chromiumOptions(args));
   await using _ = { [Symbol.asyncDispose]: () => other.close() };
   await using playground = await Playground.open(other, setup.service);
   const { page } = playground;
@@ -138,7 +126,7 @@ test.each([
 });
 
 test("without espeak-ng, the page says that speech is a placeholder", async () => {
-  await using silent = await Service.start({ PATH: "/nonexistent" });
+  await using silent = await startService({ PATH: "/nonexistent" });
   await using playground = await Playground.open(setup.browser, silent);
   await playground.page.getByText("apt-get install espeak-ng").waitFor();
   await playground.screenshot("speech-placeholder");

@@ -1,6 +1,6 @@
 import type { WebSocketRoute } from "playwright-core";
 import { expect, inject, test } from "vitest";
-import { Playground, Service, Setup } from "./browser.js";
+import { Playground, Setup, startService } from "./browser.js";
 
 const setup = new Setup();
 const open = (options = {}) => setup.open(options);
@@ -104,7 +104,7 @@ test("an invalid key is explained", async () => {
 });
 
 test("a disabled mode is explained", async () => {
-  await using serviceWithoutWebRTC = await Service.start({ FEATURE_WEBRTC: "false" });
+  await using serviceWithoutWebRTC = await startService({ FEATURE_WEBRTC: "false" });
   await using playground = await Playground.open(setup.browser, serviceWithoutWebRTC);
   await playground.connect("webrtc");
   await playground.page.getByRole("alert").filter({ hasText: /WebRTC.*HTTP 503/i }).waitFor();
@@ -113,7 +113,8 @@ test("a disabled mode is explained", async () => {
 });
 
 test("speech is decoded, drawn and counted, and cached the second time", async ({ expect }) => {
-  await using playground = await open();
+  await using service = await startService(); // with an empty cache
+  await using playground = await Playground.open(setup.browser, service);
   await playground.start("audio");
   for (const round of [1, 2]) {
     await playground.click("speak");

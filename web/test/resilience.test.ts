@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import { Ledger } from "../src/ledger.js";
-import { Playground, Service, Setup } from "./browser.js";
+import { Playground, Setup, startService } from "./browser.js";
 
-const setup = new Setup({ dev: ["--instances", "2"] });
+const setup = new Setup();
 
 /** The counters of the panel. */
 const counts = async ({ page }: Playground) => Object.fromEntries(await Promise.all(["sent", "acknowledged", "received", "lost", "duplicates"].map(async (name) => [name, Number(await page.locator(`#${name}-count`).textContent())])));
@@ -49,11 +49,13 @@ test("a ledger of a reloaded page ignores what the previous page received", () =
 });
 
 test("the conversation continues when its instance is killed, and both instances serve after a restart", async ({ expect }) => {
-  await using service = await Service.start({}, "--instances", "2");
+  await using service = await startService({}, "--instances", "2");
   await using playground = await Playground.open(setup.browser, service);
   const { page } = playground;
   await playground.showTab("Resilience");
   await playground.start();
+  await servingInstance(playground);
+  await playground.checkAccessible("resilience-instances");
   const said: string[] = [];
   const say = async (text: string) => {
     said.push(text);
@@ -129,8 +131,7 @@ test("the sliders delay frames and drop the connection, and nothing is lost", as
 });
 
 test("with one instance, the panel says how to start two", async () => {
-  await using service = await Service.start();
-  await using playground = await Playground.open(setup.browser, service);
+  await using playground = await setup.open();
   await playground.start();
   await playground.showTab("Resilience");
   await playground.page.getByText("make run ARGS='--instances 2'").waitFor();

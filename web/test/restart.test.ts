@@ -1,20 +1,14 @@
-import type { Browser } from "playwright-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
-import { launch, Playground, Service } from "./browser.js";
+import { expect, test } from "vitest";
+import { Playground, Setup, startService } from "./browser.js";
 
-let browser: Browser;
-
-beforeAll(async () => {
-  browser = await launch();
-});
-afterAll(() => browser?.close());
+const setup = new Setup();
 
 /** The texts of the conversation, without notes. */
 const texts = (playground: Playground) => playground.page.locator("#chat li p").allTextContents();
 
 test("an open page resumes after the server was stopped with Ctrl-C and started again", async () => {
-  await using service = await Service.start();
-  await using playground = await Playground.open(browser, service);
+  await using service = await startService();
+  await using playground = await Playground.open(setup.browser, service);
   await playground.start();
   await playground.send("before");
   await playground.message('You said "before"').waitFor();
@@ -36,15 +30,14 @@ test("an open page resumes after the server was stopped with Ctrl-C and started 
 });
 
 test("a reloaded page resumes its session and shows the conversation", async () => {
-  await using service = await Service.start();
-  await using playground = await Playground.open(browser, service);
+  await using playground = await setup.open();
   await playground.start();
   await playground.send("before");
   await playground.message('You said "before"').waitFor();
   const [id, before] = [await playground.sessionId(), await texts(playground)];
   await playground.disturb("Cut connection");
   await playground.send("not sent yet");
-  await service.send(id, "chat", { text: "not received yet" });
+  await setup.service.send(id, "chat", { text: "not received yet" });
 
   await playground.page.reload();
   await playground.message('You said "not sent yet"').waitFor();

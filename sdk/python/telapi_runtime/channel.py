@@ -120,14 +120,14 @@ class Channel:
 
     async def commit(self, entry: Entry) -> None:
         """Marks the entry and all earlier ones as handled. A later claim continues after it."""
-        while entry.position and entry.losses == self._losses:
+        while entry.position and entry.losses == self._losses and self.cause != "ended":
             try:
                 if self.cause or self._pushed >= number(entry.position):
                     await self._request("commit", position=entry.position)
                     return
                 await self._changed.wait()  # after a reconnect the entry is pushed again
             except (ConnectionError, TelapiError) as error:
-                if isinstance(error, TelapiError) and entry.losses == self._losses:
+                if isinstance(error, TelapiError) and entry.losses == self._losses and self.cause != "ended":
                     raise
 
     async def send(self, text: str, *, sender: str = "bot", message_id: str = "") -> str:
@@ -199,7 +199,7 @@ class Channel:
     def _resume(self, resumed: Mapping[str, Any] | None) -> None:
         """Continues on a new connection, which pushes all entries after the committed position."""
         if not resumed:
-            return self._close("claim_lost")
+            return self._close("ended" if self._at_end else "claim_lost")  # committing channel_ended ends the claim
         self.work_items = resumed.get("workItems") or []
         self._lose(resumed.get("lostAt", 0))
         self._pushed = number(resumed["position"])

@@ -194,12 +194,13 @@ class Runtime:
             await self._detach()
 
     async def _detach(self) -> None:
-        """Closes the socket."""
+        """Closes the socket and prepares for the next one."""
         if self._reader and self._socket:
             self._reader.cancel()
             await asyncio.wait([self._reader])
             self._socket.close(1000)
         self._socket = self._reader = None
+        self._renew = asyncio.get_running_loop().create_future()
 
     async def _connect(self) -> None:
         """Replaces the socket. The old one, if it is still open, is used until the new one can take over."""
@@ -234,7 +235,7 @@ class Runtime:
         for pending in self._pending.values():
             if not pending.result.done():
                 socket.write(pending.frame)
-        self._socket, self._reason, self._renew = socket, None, asyncio.get_running_loop().create_future()
+        self._socket, self._reason = socket, None
         self._reader = asyncio.create_task(self._read(socket))
 
     async def _read(self, socket: WebSocket) -> None:

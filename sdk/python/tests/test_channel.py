@@ -5,7 +5,7 @@ from typing import Any
 
 from scripted import ScriptedTest, claimed, within
 
-from telapi_runtime import Entry, TelapiError
+from telapi_runtime import Channel, Entry, TelapiError
 
 
 def resumed(position: str = "", **members: Any) -> dict[str, Any]:
@@ -165,6 +165,17 @@ class EndTest(ScriptedTest):
             await within(committing)
         self.assertEqual((received, channel.cause), (["frame", "channel_ended"], "ended"))
 
+    async def test_commit_of_channel_ended_with_a_lost_reply_succeeds(self) -> None:
+        peer, channel = await self.claim()
+        peer.entry("1-5", kind="channel_ended")
+        (entry,) = await self.entries(channel, 1)
+        committing = asyncio.create_task(channel.commit(entry))
+        await peer.receive("commit")
+        peer.drop()
+        await self.service.connected()  # the claim has ended with the commit
+        await within(committing)
+        self.assertEqual(([entry async for entry in channel], channel.cause), ([], "ended"))
+
     async def test_claim_lost_ends_iteration_and_requests(self) -> None:
         peer, channel = await self.claim()
         sending = asyncio.create_task(channel.send("x"))
@@ -200,6 +211,24 @@ class EndTest(ScriptedTest):
         peer.entry("2-5", "later")
         await within(releasing)
         self.assertEqual([entry async for entry in channel], [])
+
+
+    async def test_channel_is_released_at_the_end_of_its_handler(self) -> None:
+        peer = await self.service.connected()
+        for raised, suppressed in ((None, True), (TelapiError("CONVERSATION_ENDED", "ended"), True), (ValueError(), False)):
+            with self.subTest(raised=raised):
+                opening = asyncio.create_task(self.runtime.open("ses_1", "e"))
+                peer.reply(await peer.receive("open"), claimed())
+
+                async def handle(channel: Channel) -> None:
+                    async with channel:
+                        if raised:
+                            raise raised
+
+                handling = asyncio.create_task(handle(await within(opening)))
+                peer.reply(await peer.receive("release"))
+                (done,), _ = await asyncio.wait([handling], timeout=60)
+                self.assertEqual(done.exception(), None if suppressed else raised)
 
 
 class ContentTest(ScriptedTest):

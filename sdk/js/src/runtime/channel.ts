@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { Emitter } from "../emitter.js";
 import { TelapiError } from "../errors.js";
 import { type ChannelMessage, type DurableType, fieldOf, type MessageType, type Payload, type Payloads, uuid } from "../messages.js";
@@ -61,10 +62,19 @@ export class Channel implements AsyncIterable<Entry> {
 
   /**
    * Sends a message to the browser. Resolves with its ID when the service has stored it: the browser will receive it once
-   * and in order. Pass your own `messageId` (a UUID) to repeat a message without duplicating it.
+   * and in order. A `messageId` from `idFor` keeps a message from being sent twice if its entry is handled again.
    */
   send<Type extends DurableType>(type: Type, payload: Payloads[Type], { messageId = uuid(), trace }: { messageId?: string; trace?: Trace } = {}): Promise<string> {
     return this.request("send", { messages: [this.message(type, payload, messageId, trace)] }, 0, () => messageId);
+  }
+
+  /**
+   * Returns an ID for a message or work item that an entry causes. It is the same if the entry is handled again, for example
+   * by another runtime after a crash. `name` tells several of one entry apart.
+   */
+  idFor({ position, at }: Pick<Entry, "position" | "at">, name = ""): string {
+    const hash = createHash("sha1").update(`${this.id} ${position || at} ${name}`).digest("hex");
+    return hash.replace(/^(.{8})(.{4}).(.{3}).(.{3})(.{12}).*/, "$1-$2-5$3-8$4-$5");
   }
 
   /** Sends audio immediately or not at all. Returns false if it was not sent: there is no connection, or it is too slow. */

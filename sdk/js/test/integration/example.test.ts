@@ -1,13 +1,13 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { chromium } from "playwright-core";
-import { expect, test } from "vitest";
+import { expect, inject, test } from "vitest";
 import { Service, waitForLine } from "./service.js";
 
 const server = new URL("../../../../examples/token-server/server.mjs", import.meta.url).pathname;
 
 test("the page of examples/token-server gets a token and talks to the runtime", async () => {
-  await using service = await Service.start();
+  const service = Service.at(inject("service"));
   const env = { PATH: process.env.PATH!, TELAPI_URL: service.url, TELAPI_KEY: service.key, TELAPI_ENDPOINT: service.endpointId, PORT: "0" };
   const example = spawn(process.execPath, [server], { env, stdio: ["ignore", "pipe", "inherit"] });
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });

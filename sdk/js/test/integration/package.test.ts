@@ -5,26 +5,22 @@ import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { Service } from "./service.js";
 
 const sdk = new URL("../..", import.meta.url).pathname;
 const project = mkdtempSync(join(tmpdir(), "telapi-sdk-project-"));
 const installed = join(project, "node_modules/@telapi/sdk");
-let service: Service;
+const service = Service.at(inject("service"));
 
 // Packs the SDK as for a registry, and installs the file into an empty project.
-beforeAll(async () => {
-  service = await Service.start();
+beforeAll(() => {
   const [packed] = JSON.parse(execFileSync("npm", ["pack", "--silent", "--json", "--pack-destination", project], { cwd: sdk, encoding: "utf8" })) as [{ filename: string }];
   writeFileSync(join(project, "package.json"), "{}");
   execFileSync("npm", ["install", "--silent", "--offline", "--no-audit", "--no-fund", `./${packed.filename}`], { cwd: project, stdio: "inherit" });
   for (const name of ["ws", "react", "@types/react", "@types/node", "csstype"]) link(name);
 });
-afterAll(async () => {
-  await service[Symbol.asyncDispose]();
-  rmSync(project, { recursive: true, force: true });
-});
+afterAll(() => rmSync(project, { recursive: true, force: true }));
 
 function link(name: string): void {
   const [scope] = name.split("/");

@@ -1,20 +1,16 @@
 // @vitest-environment jsdom
 import { createElement, StrictMode } from "react";
 import { createRoot, type Root } from "react-dom/client";
-import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from "vitest";
+import { afterEach, beforeEach, expect, inject, test, vi } from "vitest";
 import { WebSocket } from "ws";
 import { type TelapiState, useTelapi } from "../../src/react.js";
 import type { ConnectOptions } from "../../src/index.js";
 import { Service } from "./service.js";
 
-let service: Service;
+const service = Service.at(inject("service"));
 let root: Root;
 let shown: TelapiState; // by the last rendering
 
-beforeAll(async () => {
-  service = await Service.start();
-});
-afterAll(() => service[Symbol.asyncDispose]());
 beforeEach(() => {
   root = createRoot(document.createElement("div"));
   shown = {} as TelapiState; // not of the previous test

@@ -3,14 +3,15 @@ import { once } from "node:events";
 import { mkdtemp, readFile, rm, symlink, writeFile, mkdir } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { expect, test } from "vitest";
+import { expect, inject, test } from "vitest";
 import { Service } from "./service.js";
 import { launchWithMicrophone, PageServer } from "./voice.js";
+
+const service = Service.at(inject("service"));
 
 // The test creates a project with the package and the README's example. A preloaded module provides the page's server,
 // which forwards tokens, and the global WebSocket that Node 20 does not have.
 test("the README example works", async () => {
-  await using service = await Service.start();
   const readme = await readFile(new URL("../../README.md", import.meta.url), "utf8");
   const example = /```js\n([^]*?)```/.exec(readme)![1]!;
   expect(example.trim().split("\n").length).toBeLessThanOrEqual(14);
@@ -45,7 +46,6 @@ const html = `<!doctype html><title>Call</title><button id="call">Call</button><
   <script type="module" src="example.js"></script>`;
 
 test.each(["webrtc", "audio"])("the README's example of a call in mode %s works", async (mode) => {
-  await using service = await Service.start({ FEATURE_WEBRTC: "true" });
   const readme = await readFile(new URL("../../README.md", import.meta.url), "utf8");
   const example = [...readme.matchAll(/```js\n([^]*?)```/g)].map(([, code]) => code!).find((code) => code.includes(`{"mode":"${mode}"}`))!;
   expect(example.trim().split("\n").length).toBeLessThanOrEqual(12);

@@ -7,8 +7,16 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
-import { inject } from "vitest";
 import type { TokenResponse } from "../../src/index.js";
+
+export interface ServiceAddress {
+  dir: string;
+  env: Record<string, string>;
+  url: string;
+  key: string;
+  team: string;
+  endpointId: string;
+}
 
 /** A telapi process with a Redis server, and a runtime that echoes the messages of the team's sessions. */
 export class Service implements AsyncDisposable {
@@ -16,7 +24,7 @@ export class Service implements AsyncDisposable {
   key = "";
   team = "";
   endpointId = "";
-  private server: ChildProcess | undefined;
+  private server: ChildProcess | undefined; // unless another process runs it
   private readonly helpers: ChildProcess[] = []; // Redis and the runtime
 
   private constructor(
@@ -41,6 +49,17 @@ export class Service implements AsyncDisposable {
     service.key = (await service.telapi("key", "create", "--team", team, "--scope", "CREATE_CALL_TOKEN")).key as string;
     service.helpers.push(spawn(program("echo"), [team], { env, stdio: ["ignore", "ignore", "inherit"] }));
     return service;
+  }
+
+  /** What another process needs to know to use this service. */
+  get address(): ServiceAddress {
+    const { dir, env, url, key, team, endpointId } = this;
+    return { dir, env, url, key, team, endpointId };
+  }
+
+  /** The service at an address. Another process starts and stops it. */
+  static at({ dir, env, ...address }: ServiceAddress): Service {
+    return Object.assign(new Service(dir, env), address);
   }
 
   private async startServer(): Promise<void> {
@@ -92,9 +111,9 @@ export class Service implements AsyncDisposable {
   }
 }
 
-/** The path of a program that test/build.ts built. */
+/** The path of a program that `make test` or test/setup.ts built. */
 function program(name: string): string {
-  return join(inject("programs"), name);
+  return join(process.env.TEST_PROGRAMS!, name);
 }
 
 async function stop(process: ChildProcess, signal: NodeJS.Signals): Promise<void> {

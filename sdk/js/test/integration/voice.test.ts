@@ -1,5 +1,5 @@
 import type { Page } from "playwright-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { expect, inject, test } from "vitest";
 import type * as core from "../../src/index.js";
 import type * as voice from "../../src/voice.js";
 import { Service } from "./service.js";
@@ -9,12 +9,7 @@ declare const telapi: typeof core;
 declare const telapiVoice: typeof voice;
 declare const window: Record<string, unknown>;
 
-let service: Service;
-
-beforeAll(async () => {
-  service = await Service.start({ FEATURE_WEBRTC: "true" });
-});
-afterAll(() => service[Symbol.asyncDispose]());
+const service = Service.at(inject("service"));
 
 const page = '<!doctype html><title>Call</title><script src="telapi.js"></script><script src="telapi-voice.js"></script>';
 const strict = { "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src *" };

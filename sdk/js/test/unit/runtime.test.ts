@@ -195,6 +195,14 @@ describe("a channel", () => {
     await ended;
   });
 
+  test("has an ID for what an entry causes", async () => {
+    const { channel } = await accept(script);
+    const ids = [channel.idFor({ position: "1-5", at: 1 }), channel.idFor({ position: "1-5", at: 1 }, "item"), channel.idFor({ position: "1-6", at: 1 }), channel.idFor({ position: "", at: 1 })];
+    for (const id of ids) expect(id).toMatch(/^[\da-f]{8}-[\da-f]{4}-5[\da-f]{3}-8[\da-f]{3}-[\da-f]{12}$/);
+    expect(new Set(ids).size).toBe(4);
+    expect(channel.idFor({ position: "1-5", at: 2 })).toBe(ids[0]);
+  });
+
   test("passes audio on, and drops it without a connection", async () => {
     const { connection, channel } = await accept(script);
     const received: unknown[] = [];

@@ -1,0 +1,141 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { copyFile, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { WebSocket } from "ws";
+import { connect } from "../../src/index.js";
+import { Runtime, type Channel } from "../../src/runtime.js";
+import { Proxy } from "./proxy.js";
+import { Service } from "./service.js";
+
+const sdk = new URL("../..", import.meta.url).pathname;
+const profile = {
+  commandSources: ["bot"],
+  commandPolicies: [{ type: "transfer", enabled: true, allowedTargets: ["tel:+49*"] }, { type: "hangup", enabled: true }],
+};
+let service: Service;
+let project: string;
+
+// A project with the package, and a team without the echo runtime that Service starts.
+beforeAll(async () => {
+  project = await mkdtemp(join(tmpdir(), "telapi-sdk-runtime-"));
+  await mkdir(join(project, "node_modules/@telapi"), { recursive: true });
+  await symlink(sdk, join(project, "node_modules/@telapi/sdk"));
+  await writeFile(join(project, "profile.json"), JSON.stringify(profile));
+  service = await Service.start();
+  const team = (await service.telapi("team", "create", "Runtimes")).id as string;
+  service.endpointId = (await service.telapi("endpoint", "create", "--team", team, "--name", "Runtimes", "--mode", "chat", "--profile", join(project, "profile.json"))).id as string;
+  service.key = (await service.telapi("key", "create", "--team", team, "--scope", "CREATE_CALL_TOKEN", "--scope", "RUN_CALLS")).key as string;
+});
+afterAll(async () => {
+  await service[Symbol.asyncDispose]();
+  await rm(project, { recursive: true, force: true });
+});
+
+/** A browser's session that records the chat messages it receives. */
+async function browse(): Promise<{ say(text: string): Promise<string>; heard: string[]; ended(): boolean; [Symbol.dispose](): void }> {
+  const session = connect({ token: await service.issue(), WebSocket });
+  const heard: string[] = [];
+  session.on("chat", ({ text }) => heard.push(text!));
+  return {
+    heard,
+    say: (text) => session.send("chat", { text }),
+    ended: () => session.state === "ended",
+    [Symbol.dispose]: () => session.dispose(),
+  };
+}
+
+async function echo(channel: Channel): Promise<void> {
+  for await (const entry of channel) {
+    if (entry.message?.type === "chat") await channel.send("chat", entry.message.chat!);
+    await channel.commit(entry);
+  }
+}
+
+test("every message is echoed once and in order while the runtime's connection is cut again and again", async () => {
+  const [sessions, messages, cuts] = [8, 60, 40];
+  using proxy = await Proxy.to(service.url);
+  const runtime = new Runtime({ url: new URL("/", proxy.url).href, key: service.key, name: "cut", resumeMs: 60_000, minDelayMs: 50 });
+  const errors: unknown[] = [];
+  const accepting = (async () => {
+    for await (const channel of runtime.accept({ capacity: sessions })) echo(channel).catch((error: unknown) => errors.push(error));
+  })();
+  const browsers = await Promise.all(Array.from({ length: sessions }, browse));
+  const talking = browsers.map(async ({ say }) => {
+    for (let i = 0; i < messages; i++) await say(`${i}`);
+  });
+  const connected = () => expect.poll(() => runtime.state, { timeout: 60_000, interval: 5 }).toBe("connected");
+  for (let i = 0; i < cuts; i++) {
+    await connected();
+    await new Promise((resolve) => setTimeout(resolve, Math.random() * 200));
+    proxy.cut();
+    await expect.poll(() => runtime.state, { timeout: 60_000, interval: 5 }).not.toBe("connected");
+  }
+  await Promise.all(talking);
+  const expected = Array.from({ length: messages }, (_, i) => `${i}`);
+  await expect.poll(() => browsers.map(({ heard }) => heard.length), { timeout: 60_000 }).toEqual(browsers.map(() => messages));
+  for (const { heard } of browsers) expect(heard).toEqual(expected);
+  expect(errors).toEqual([]);
+  for (const browser of browsers) browser[Symbol.dispose]();
+  await connected();
+  await runtime.close();
+  await accepting;
+});
+
+/** Starts an example. */
+async function example(file: string, settings: Record<string, string>): Promise<AsyncDisposable> {
+  await copyFile(join(sdk, "../../examples/runtime-node", file), join(project, file));
+  const env = { PATH: process.env.PATH!, TELAPI_URL: service.url, TELAPI_KEY: service.key, ...settings };
+  const runtime = spawn(process.execPath, [file], { cwd: project, env, stdio: ["ignore", "ignore", "inherit"] });
+  return {
+    async [Symbol.asyncDispose]() {
+      runtime.kill();
+      await once(runtime, "exit");
+    },
+  };
+}
+
+test("examples/runtime-node/echo.mjs echoes until goodbye", async () => {
+  await using _ = await example("echo.mjs", {});
+  using browser = await browse();
+  await browser.say("Good day");
+  await browser.say("goodbye");
+  await expect.poll(() => browser.ended(), { timeout: 60_000 }).toBe(true);
+  expect(browser.heard).toEqual(["Good day", "goodbye"]);
+});
+
+test("examples/runtime-node/bot.mjs asks a bot and applies its commands", async () => {
+  const bot = createServer(async (request, response) => {
+    const chunks: Buffer[] = [];
+    for await (const chunk of request) chunks.push(chunk as Buffer);
+    const { url, token, text } = JSON.parse(String(Buffer.concat(chunks))) as { url: string; token: string; text: string };
+    response.writeHead(text === "fail" ? 500 : 202).end();
+    if (text === "fail") return;
+    const channel = /bot\/([^/?]+)/.exec(url)![1]!;
+    const body = {
+      conversation: { identifier: { id: channel } },
+      messages: { timestamp: new Date().toISOString(), message: [{ messageId: 1, content: { textMessage: { textPlain: `You said ${text}.` } } }] },
+      actions: text === "transfer" ? [{ type: "transfer", target: "tel:+4930123" }] : text === "hang up" ? [{ type: "hangup", reason: "done" }] : [],
+    };
+    const posted = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json", token }, body: JSON.stringify(body) });
+    expect(await posted.json()).toMatchObject({ status: "accepted" });
+  }).listen(0, "127.0.0.1");
+  await once(bot, "listening");
+  await using _ = await example("bot.mjs", { BOT_URL: `http://127.0.0.1:${(bot.address() as AddressInfo).port}/` });
+  using first = await browse();
+  using second = await browse();
+  await first.say("hello");
+  await expect.poll(() => first.heard, { timeout: 60_000 }).toEqual(["You said hello."]);
+  await first.say("fail");
+  await expect.poll(() => first.heard, { timeout: 60_000 }).toHaveLength(2);
+  await first.say("transfer");
+  await second.say("hang up");
+  await expect.poll(() => first.ended() && second.ended(), { timeout: 60_000 }).toBe(true);
+  expect(first.heard).toEqual(["You said hello.", "The bot is not available. Try again later.", "You said transfer.", "You are being transferred to tel:+4930123."]);
+  expect(second.heard).toEqual(["You said hang up."]);
+  bot.close();
+});

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// goPackage is what go list prints about a package.
+type goPackage struct {
+	ImportPath, Dir, Export string
+	GoFiles                 []string
+	DepOnly                 bool
+}
+
+// goMutants returns the mutants of Go packages, and the changed files by path: each
+// contains all its mutants, of which the variable MUTANT switches one on. So a test
+// program is built once for all of them.
+func goMutants(root string, packages []string) ([]*mutant, map[string][]byte, error) {
+	list := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly"}, packages...)...)
+	list.Dir, list.Stderr = root, os.Stderr
+	output, err := list.Output()
+	if err != nil {
+		return nil, nil, fmt.Errorf("list packages: %w", err)
+	}
+	exports, targets := map[string]string{}, []goPackage{}
+	for decoder := json.NewDecoder(bytes.NewReader(output)); ; {
+		var p goPackage
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, nil, err
+		}
+		exports[p.ImportPath] = p.Export
+		if !p.DepOnly {
+			targets = append(targets, p)
+		}
+	}
+	set := token.NewFileSet()
+	imports := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	var mutants []*mutant
+	overlay := map[string][]byte{}
+	for _, p := range targets {
+		found, err := mutatePackage(root, p, set, imports, overlay, len(mutants))
+		if err != nil {
+			return nil, nil, err
+		}
+		mutants = append(mutants, found...)
+	}
+	return mutants, overlay, nil
+}
+
+func mutatePackage(root string, p goPackage, set *token.FileSet, imports types.Importer, overlay map[string][]byte, first int) ([]*mutant, error) {
+	var files []*ast.File
+	for _, name := range p.GoFiles {
+		file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}}
+	if _, err := (&types.Config{Importer: imports}).Check(p.ImportPath, set, files, info); err != nil {
+		return nil, err
+	}
+	var mutants []*mutant
+	for i, file := range files {
+		path := filepath.Join(p.Dir, p.GoFiles[i])
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		relative, err := filepath.Rel(root, path)
+		if err != nil {
+			return nil, err
+		}
+		m := &goMutator{info: info, file: set.File(file.Pos()), text: text, next: first + len(mutants) + 1}
+		ast.Inspect(file, m.visit)
+		for _, found := range m.mutants {
+			found.unit, found.file = filepath.Dir(relative), relative
+		}
+		mutants = append(mutants, m.mutants...)
+		overlay[path] = m.instrumented()
+	}
+	overlay[filepath.Join(p.Dir, "mutant_switch.go")] = []byte(strings.Replace(switchFile, "PACKAGE", files[0].Name.Name, 1))
+	return mutants, nil
+}
+
+// switchFile is added to every changed package. With MUTANT_TRACE it writes the numbers
+// of the mutants that are reached to a file.
+const switchFile = `package PACKAGE
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
+)
+
+var (
+	mutantActive, _ = strconv.Atoi(os.Getenv("MUTANT"))
+	mutantTrace     = os.Getenv("MUTANT_TRACE")
+	mutantsReached  [100000]atomic.Bool
+)
+
+func mutantOn(number int) bool {
+	if mutantTrace != "" {
+		mutantReached(number)
+	}
+	return mutantActive == number
+}
+
+func mutantReached(number int) {
+	if mutantsReached[number].Swap(true) {
+		return
+	}
+	file, err := os.OpenFile(mutantTrace, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Fprintln(file, number)
+	file.Close()
+}
+
+type mutantNumber interface {
+	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~uintptr | ~float32 | ~float64
+}
+
+func mutantAdd[T mutantNumber](number int, a, b T) T {
+	if mutantOn(number) {
+		return a - b
+	}
+	return a + b
+}
+
+func mutantSub[T mutantNumber](number int, a, b T) T {
+	if mutantOn(number) {
+		return a + b
+	}
+	return a - b
+}
+
+func mutantMul[T mutantNumber](number int, a, b T) T {
+	if mutantOn(number) {
+		return a / b
+	}
+	return a * b
+}
+
+func mutantDiv[T mutantNumber](number int, a, b T) T {
+	if mutantOn(number) {
+		return a * b
+	}
+	return a / b
+}
+
+func mutantCase[T ~string](number int, value T) T {
+	if mutantOn(number) {
+		return "mutant: no value is equal to this one"
+	}
+	return value
+}
+`

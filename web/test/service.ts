@@ -1,0 +1,74 @@
+import { type ChildProcess, execFile, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { promisify } from "node:util";
+
+/** A running `telapi dev`, as another process sees it. */
+export class Service {
+  constructor(
+    readonly program: string,
+    readonly url: string,
+    readonly env: Record<string, string>,
+  ) {}
+
+  /** Runs a telapi command. */
+  async telapi(...args: string[]): Promise<void> {
+    await promisify(execFile)(this.program, args, { env: this.env });
+  }
+
+  /** Sends to the browser on behalf of the runtime. */
+  async send(sessionId: string, type: string, payload: object): Promise<void> {
+    await this.telapi("channel", "send", sessionId, "--type", type, "--payload", JSON.stringify(payload));
+  }
+}
+
+/** `telapi dev` on free ports with a temporary data directory. */
+export class OwnService extends Service implements AsyncDisposable {
+  private constructor(
+    program: string, url: string, env: Record<string, string>,
+    private readonly args: string[],
+    private server: ChildProcess,
+  ) {
+    super(program, url, env);
+  }
+
+  static async start(program: string, settings: Record<string, string>, args: string[]): Promise<OwnService> {
+    const env = {
+      PATH: process.env.PATH!, HOME: process.env.HOME!, OTEL_ENABLED: "false", TELAPI_PORT: "0", MEDIA_PORT: "0",
+      DATA_DIR: await mkdtemp(join(tmpdir(), "telapi-playground-data-")), ...settings,
+    };
+    const [url, server] = await OwnService.spawn(program, env, args);
+    return new OwnService(program, url, { ...env, TELAPI_PORT: new URL(url).port }, args, server);
+  }
+
+  private static async spawn(program: string, env: Record<string, string>, args: string[]): Promise<[url: string, server: ChildProcess]> {
+    const server = spawn(program, ["dev", "--json", ...args], { env, stdio: ["ignore", "pipe", "ignore"] });
+    for await (const line of createInterface({ input: server.stdout })) {
+      if (!line.startsWith("{")) continue;
+      server.stdout.resume(); // keep the pipe from blocking
+      return [(JSON.parse(line) as { url: string }).url, server];
+    }
+    throw new Error("telapi dev exited before it was ready");
+  }
+
+  /** Stops the server and starts it again on the same port and data directory. `meanwhile` runs while it is down. */
+  async restart(signal: NodeJS.Signals, meanwhile = async () => {}): Promise<void> {
+    await this.stop(signal);
+    await meanwhile();
+    [, this.server] = await OwnService.spawn(this.program, this.env, this.args);
+  }
+
+  private async stop(signal: NodeJS.Signals): Promise<void> {
+    const exit = once(this.server, "exit");
+    this.server.kill(signal);
+    await exit;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.stop("SIGTERM");
+    await rm(this.env.DATA_DIR!, { recursive: true, force: true });
+  }
+}
