@@ -202,7 +202,7 @@ func (r *Runtime) attach(s *socket, ok jsontext.Value) error {
 	return nil
 }
 
-// register adds a channel that was claimed on a connection. If nobody waits for it, or
+// register adds a channel that was claimed on a connection. If no caller waits for it, or
 // the connection is about to be replaced, it releases the claim.
 func (r *Runtime) register(s *socket, claimed wire.Claimed, abandoned bool) (*Channel, error) {
 	r.mu.Lock()
