@@ -4,7 +4,7 @@ export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
     globalSetup: "test/setup.ts",
-    maxWorkers: 3, // tests wait more than they compute
+    maxWorkers: 2, // tests wait more than they compute, but browsers need much CPU time
     sequence: { concurrent: true },
     maxConcurrency: 3,
     testTimeout: 300_000,
