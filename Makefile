@@ -62,8 +62,10 @@ GOTEST   := go run ./test/suite -servers -vet=off -p=4 -parallel=4 -timeout=20m
 test: ## Test the code, the SDK and the playground; installs missing servers
 	@$(STEP) 'servers' scripts/install-servers.sh test
 	@$(TESTS) $(STEP) 'programs' go build -ldflags '$(LDFLAGS)' -o $(PROGRAMS)/ ./cmd/telapi ./test/echo
-	@$(TESTS) $(STEP) 'Go tests' $(GOTEST) $(NOT_CHECKED) -ldflags=-w $(PACKAGES)
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
+	@$(STEP) 'sdk: build' $(NPM) $(SDK) run --silent build
+	@$(TESTS) $(STEP) 'Go tests' $(GOTEST) $(NOT_CHECKED) -ldflags=-w $(PACKAGES)
+	@$(STEP) 'sdk: Python' python3 -m unittest discover -s sdk/python/tests
 	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck
 	@$(TESTS) $(STEP) 'sdk: tests' $(NPM) $(SDK) run --silent test
 	@$(STEP) 'playground: npm ci' $(MAKE) -s $(WEB)/node_modules/.package-lock.json

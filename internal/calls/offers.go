@@ -178,6 +178,9 @@ func (r *Runtime) claimOffer(w *offered, d *Demand) {
 		if claim, err = d.Claim(ctx, id); err == nil {
 			c, err = r.claimChannel(ctx, claim, id, "accept")
 		}
+		if c != nil {
+			c.Offer = &w.offer // newer than that of the channel
+		}
 		cancel()
 	}
 	gone := err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrEnded)

@@ -26,11 +26,11 @@
 //	state, endReason                   open or ended, and why it ended
 //	epoch                              random; changes when the channel is opened again or data was lost
 //	team, endpoint, mode, callId, transactionId, profile, openedAt
-//	claimedBy, claimToken, claimUntil, claimRequestedAt  the runtime's claim; claimedBy is empty after a release
+//	claimedBy, claimToken, claimUntil, claimRequestedAt  the runtime's claim: claimedBy is its name, a slash and its secret, empty after
+//	                                   a release; claimToken starts with the ID of the connection, a slash follows
 //	offer, offeredAt                   the session's wire.Offer, empty for a call; time of the last offer, empty after a claim
 //	lostAt                             when the store was last found to have lost data; empty if never
 //	owner, ownerUntil, requestedAt     the browser's connection, the end of its lease, when it was requested
-//	leasedTo                           the connection that is reported as disconnected when its lease expires
 //	connections                        number of connections so far
 //	chatOff                            the side that disabled text chat: runtime or browser; empty if enabled
 //	committed                          the committed position
@@ -38,7 +38,7 @@
 //	uses                               number of callbacks with credentials of scope channel
 //	flow, queue                        counters of the runtime stream and of the work items, see channel.lua
 //	inLast, outLast, trimmed           IDs of the newest entry, the newest message and the newest removed message
-//	held                               while messages wait for replicas: ID of the newest visible message, outLast, claimToken
+//	held                               while messages wait for replicas: ID of the newest visible message, or 0-0
 //	historyMessages, historyMs, idleMs, keepMs  the limits
 //
 // Fields of work: a credential is stored under the SHA-256 of its token, as eight words: state

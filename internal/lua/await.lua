@@ -12,19 +12,7 @@
 --          {'exists'} if another work item has this ID or credential; {'ended'}, {'not_found'}, {'claim_lost'}, or {'lost'}, also if the work item in ARGV[8] is lost
 --
 -- Atomic so that work items of several processes have one order.
-local MAX_TTL = 86400000 -- ms
-
--- Digest, kind and ID are not escaped in JSON and in the fields of work.
 local digest, kind, scope, id, ttl = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
-if not digest or #digest ~= DIGEST_LENGTH or string.find(digest, '[^0-9a-f]') then
-  return invalid('digest', digest, 'use the SHA-256 of the credential, 64 lower-case hex digits')
-end
-if kind ~= 'bot' and kind ~= 'llm' and kind ~= 'tool' then return invalid('kind', kind, 'use bot, llm or tool') end
-if scope ~= 'work_item' and scope ~= 'channel' then return invalid('scope', scope, 'use work_item or channel') end
-if not isName(id) then return invalid('work item ID', id, NAME_RULE) end
-if not isNumber(ARGV[6], MAX_TTL) or ttl < 1 then return invalid('time to wait', ARGV[6], 'use 1 to 86400000 ms') end
-if not isObject(ARGV[7]) then return invalid('timeout entry', ARGV[7], OBJECT_RULE) end
-if (ARGV[8] or '') ~= '' and not isName(ARGV[8]) then return invalid('newest work item ID', ARGV[8], NAME_RULE .. ', or empty') end
 loadChannel('state', 'claimToken', 'queue', 'epoch')
 local refusal = claimRefusal(ARGV[1])
 if refusal then return { refusal } end

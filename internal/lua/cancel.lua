@@ -7,7 +7,6 @@
 --
 -- Atomic so that a work item is either cancelled or answered. The callback of a parked
 -- work item is dropped. Callbacks that were only waiting for this work item are routed.
-if not isName(ARGV[2]) then return invalid('work item ID', ARGV[2], NAME_RULE) end
 runWhenFull()
 loadChannel('state', 'claimToken', 'queue')
 local refusal = claimRefusal(ARGV[1])

@@ -1,5 +1,3 @@
--- telapi channel scripts, version 2
---
 -- Every channel script starts with this file: channel.lua followed by X.lua is the
 -- complete script. If there is an X_fast.lua, insert it before the marker below. It
 -- handles the common case of X.lua in about half the time, because it runs before the
@@ -19,28 +17,17 @@
 -- are in use: a script fails with TRYAGAIN if a key is missing on the node that it is
 -- moved from.
 --
--- Scripts of this version and of the one before, and after, work on the same channel
--- while instances and runtimes are upgraded. Fields of meta and work keep their form and
--- meaning; new data goes into new fields, which older scripts neither read nor change. So
--- a script must expect that a field of its version is missing, or older than the others.
---
 -- The last argument of every script is its deadline: the time in Unix ms of the store's
 -- clock after which it must not run any more, or empty. A caller that has reported a
 -- failure can rely on it: the script has no effect later. It replies with the error LATE.
---
--- The scripts for runtimes check their arguments before they change anything. Those that
--- only the service runs do not.
-if #KEYS ~= 9 then return redis.error_reply('ERR invalid number of keys ' .. #KEYS .. ': pass the 9 keys of the channel, meta to sentBefore') end
+-- Only the service runs the scripts, so they do not check their other arguments.
 local META, IN, OUT, SEEN, SENT, WORK, FORGET, SEEN_BEFORE, SENT_BEFORE = unpack(KEYS)
-local deadline = table.remove(ARGV) or '(missing)'
+local deadline = table.remove(ARGV)
 local PREFIX = string.sub(META, 1, -5) -- of the channel's keys and pub/sub channels
 
 -- A time in the far future. It has 14 digits because Lua prints larger numbers in
 -- scientific notation.
 local NEVER = 99999999999999
-
--- A smaller number as deadline is not a time but another argument: the deadline is missing.
-local MIN_TIME = 100000000000
 
 -- Every 16th entry has the total size of all entries up to it, so that commit.lua
 -- counts committed bytes exactly and reads at most 16 entries.
@@ -59,18 +46,12 @@ local PAGE_BYTES, PAGE_ITEMS = 131072, 8
 -- The history is trimmed once per TRIM_INTERVAL messages, and whenever it is read.
 local TRIM_INTERVAL = 128
 
-local MAX_MESSAGE = 65536 -- bytes of a message to the browser, and of an entry of a runtime
-local MAX_BATCH = 64      -- messages in one call
-
 local OFFER_INTERVAL = 60000 -- ms between two offers of an unclaimed session
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000) -- Unix ms
 
-if deadline ~= '' and not (now <= (tonumber(deadline) or 0)) then
-  return redis.error_reply((tonumber(deadline) or 0) > MIN_TIME and 'LATE the call arrived after its deadline'
-    or 'ERR invalid deadline "' .. string.gsub(string.sub(deadline, 1, 40), '%c', '?') .. '": the last argument of every script must be a time in Unix ms, or empty')
-end
+if deadline ~= '' and now > tonumber(deadline) then return redis.error_reply('LATE the call arrived after its deadline') end
 
 -- These are formats and patterns, not functions, so that fast versions can use them.
 
@@ -111,27 +92,6 @@ local CANCELLED_MS   = 60000    -- ms for which it is kept without a channel
 local NO_MESSAGE     = '0-0'    -- before the first message
 local NO_UUID        = '-9223372036854775808' -- the member of an empty set of UUIDs
 
--- Checks of arguments, which may be missing. isObject checks only size and outer braces:
--- scripts do not parse JSON.
-
-local function isName(value) return value and #value <= 128 and string.find(value, '^[%w._:%-]+$') end
-
-local function isNumber(value, max) return value and #value <= 14 and string.find(value, '^%d+$') and tonumber(value) <= max end
-
-local function isObject(value)
-  return value and #value <= MAX_MESSAGE and string.sub(value, 1, 1) == '{' and string.sub(value, -1) == '}'
-end
-
--- Returns the error reply to an invalid argument. rule describes the valid values.
-local function invalid(name, value, rule)
-  local shown = value and '"' .. string.gsub(string.sub(value, 1, 40), '%c', '?') .. '"' or '(missing)'
-  return redis.error_reply('ERR invalid ' .. name .. ' ' .. shown .. ': ' .. rule)
-end
-
-local NAME_RULE = 'use 1 to 128 letters, digits and . _ : -'
-local ID_RULE = 'use an ID such as 12-1767225600000'
-local OBJECT_RULE = 'use a JSON object of at most 65536 bytes'
-
 local channel = {} -- fields of meta that were read, '' where not set
 
 local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes -- the field flow
@@ -161,16 +121,8 @@ local function toNumber(value) return tonumber(value) or tonumber(string.match(v
 -- Returns the ID of an item that is added now to either stream.
 local function newID(number) return string.format(ID_FORMAT, number, now) end
 
--- Returns the ID of the newest entry of the runtime stream: the field inLast, unless
--- scripts of version 1, which do not have this field, added entries since. Needs inLast.
-local function lastEntryID()
-  if entries == 0 then return '' end
-  if toNumber(channel.inLast) ~= entries then
-    local newest = redis.call('XREVRANGE', IN, '+', '-', 'COUNT', 1)[1]
-    channel.inLast = newest and newest[1] or channel.inLast
-  end
-  return channel.inLast
-end
+-- Returns the ID of the newest entry of the runtime stream; empty if there was none.
+local function lastEntryID() return entries == 0 and '' or channel.inLast end
 
 local function parseFlow()
   local t, d, i, e, b, _, c, cb, me, mb = string.match(channel.flow, FLOW_PATTERN)
@@ -402,37 +354,13 @@ local function createKeys()
   redis.call('ZADD', FORGET, NEVER, '')
 end
 
--- Gives a channel that scripts of version 1 opened the keys and the field that those of
--- this version rely on. Needs owner and ownerUntil.
-local function upgradeChannel()
-  createKeys()
-  channel.inLast = entries > 0 and lastEntryID() or '0-0'
-  touchAt = 0 -- the new keys need a TTL
-  keepAlive()
-  save()
-end
-
--- Reduces the field held to the ID after which messages are held back. The field also has the
--- newest message and the claim. If one of them is another one now, scripts of version 1 have
--- sent a message or claimed the channel, and nothing is held back. Needs outLast, claimToken
--- and held.
-local function parseHeld()
-  local id, last, token = string.match(channel.held, '^(%S+) (%S+) (.*)$')
-  channel.held = id
-  if last ~= channel.outLast or token ~= channel.claimToken then setField('held', '') end
-end
-
 -- Reads fields of the channel after applying expired deadlines: work items time out, the
--- lease of a connection whose instance has died ends, and an idle channel ends. The
--- instance of a connection that is not leasedTo has scripts of version 1: it would take an
--- expired lease for a replacement, and the page would not reconnect.
+-- lease of a connection whose instance has died ends, and an idle channel ends.
 local function loadChannel(...)
-  readFields('flow', 'inLast', 'owner', 'ownerUntil', 'leasedTo', ...)
+  readFields('flow', 'inLast', 'owner', 'ownerUntil', ...)
   if channel.flow == '' then return end
   parseFlow()
-  if (channel.held or '') ~= '' then parseHeld() end
   local idle = now > idleAt
-  if channel.inLast == '' and not idle and idleAt < NEVER then upgradeChannel() end
   if now >= dueAt or idle then
     readQueue()
     advanceQueue(idle)
@@ -442,7 +370,7 @@ local function loadChannel(...)
   end
   if idle then
     endChannel('idle')
-  elseif channel.owner ~= '' and channel.owner == channel.leasedTo and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil) then
+  elseif channel.owner ~= '' and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil) then
     setField('owner', '')
     addSessionEvent(formatEntry('session', 'event', 'disconnected'))
     newestEntry = nil
@@ -473,8 +401,6 @@ local function parseID(id)
   local number, at = string.match(id, '^(%d+)%-(%d+)$')
   if number and #number <= MAX_DIGITS and #at <= MAX_DIGITS then return tonumber(number) end
 end
-
-local function isID(value) return value and parseID(value) end
 
 -- Returns whether the store has lost an item of a stream that it acknowledged before,
 -- for example in a failover. newest is the ID of the stream's newest item, removed the
@@ -579,14 +505,8 @@ local function newestVisible()
   return channel.held == NO_MESSAGE and '' or channel.held
 end
 
--- Holds messages after an ID back; none if it is empty. Needs outLast and claimToken.
-local function setHeld(id)
-  setField('held', id == '' and '' or id .. ' ' .. channel.outLast .. ' ' .. channel.claimToken)
-  channel.held = id
-end
-
 -- Makes messages up to an ID visible that were held back, and publishes them. Needs epoch,
--- outLast, claimToken and held.
+-- outLast and held.
 local function showMessages(last)
   if channel.held == '' or toNumber(last) <= toNumber(channel.held) then return end
   local page, notice = readHistory(toNumber(channel.held) + 1, last), {}
@@ -596,7 +516,7 @@ local function showMessages(last)
     redis.call('PUBLISH', PREFIX .. 'down', 'M' .. ids .. '\n' .. table.concat(notice, '\n'))
   end
   if page[#page - 1] ~= last then requestRenewal() end -- the connection reads the rest
-  setHeld(last == channel.outLast and '' or last)
+  setField('held', last == channel.outLast and '' or last)
 end
 
 -- Returns the first page of the history after a cursor, or false if the cursor is unknown

@@ -21,8 +21,7 @@ local function dropEntries()
   while dropped + TOTAL_INTERVAL < committed
     and (dropped + TOTAL_INTERVAL <= entries - ARGV[3] or committedBytes - droppedBytes > KEPT_BYTES) do
     dropped = dropped + TOTAL_INTERVAL
-    local item = redis.call('XRANGE', IN, dropped, dropped)[1]
-    if item then droppedBytes = tonumber(item[2][4]) end -- scripts of version 1 remove entries without updating dropped
+    droppedBytes = tonumber(redis.call('XRANGE', IN, dropped, dropped)[1][2][4])
   end
   if dropped == first then return end
   setField('dropped', string.format('%d %d', dropped, droppedBytes))
@@ -46,8 +45,6 @@ local function compact()
   end
 end
 
-if not isID(ARGV[2]) then return invalid('position', ARGV[2], ID_RULE) end
-if not isNumber(ARGV[3], NEVER) then return invalid('number of entries to keep', ARGV[3], 'use a number such as 1000') end
 runWhenFull()
 loadChannel('state', 'claimToken')
 if ARGV[1] == '' then return 'claim_lost' end

@@ -4,9 +4,8 @@
 -- returns  confirmed, or lost if the store has lost that message
 --
 -- Atomic so that a connection either reads the messages in the history or is notified.
-if not isID(ARGV[1]) then return invalid('message ID', ARGV[1], ID_RULE) end
 runWhenFull()
-loadChannel('state', 'epoch', 'outLast', 'trimmed', 'held', 'claimToken')
+loadChannel('state', 'epoch', 'outLast', 'trimmed', 'held')
 if channel.state == 'open' and isLost(OUT, ARGV[1], channel.outLast, toNumber(channel.trimmed)) then
   reportLoss()
   return 'lost'

@@ -18,7 +18,7 @@
 -- missing between the history that is read and the messages that are published later. Of
 -- two connections the one that was requested later wins, even if the other arrives later.
 loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt',
-  'outLast', 'cancelled', 'held', 'claimToken', 'idleMs', 'keepMs')
+  'outLast', 'cancelled', 'held', 'idleMs', 'keepMs')
 if string.find(' ' .. channel.cancelled .. ' ', ' ' .. ARGV[1] .. ' ', 1, true) then return redis.error_reply('LATE the connection was cancelled') end
 local refusal = connectionRefusal(ARGV[1], ARGV[2], ARGV[3], ARGV[12], ARGV[13])
 if refusal then return { refusal } end
@@ -54,7 +54,7 @@ channel.owner, channel.ownerUntil = ARGV[1], string.format('%d', now + ARGV[5])
 touchAt = 0 -- the lease may end earlier than the one before
 keepAlive()
 local offer = takeOffer()
-save('owner', ARGV[1], 'ownerUntil', channel.ownerUntil, 'leasedTo', ARGV[1], 'connections', number, 'requestedAt', requestedAt,
+save('owner', ARGV[1], 'ownerUntil', channel.ownerUntil, 'connections', number, 'requestedAt', requestedAt,
   'offer', ARGV[10], 'offeredAt', channel.offeredAt)
 if hasSpace then notify() end
 return { 'attached', number, channel.epoch, newestVisible(), lastEntryID(), offer, channel.chatOff == '' and 1 or 0,

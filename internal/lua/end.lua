@@ -7,9 +7,6 @@
 --
 -- Atomic so that no entry follows the last ones. The entries of parked callbacks are
 -- added before them, in order; awaited work items are dropped.
-for i = 3, math.max(3, #ARGV) do
-  if not isObject(ARGV[i]) then return invalid('entry', ARGV[i], OBJECT_RULE) end
-end
 runWhenFull()
 loadChannel('state', 'claimToken', 'queue')
 local refusal = claimRefusal(ARGV[1])

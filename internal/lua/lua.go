@@ -1,6 +1,4 @@
-// Package lua embeds the scripts that run inside the key-value store. The
-// channel scripts are part of the runtime contract: a runtime written in another
-// language reads the same files.
+// Package lua embeds the scripts that run inside the key-value store.
 package lua
 
 import (
@@ -27,13 +25,6 @@ func Script(names ...string) string {
 		script.Write(text)
 	}
 	return script.String()
-}
-
-// Version returns the version of the channel scripts, from the first line of
-// channel.lua.
-func Version() string {
-	line, _, _ := strings.Cut(Script("channel"), "\n")
-	return line[strings.LastIndexByte(line, ' ')+1:]
 }
 
 // Channel returns a channel script as it is sent to the store: channel.lua, with

@@ -13,7 +13,7 @@
 -- Atomic so that a replaced connection cannot renew its successor's lease.
 runWhenFull()
 liveConnection = ARGV[1]
-loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed', 'held', 'claimToken')
+loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed', 'held')
 local refusal = ownerRefusal(ARGV[1], ARGV[2])
 if refusal then return { refusal } end
 if channel.epoch ~= ARGV[5] then return { 'lost' } end

@@ -6,7 +6,7 @@
 -- ARGV[3]  ID of the newest message that the sender knows; empty: none
 -- ARGV[4]  one message ID per message, separated by spaces, if it may be sent again with other content, otherwise -;
 --          empty: none
--- ARGV[5…] the ChannelMessages, without streamId and line feeds: JSON objects of at most MAX_MESSAGE bytes
+-- ARGV[5…] the ChannelMessages, without streamId and line feeds
 -- returns  ID of the newest message, and for each message: sent, repeated or ended;
 --          or one word for all of them: not_found, claim_lost, or lost, also if the message with ARGV[3] is lost.
 --          The service checks each message as a whole before it delivers it
@@ -20,26 +20,10 @@
 -- needed for messages that are sent again later or by a restarted runtime.
 local MAX_SENT = 1024 -- like MAX_SEEN, for message IDs of the runtime
 
-local count = #ARGV - 4
-if count < 1 or count > MAX_BATCH then
-  return redis.error_reply('ERR invalid number of messages ' .. math.max(0, count) .. ': send 1 to 64 in one call')
-end
-local flags = string.gsub(ARGV[2], 'h$', '')
-if #flags ~= count or string.find(flags, '[^ed-]') then
-  return invalid('flags', ARGV[2], 'use one of e, d and - per message, then h to hold the messages back')
-end
-if ARGV[3] ~= '' and not isID(ARGV[3]) then return invalid('last ID', ARGV[3], ID_RULE .. ', or empty') end
 local messageIDs, ids = {}, {} -- one per message, which may be -; those that are not -
 for id in string.gmatch(ARGV[4], '%S+') do
-  if not isName(id) then return invalid('message ID', id, NAME_RULE) end
   messageIDs[#messageIDs + 1] = id
   if id ~= '-' then ids[#ids + 1] = id end
-end
-if #messageIDs ~= 0 and #messageIDs ~= count then
-  return invalid('message IDs', ARGV[4], 'use one ID or - per message, separated by spaces, or nothing')
-end
-for i = 5, #ARGV do
-  if not isObject(ARGV[i]) then return invalid('message ' .. i - 4, ARGV[i], OBJECT_RULE) end
 end
 loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed', 'held')
 local refusal = claimRefusal(ARGV[1])
@@ -89,9 +73,9 @@ if #notice > 1 then
   rememberIDs(SENT, SENT_BEFORE, MAX_SENT, newIDs)
   if number % TRIM_INTERVAL < #notice - 1 then trimHistory() end
   if string.sub(ARGV[2], #ARGV - 3) == 'h' then
-    setHeld(channel.held ~= '' and channel.held or before ~= '' and before or NO_MESSAGE)
+    setField('held', channel.held ~= '' and channel.held or before ~= '' and before or NO_MESSAGE)
   else
-    if channel.held ~= '' then setHeld('') end -- connections do not know before, so they read the history
+    if channel.held ~= '' then setField('held', '') end -- connections do not know before, so they read the history
     notice[1] = 'M' .. channel.epoch .. ' ' .. before .. ' ' .. channel.outLast
     redis.call('PUBLISH', PREFIX .. 'down', table.concat(notice, '\n'))
   end

@@ -5,14 +5,9 @@ do
   local token, state, epoch, before, inLast, flow, held = unpack(redis.call('HMGET', META, 'claimToken', 'state', 'epoch', 'outLast', 'inLast', 'flow', 'held'))
   local number, count = tonumber(string.match(before or '', '^%d+') or ''), #ARGV - 4
   if number and inLast and ARGV[3] == before and ARGV[4] == '' and (held or '') == '' and state == 'open' and (token == ARGV[1] or ARGV[1] == '')
-    and number % TRIM_INTERVAL + count < TRIM_INTERVAL and count > 0 and count <= MAX_BATCH and #ARGV[2] == count and not string.find(ARGV[2], '[^-]') then
+    and number % TRIM_INTERVAL + count < TRIM_INTERVAL and #ARGV[2] == count and not string.find(ARGV[2], '[^-]') then
     local touchAt, dueAt = string.match(flow, FLOW_TIMES)
-    local valid = true
-    for i = 5, #ARGV do
-      local message = ARGV[i]
-      valid = valid and #message <= MAX_MESSAGE and string.sub(message, 1, 1) == '{' and string.sub(message, -1) == '}'
-    end
-    if valid and now < tonumber(touchAt) and now < tonumber(dueAt) then
+    if now < tonumber(touchAt) and now < tonumber(dueAt) then
       local outcomes, last = { before }, before
       for i = 1, count do
         last = string.format(ID_FORMAT, number + i, now)

@@ -6,7 +6,7 @@
 --
 -- Atomic so that nothing is trimmed between the check and the read.
 runWhenFull()
-loadChannel('epoch', 'outLast', 'held', 'claimToken')
+loadChannel('epoch', 'outLast', 'held')
 local found = readHistoryAfter(ARGV[1], ARGV[2])
 if not found then return { 0 } end
 return { 1, found }

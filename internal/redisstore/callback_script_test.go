@@ -56,30 +56,6 @@ func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 	}
 }
 
-// The script limits the TTL for runtimes in any language.
-func TestAwaitRejectsTTLOverOneDay(t *testing.T) {
-	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
-	await := func(ttl string) (err error) {
-		d.raw(func(ctx context.Context, client rueidis.Client) error {
-			args := []string{"", strings.Repeat("0", 64), "bot", "work_item", "item", ttl, "{}", ""}
-			err = rueidis.NewLuaScript(lua.Channel("await")).Exec(ctx, client, kv.ChannelKeys(d.id), args).Error()
-			return nil
-		})
-		return err
-	}
-	for _, ttl := range []string{"86400001", "0", "-1", "", "soon", "1e999"} {
-		if err := await(ttl); err == nil || !strings.Contains(err.Error(), "86400000") {
-			t.Errorf("TTL %q: %v, want an error with the maximum", ttl, err)
-		}
-	}
-	if items, err := d.WorkItems(t.Context()); err != nil || len(items) != 0 {
-		t.Errorf("open items: %v, %v; want none", items, err)
-	}
-	if err := await("86400000"); err != nil {
-		t.Errorf("TTL of 24 hours: %v", err)
-	}
-}
-
 func TestCredentialBelongsToOneWorkItem(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	first := calls.AwaitOptions{WorkItemID: "first", Token: calls.NewToken()}

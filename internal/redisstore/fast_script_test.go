@@ -199,9 +199,6 @@ func (s *simulation) run(steps int) {
 	for step := 0; step < steps; step++ {
 		s.advanceClock()
 		s.engine.setClock(s.now)
-		if step > 0 && s.chance(3) {
-			s.outdate()
-		}
 		script, args := s.next()
 		args = append(args, s.deadline())
 		s.calls[script]++
@@ -223,24 +220,6 @@ func (s *simulation) run(steps int) {
 		s.record(script, args, outcomes[0])
 		if strings.Contains(s.channels[0].state, "state = ended") {
 			steps = min(steps, step+20)
-		}
-	}
-}
-
-// outdate makes inLast missing or old, as scripts of version 1 do.
-func (s *simulation) outdate() {
-	s.Helper()
-	client, value := s.engine.client, pick(&s.callGenerator, []string{"", "0-0"})
-	for _, c := range s.channels {
-		if !strings.Contains(c.state, "\ninLast = ") {
-			return
-		}
-		set := client.B().Hset().Key(kv.MetaKey(c.id)).FieldValue().FieldValue("inLast", value).Build()
-		if value == "" {
-			set = client.B().Hdel().Key(kv.MetaKey(c.id)).Field("inLast").Build()
-		}
-		if err := client.Do(s.Context(), set).Error(); err != nil {
-			s.Fatal(err)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
-	"telapi/internal/lua"
 	"telapi/test/testkit"
 )
 
@@ -136,55 +134,6 @@ func callbackOffers(t *testing.T, opts Options) {
 	}
 }
 
-func heldChannels(t *testing.T, opts Options) {
-	s := newChannelFixture(t, opts, nil)
-	name := "runtime-" + s.id
-	r := s.runtime(name)
-	open := func(id string) *calls.Channel {
-		t.Helper()
-		c, err := r.Open(t.Context(), calls.OpenOptions{ChannelID: id + s.id, TeamID: "team", EndpointID: "endpoint"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	open("crashed-")
-	released, ended, taken := open("released-"), open("ended-"), open("taken-")
-	if err := released.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := ended.End(t.Context(), "done"); err != nil {
-		t.Fatal(err)
-	}
-	s.drain(ended)
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().Hset().Key(kv.MetaKey(taken.ID)).FieldValue().FieldValue("claimUntil", "1").Build()).Error()
-	})
-	if _, err := s.runtime("other").Attach(t.Context(), taken.ID); err != nil {
-		t.Fatal(err)
-	}
-	s.raw(func(ctx context.Context, client rueidis.Client) error { // left behind by a crash before the claim, long ago
-		return client.Do(ctx, client.B().Zadd().Key(kv.RuntimeKey(name)).ScoreMember().ScoreMember(1, "stale-"+s.id).Build()).Error()
-	})
-	r.Close()
-
-	restarted := s.runtime(name)
-	ids, err := restarted.Channels(t.Context())
-	if err != nil || !slices.Equal(ids, []string{"crashed-" + s.id}) {
-		t.Errorf("channels %v, %v; want the one that was neither released, ended nor taken", ids, err)
-	}
-	if _, err := restarted.Attach(t.Context(), ids[0]); err != nil {
-		t.Error(err)
-	}
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		left, err := client.Do(ctx, client.B().Zrange().Key(kv.RuntimeKey(name)).Min("0").Max("-1").Build()).AsStrSlice()
-		if want := []string{"taken-" + s.id, "crashed-" + s.id}; !slices.Equal(left, want) {
-			t.Errorf("listed in the store: %v, want %v: others were removed", left, want)
-		}
-		return err
-	})
-}
-
 // drain receives and commits everything up to the end of a channel.
 func (s *channelFixture) drain(c *calls.Channel) {
 	s.Helper()
@@ -242,25 +191,5 @@ func listedChannels(t *testing.T, opts Options) {
 	s.drain(claimed)
 	if list := find(); len(list) != 0 {
 		t.Errorf("listed %+v after the last commit, want nothing", list)
-	}
-}
-
-func refusedMessages(t *testing.T, opts Options) {
-	s := newChannelFixture(t, opts, nil)
-	s.attach("a")
-	send := func(messages ...string) (string, error) {
-		args := append([]string{"", strings.Repeat("-", len(messages)), "", ""}, messages...)
-		reply, err := runScript(t.Context(), s.store, "send", "send", s.id, rueidis.RedisResult.AsStrSlice, args...)
-		return strings.Join(reply, " "), err
-	}
-	s.store.scripts["send"] = rueidis.NewLuaScript(lua.Channel("send"))
-	largest := `{"` + strings.Repeat("x", 65_536-len(`{"":1}`)) + `":1}`
-	for _, invalid := range []string{"", "[]", `"{}"`, "{", "}", " {}", "{} ", largest + "}"} {
-		if _, err := send(`{"text":"1"}`, invalid); err == nil || !strings.Contains(err.Error(), "invalid message 2") || !strings.Contains(err.Error(), "use a JSON object of at most 65536 bytes") {
-			t.Errorf("send %.20q: %v, want an error that names the message", invalid, err)
-		}
-	}
-	if reply, err := send(largest, "{}"); err != nil || !strings.HasSuffix(reply, "sent sent") || !strings.HasPrefix(reply, "2-") {
-		t.Errorf("send: %q, %v; want two messages, the first of the history", reply, err)
 	}
 }

@@ -5,7 +5,7 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { WebSocket } from "ws";
 import { connect } from "../../src/index.js";
 import { Runtime, type Channel } from "../../src/runtime.js";
@@ -17,24 +17,20 @@ const profile = {
   commandSources: ["bot"],
   commandPolicies: [{ type: "transfer", enabled: true, allowedTargets: ["tel:+49*"] }, { type: "hangup", enabled: true }],
 };
-let service: Service;
+const service = Service.at(inject("service"));
 let project: string;
 
-// A project with the package, and a team without the echo runtime that Service starts.
+// A project with the package, and a team without the echo runtime of the other tests.
 beforeAll(async () => {
   project = await mkdtemp(join(tmpdir(), "telapi-sdk-runtime-"));
   await mkdir(join(project, "node_modules/@telapi"), { recursive: true });
   await symlink(sdk, join(project, "node_modules/@telapi/sdk"));
   await writeFile(join(project, "profile.json"), JSON.stringify(profile));
-  service = await Service.start();
   const team = (await service.telapi("team", "create", "Runtimes")).id as string;
   service.endpointId = (await service.telapi("endpoint", "create", "--team", team, "--name", "Runtimes", "--mode", "chat", "--profile", join(project, "profile.json"))).id as string;
   service.key = (await service.telapi("key", "create", "--team", team, "--scope", "CREATE_CALL_TOKEN", "--scope", "RUN_CALLS")).key as string;
 });
-afterAll(async () => {
-  await service[Symbol.asyncDispose]();
-  await rm(project, { recursive: true, force: true });
-});
+afterAll(() => rm(project, { recursive: true, force: true }));
 
 /** A browser's session that records the chat messages it receives. */
 async function browse(): Promise<{ say(text: string): Promise<string>; heard: string[]; ended(): boolean; [Symbol.dispose](): void }> {
@@ -65,8 +61,11 @@ test("every message is echoed once and in order while the runtime's connection i
     for await (const channel of runtime.accept({ capacity: sessions })) echo(channel).catch((error: unknown) => errors.push(error));
   })();
   const browsers = await Promise.all(Array.from({ length: sessions }, browse));
+  // If the reply to an accept is lost, the session is offered again only after resumeMs.
+  await Promise.all(browsers.map(({ say }) => say("0")));
+  await expect.poll(() => browsers.every(({ heard }) => heard.length), { timeout: 60_000 }).toBe(true);
   const talking = browsers.map(async ({ say }) => {
-    for (let i = 0; i < messages; i++) await say(`${i}`);
+    for (let i = 1; i < messages; i++) await say(`${i}`);
   });
   const connected = () => expect.poll(() => runtime.state, { timeout: 60_000, interval: 5 }).toBe("connected");
   for (let i = 0; i < cuts; i++) {

@@ -43,8 +43,8 @@ async def serve(channel: Channel) -> None:
 
 
 async def main() -> None:
-    environment = os.environ
-    async with Runtime(environment["TELAPI_URL"], environment["TELAPI_KEY"], name=environment["TELAPI_NAME"]) as runtime:
+    url, key, name = (os.environ["TELAPI_" + variable] for variable in ("URL", "KEY", "NAME"))
+    async with Runtime(url, key, name=name, resume_ms=int(os.environ.get("TELAPI_RESUME_MS", "2000"))) as runtime:
         async with asyncio.TaskGroup() as calls:
             async for channel in runtime.accept(capacity=8):
                 calls.create_task(serve(channel))

@@ -1,0 +1,87 @@
+package libraries
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/auth"
+	"telapi/internal/endpoint"
+	"telapi/test/harness"
+	"telapi/test/testkit"
+)
+
+// startExample runs a program of examples/runtime-go.
+func startExample(t *testing.T, name string, env harness.Env) (*harness.Instance, harness.Tenant) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), name)
+	if out, err := exec.Command("go", "-C", "../../examples/runtime-go", "build", "-o", program, "./"+name).CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	i := harness.Start(t, harness.Env{})
+	tenant := harness.NewTenant(t, i, "examples")
+	tenant.Endpoint = harness.NewEndpoint(t, i, endpoint.Endpoint{
+		TeamID: tenant.Team.ID, Name: name, Modes: endpoint.Modes,
+		Profile: wire.GatewayProfile{CommandSources: []string{wire.SourceBot}, CommandPolicies: []wire.CommandPolicy{{Type: "hangup", Enabled: true}}},
+	})
+	_, key := harness.NewKey(t, i, tenant.Team.ID, auth.RunCalls)
+	cmd := exec.Command(program)
+	cmd.Env = harness.Environ(harness.Merge(harness.Env{"TELAPI_URL": i.URL, "TELAPI_KEY": key}, env))
+	testkit.StartProgram(t, cmd, func(string) bool { return true })
+	return i, tenant
+}
+
+func TestEchoExample(t *testing.T) {
+	i, tenant := startExample(t, "echo", nil)
+	c := call(t, i, tenant)
+	c.say("hello")
+	c.waitFor("hello")
+}
+
+func TestBotExample(t *testing.T) {
+	bot := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var work struct {
+			ChannelID, Text string
+			Callback        struct{ URL, Token string }
+		}
+		body, _ := io.ReadAll(r.Body)
+		if err := json.Unmarshal(body, &work); err != nil {
+			t.Errorf("the bot received %s", body)
+		}
+		if work.Text == "are you there?" {
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+			return
+		}
+		actions := `[]`
+		if work.Text == "goodbye" {
+			actions = `[{"type":"hangup","reason":"done"}]`
+		}
+		item := fmt.Sprintf(`{"workItemId":"bot","token":%q,"url":%q}`, work.Callback.Token, work.Callback.URL)
+		result := fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"timestamp":"2026-01-01T00:00:00Z","message":[{"messageId":1,"content":{"textMessage":{"textPlain":"You said %s"}}}]},"actions":%s}`,
+			work.ChannelID, work.Text, actions)
+		if status := answer(t, item, result); status != http.StatusAccepted {
+			t.Errorf("callback: %d", status)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	t.Cleanup(bot.Close)
+	i, tenant := startExample(t, "bot", harness.Env{"BOT_URL": bot.URL})
+	c := call(t, i, tenant)
+	c.say("hello")
+	c.waitFor("You said hello")
+	c.say("are you there?")
+	c.waitFor("The bot is not available.")
+	c.say("goodbye")
+	testkit.Until(t, "the session ends", c.hasEnded)
+	want := []string{"You said hello", "The bot is not available.", "You said goodbye", "The bot has ended the conversation."}
+	if got := c.texts(); !slices.Equal(got, want) {
+		t.Errorf("the browser received %q, want %q", got, want)
+	}
+}
