@@ -176,10 +176,15 @@ func openChannel(t *testing.T, opts Options) {
 			}
 		}
 	}
-	foreign := call
-	foreign.TeamID = "other"
-	if _, err := r.Open(t.Context(), foreign); !errors.Is(err, calls.ErrOtherTeam) {
-		t.Errorf("open by another team: %v, want ErrOtherTeam", err)
+	for _, change := range []func(*calls.OpenOptions){
+		func(o *calls.OpenOptions) { o.TeamID = "other" },
+		func(o *calls.OpenOptions) { o.EndpointID = "other" },
+	} {
+		foreign := call
+		change(&foreign)
+		if _, err := r.Open(t.Context(), foreign); !errors.Is(err, calls.ErrOtherTeam) {
+			t.Errorf("open by another team: %v, want ErrOtherTeam", err)
+		}
 	}
 	if _, err := s.runtime("other").Open(t.Context(), call); !errors.Is(err, calls.ErrClaimed) {
 		t.Errorf("open by another runtime: %v, want ErrClaimed", err)

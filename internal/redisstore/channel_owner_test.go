@@ -72,10 +72,15 @@ func sessionOwner(t *testing.T, opts Options) {
 		s.detach(connection)
 	}
 	s.attach("e", reject)
-	foreign := s.attachment("f")
-	foreign.TeamID = "other"
-	if _, err := s.channels.Attach(t.Context(), foreign); err == nil || s.channels.CheckAttach(t.Context(), foreign) == nil {
-		t.Error("another team could attach")
+	for _, change := range []func(*channel.AttachRequest){
+		func(r *channel.AttachRequest) { r.TeamID = "other" },
+		func(r *channel.AttachRequest) { r.EndpointID = "other" },
+	} {
+		foreign := s.attachment("f")
+		change(&foreign)
+		if _, err := s.channels.Attach(t.Context(), foreign); err == nil || s.channels.CheckAttach(t.Context(), foreign) == nil {
+			t.Error("another team could attach")
+		}
 	}
 	s.frame("e", "last")
 	if events, _ := s.receive(s.attachRuntime("r"), "last"); strings.Join(events, " ") != "connected connected connected c connected disconnected connected disconnected connected last" {
