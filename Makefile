@@ -46,7 +46,7 @@ build: ## Build bin/telapi, a static binary
 # detector.
 CHECKED  := $(addprefix telapi/test/,campaign docs hostile operations simulation style testkit)
 # The packages that take longest start first.
-SLOWEST  := $(addprefix telapi/,test/e2e internal/redisstore test/faults test/demo)
+SLOWEST  := $(addprefix telapi/,test/libraries test/e2e internal/redisstore internal/sqlstore test/faults test/demo)
 PACKAGES  = $(SLOWEST) $(filter-out $(CHECKED) $(SLOWEST),$(shell go list ./...)) telapi/test/docs
 # The commands on the pages need a load balancer and more.
 NOT_CHECKED := -skip='^TestCommandsInDocsWork$$'

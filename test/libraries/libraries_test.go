@@ -230,7 +230,7 @@ func (s *site) check(all []*caller) {
 
 func TestNothingIsLostOrRepeatedWhenConnectionsBreak(t *testing.T) {
 	eachLanguage(t, "60000", func(t *testing.T, s *site) {
-		all := s.load(callers*messages/32, func(int) { s.proxy.cut() })
+		all := s.load(callers*messages/32, func(int) { testkit.Until(t, "a connection to cut", s.proxy.cut) })
 		s.check(all)
 		s.scripts[0].checkOrder(t)
 		if cuts := s.proxy.cutCount(); cuts < 20 {

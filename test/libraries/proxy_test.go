@@ -64,16 +64,19 @@ func (p *proxy) forward(client net.Conn) {
 	delete(p.conns, client)
 }
 
-// cut resets all connections, so that bytes under way are lost in both directions.
-func (p *proxy) cut() {
+// cut resets all connections, so that bytes under way are lost in both directions. It
+// returns false if there are none.
+func (p *proxy) cut() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	before := p.cuts
 	for conn := range p.conns {
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
 		delete(p.conns, conn)
 		p.cuts++
 	}
+	return p.cuts > before
 }
 
 func (p *proxy) cutCount() int {

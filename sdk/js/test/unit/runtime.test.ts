@@ -233,7 +233,7 @@ describe("a channel", () => {
     expect(connection.all("send")).toHaveLength(257);
   });
 
-  test("that nobody waits for does not crash the process", async () => {
+  test("that no caller waits for does not crash the process", async () => {
     const rejections = vi.fn();
     process.on("unhandledRejection", rejections);
     const { connection, channel } = await accept(script);
