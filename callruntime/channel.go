@@ -275,10 +275,10 @@ func (c *Channel) Close(ctx context.Context) error {
 	c.forget(ErrClosed)
 	q := c.head(wire.OpRelease)
 	err := c.runtime.call(ctx, request{head: &q, body: &q})
-	if err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrEnded) {
-		return nil
+	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrEnded) {
+		return fmt.Errorf("close: %w", err)
 	}
-	return fmt.Errorf("close: %w", err)
+	return nil
 }
 
 // End ends the channel for all participants. Ending it again has no effect.

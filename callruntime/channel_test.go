@@ -78,10 +78,10 @@ func TestCommitWaitsUntilEntryIsPushedAgain(t *testing.T) {
 		t.Error(err)
 	}
 	p.entries("1-1", "2-1")
-	q := p.read(wire.OpCommit)
+	p.read(wire.OpCommit)
 	p.cut() // the reply is lost
 	p, _ = s.welcome(wire.Resumed{Channel: "s", Position: "2-1"})
-	q = p.read(wire.OpCommit)
+	q := p.read(wire.OpCommit)
 	if q.Position != "2-1" {
 		t.Errorf("got %s", q.Raw)
 	}

@@ -150,7 +150,7 @@ func (r *Runtime) run() {
 		if errors.As(err, new(*finalError)) {
 			r.cancel(err)
 		}
-		sleep(r.ctx, delay/2+rand.N(delay)) // spreads the runtimes of an instance that restarts
+		sleep(r.ctx, delay/2+rand.N(delay)) //nolint:gosec // spreads the runtimes of an instance that restarts
 	}
 	s.close()
 }

@@ -132,7 +132,7 @@ func (c *Channel) SendAudio(_ context.Context, audio jsontext.Value) error {
 		err = context.Cause(c.ctx)
 	}
 	raw, encodeErr := json.Marshal(q)
-	if err := cmp.Or(err, encodeErr); err != nil {
+	if err = errors.Join(err, encodeErr); err != nil {
 		return fmt.Errorf("send audio: %w", err)
 	}
 	c.mu.Lock()

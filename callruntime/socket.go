@@ -81,7 +81,7 @@ func (r *Runtime) connect() (*socket, error) {
 		header = http.Header{"Authorization": {"Bearer " + r.opts.Key}}
 	}
 	dialer := websocket.Dialer{Proxy: http.ProxyFromEnvironment, Subprotocols: []string{wire.RuntimeProtocol}}
-	conn, resp, err := dialer.DialContext(ctx, r.endpoint, header)
+	conn, resp, err := dialer.DialContext(ctx, r.endpoint, header) //nolint:bodyclose // the body is in memory
 	if err != nil {
 		return nil, handshakeError(err, resp)
 	}

@@ -80,8 +80,6 @@ type Service struct {
 	key      []byte
 	requests *budget.Budget // bytes of queued requests
 
-	running sync.WaitGroup // of connections
-
 	mu    sync.Mutex
 	conns map[*Conn]struct{} // those that have said hello
 
