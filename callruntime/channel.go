@@ -270,7 +270,7 @@ func (c *Channel) forget(cause error) {
 // ErrClosed. Closing a channel that has ended or whose claim is lost has no effect.
 func (c *Channel) Close(ctx context.Context) error {
 	if c.ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // it is closed already
 	}
 	c.forget(ErrClosed)
 	q := c.head(wire.OpRelease)

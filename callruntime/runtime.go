@@ -78,10 +78,11 @@ type Runtime struct {
 	cancel   context.CancelCauseFunc
 	running  sync.WaitGroup
 
-	mu       sync.Mutex
-	current  *socket       // nil: not connected
-	changed  chan struct{} // closed when current is set
-	channels map[string]*Channel
+	mu         sync.Mutex
+	current    *socket       // nil: not connected
+	connection string        // ID of the last connection
+	changed    chan struct{} // closed when current is set
+	channels   map[string]*Channel
 }
 
 // New starts to connect to the service. Calls wait for the connection. They fail with
@@ -181,6 +182,7 @@ func (r *Runtime) attach(s *socket, ok jsontext.Value) error {
 	if err := json.Unmarshal(ok, &welcome); err != nil {
 		return fmt.Errorf("unexpected reply: %w", err)
 	}
+	r.connection = welcome.Connection
 	s.silence = time.Duration(welcome.PingIntervalMs) * time.Millisecond * 5 / 2
 	r.mu.Lock()
 	defer r.mu.Unlock()

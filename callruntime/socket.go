@@ -97,7 +97,7 @@ func (r *Runtime) connect() (*socket, error) {
 	})
 	r.running.Go(s.read)
 	r.running.Go(s.write)
-	hello := &wire.Hello{Request: wire.Request{Op: wire.OpHello}, Name: r.opts.Name, Resume: r.detach()}
+	hello := &wire.Hello{Request: wire.Request{Op: wire.OpHello}, Name: r.opts.Name, Resume: r.detach(), Previous: r.connection}
 	if ms := r.opts.Resume.Milliseconds(); ms > 0 {
 		hello.ResumeMs = &ms
 	}

@@ -47,6 +47,10 @@ type Hello struct {
 	Name     string   `json:"name"`
 	ResumeMs *int64   `json:"resumeMs,omitzero"` // how long a claim outlives its connection
 	Resume   []Resume `json:"resume,omitzero"`
+	// Previous is the ID of the runtime's last connection. Its claims that are not in
+	// Resume are released at once: the runtime does not know of them, because a reply
+	// was lost.
+	Previous string `json:"previous,omitzero"`
 }
 
 // Resume names a claim of an earlier connection.
@@ -59,7 +63,8 @@ type Resume struct {
 // Welcome is the reply to Hello.
 type Welcome struct {
 	Instance       string        `json:"instance"`
-	Resumed        []Resumed     `json:"resumed"` // those of Hello.Resume that the runtime still has
+	Connection     string        `json:"connection"` // ID, for Hello.Previous
+	Resumed        []Resumed     `json:"resumed"`    // those of Hello.Resume that the runtime still has
 	PingIntervalMs int64         `json:"pingIntervalMs"`
 	Limits         RuntimeLimits `json:"limits"`
 }

@@ -59,7 +59,10 @@ func (c *Conn) greet(envelope wire.Request, frame []byte, err error) bool {
 		c.fail(err, channel.CloseStoreUnavailable)
 		return false
 	}
-	c.reply(envelope.ID, wire.Welcome{Instance: c.service.Instance, Resumed: replies, PingIntervalMs: PingInterval.Milliseconds(), Limits: limits()}, nil)
+	if hello.Previous != "" {
+		_ = c.calls.Sweep(ctx, hello.Previous) // otherwise it expires
+	}
+	c.reply(envelope.ID, wire.Welcome{Instance: c.service.Instance, Connection: c.id, Resumed: replies, PingIntervalMs: PingInterval.Milliseconds(), Limits: limits()}, nil)
 	for _, cl := range resumed {
 		cl.mu.Lock()
 		if cl.channel.Lost {
@@ -76,6 +79,7 @@ func checkHello(h *wire.Hello, issues *fault.Issues) {
 		issues.Missing("/name", "Give the runtime a name.")
 	}
 	issues.CheckName("/name", h.Name, maxNameLength)
+	issues.Check(h.Previous == "" || wire.ValidID(h.Previous), "/previous", fault.IssueValue, "Use the connection from the reply to an earlier hello.")
 	if h.ResumeMs != nil {
 		fault.CheckRange(issues, "/resumeMs", *h.ResumeMs, 0, maxResume.Milliseconds())
 	}

@@ -12,6 +12,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
+	"telapi/test/contract"
 	"telapi/test/harness"
 )
 
@@ -75,6 +76,9 @@ func (r *runtimeSocket) read() (map[string]any, error) {
 	_, frame, err := r.conn.ReadMessage()
 	if err != nil {
 		return nil, err
+	}
+	if err := contract.CheckRuntimeFrame(frame); err != nil {
+		r.t.Errorf("%s: %v", frame, err)
 	}
 	var m map[string]any
 	if err := json.Unmarshal(frame, &m); err != nil {
@@ -311,5 +315,33 @@ func TestSessionOfLostRuntimeIsOfferedAgain(t *testing.T) {
 		if claimed := second.ok(accept); claimed["channel"] != session {
 			t.Errorf("claimed %v after a release", claimed)
 		}
+	})
+}
+
+// A runtime that missed the reply to its accept gets the session again when it comes back,
+// and keeps the claims that it knows of.
+func TestClaimOfLostReplyIsReleased(t *testing.T) {
+	t.Parallel()
+	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
+		i := harness.Start(t, env)
+		tenant := harness.NewTenant(t, i, "tenant")
+		key := runtimeKey(t, i, tenant.Team.ID)
+		first := connectRuntime(t, i, key)
+		welcome := first.must("hello", `"name":"r","resumeMs":60000`)
+		phone := first.must("open", fmt.Sprintf(`"channel":"phone","endpoint":%q`, tenant.Endpoint.ID))
+		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		b := harness.Connect(t, i, session, token, "")
+		b.Expect(`"event":"ready"`)
+		first.must("accept", "")
+		first.conn.Close()
+		second := connectRuntime(t, i, key)
+		welcome = second.must("hello", fmt.Sprintf(`"name":"r","previous":%q,"resume":[{"channel":"phone","claim":%q}]`, welcome["connection"], phone["claim"]))
+		if resumed := welcome["resumed"].([]any); len(resumed) != 1 {
+			t.Errorf("resumed %v", resumed)
+		}
+		if claimed := second.must("accept", ""); claimed["channel"] != session {
+			t.Errorf("claimed %v", claimed)
+		}
+		second.must("end", `"channel":"phone"`)
 	})
 }

@@ -228,6 +228,7 @@ class Runtime:
         """Continues all channels and requests on a new socket. It does not wait, so that nothing comes between."""
         socket.idle = welcome["pingIntervalMs"] / 1000 * 2.5
         self._max_frame = welcome["limits"]["frameBytes"]
+        self._hello["previous"] = welcome["connection"]
         resumed = {claim["channel"]: claim for claim in welcome["resumed"]}
         for channel in list(self._channels.values()):
             channel._resume(resumed.get(channel.id))

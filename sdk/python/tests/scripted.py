@@ -87,7 +87,7 @@ class Peer:
         """Returns hello and replies to it."""
         hello = await self.receive("hello")
         limits = {"frameBytes": frame_bytes}
-        self.reply(hello, {"instance": "i1", "resumed": list(resumed), "pingIntervalMs": ping_ms, "limits": limits})
+        self.reply(hello, {"instance": "i1", "connection": "c1", "resumed": list(resumed), "pingIntervalMs": ping_ms, "limits": limits})
         return hello
 
 

@@ -44,6 +44,7 @@ export class Client {
   private link: Link | undefined; // since hello was sent
   private retired: Link | undefined; // the predecessor of link, until hello is answered
   private helloId = 0;
+  private previous: string | undefined; // the last connection
   private welcome: Welcome | undefined; // the answer to hello
   private drained = ""; // the instance that announced its shutdown last
   private closeError: TelapiError | undefined; // why the service closes the connection
@@ -144,7 +145,7 @@ export class Client {
     this.opening = this.welcome = this.closeError = undefined;
     this.helloId = ++this.lastId;
     const { name, resumeMs } = this.options;
-    link.send(encode({ id: this.helloId, op: "hello", name, resumeMs, resume: [...this.channels.values()].map((channel) => channel.resume()) }));
+    link.send(encode({ id: this.helloId, op: "hello", name, resumeMs, previous: this.previous, resume: [...this.channels.values()].map((channel) => channel.resume()) }));
   }
 
   private handleWelcome(welcome: Welcome): void {
@@ -158,6 +159,7 @@ export class Client {
       else if (channel.resumed(state)) this.dropCommits(channel);
     }
     this.welcome = welcome;
+    this.previous = welcome.connection;
     this.held.clear();
     for (const request of this.pending.values()) this.transmit(request);
     this.setState({ state: "connected" });

@@ -166,6 +166,7 @@ export type Claimed = ChannelInfo & Resumed & { claim: string };
 /** The reply to hello. */
 export interface Welcome {
   instance: string;
+  connection: string;
   resumed: Resumed[];
   pingIntervalMs: number;
   limits?: { frameBytes?: number };
