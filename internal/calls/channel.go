@@ -182,18 +182,21 @@ func (c *Channel) subscribe() {
 // once. A session is offered to the runtimes again. The channel stays open; Receive fails
 // with ErrClosed.
 func (c *Channel) Close(ctx context.Context) error {
-	c.Abandon()
 	if c.token == "" {
+		c.Abandon()
 		return nil
 	}
 	if c.renewed != nil {
+		c.Abandon()
 		<-c.renewed
 	}
 	reply, err := c.claim(ctx, "renew", 0, "", "", "")
 	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
+		c.Abandon()
 		return nil
 	}
 	if err == nil {
+		c.Abandon()
 		err = c.runtime.offer(ctx, reply[10])
 	}
 	return err

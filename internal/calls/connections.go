@@ -18,7 +18,10 @@ const (
 	sweepAtATime = 64 // claims that are released at a time
 )
 
-var connectionsScript = rueidis.NewLuaScriptRetryable(lua.Script("connections"))
+var (
+	connectionsScript = rueidis.NewLuaScriptRetryable(lua.Script("connections"))
+	claimsScript      = rueidis.NewLuaScriptRetryable(lua.Script("claims"))
+)
 
 // Lifetime is how long a connection of a runtime lives from now on.
 type Lifetime struct {
@@ -48,7 +51,7 @@ func (r *Runtime) KeepConnections(ctx context.Context, list ...Lifetime) (unknow
 // Hold records that a connection is about to claim channels, so that Sweep finds them. The
 // tokens of its claims must start with its ID.
 func (r *Runtime) Hold(ctx context.Context, connectionID string, channelIDs ...string) error {
-	return wrap("record claims", r.client.Do(ctx, r.client.B().Sadd().Key(kv.ClaimsKey(connectionID)).Member(channelIDs...).Build().ToRetryable()).Error())
+	return wrapStore("record claims", claimsScript.Exec(ctx, r.client, []string{kv.ClaimsKey(connectionID)}, channelIDs).Error())
 }
 
 // Drop records that a connection has no claim on a channel any more.
@@ -73,6 +76,9 @@ func (r *Runtime) Sweep(ctx context.Context, connectionID string) error {
 			offer, err := c.run(ctx, "revoke", connectionID).ToString()
 			if err == nil {
 				err = r.offer(ctx, offer)
+			}
+			if err == nil {
+				r.Drop(ctx, connectionID, id) // a repetition after a failure need not release it again
 			}
 			return err
 		})

@@ -34,6 +34,9 @@ type Demand struct {
 	// Claim returns how to claim the session of an offer. If it fails, the demand waits
 	// for another session.
 	Claim func(ctx context.Context, sessionID string) (Claim, error)
+	// Missed is called with a session that another runtime has claimed, or that is over. It
+	// may be nil.
+	Missed func(sessionID string)
 	// Got is called in a goroutine of its own, once, with the claimed session. It is nil if
 	// the demand was withdrawn while a session was claimed for it, and that failed.
 	Got func(*Channel)
@@ -186,6 +189,9 @@ func (r *Runtime) claimOffer(w *offered, d *Demand) {
 	gone := err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrEnded)
 	if !gone {
 		_ = sleep.For(r.ctx, offerRetry)
+	}
+	if gone && c == nil && d.Missed != nil {
+		d.Missed(id)
 	}
 	r.offerDone(w, d, c, gone)
 	if gone {

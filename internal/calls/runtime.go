@@ -49,6 +49,7 @@ var (
 	ErrClosed          = errors.New("channel or runtime is closed")
 	ErrFull            = errors.New("the store is full")
 	ErrTooLarge        = errors.New("message too large")
+	ErrUnavailable     = errors.New("the store is unavailable")
 
 	ErrWorkItemNotFound = errors.New("work item not found")
 	ErrWorkItemExists   = errors.New("another work item with this ID or credential exists")
@@ -222,7 +223,15 @@ func (r *Runtime) ReportSpeech(ctx context.Context, report wire.SpeechReport) er
 		c := r.client
 		err = c.Do(ctx, c.B().Xadd().Key(kv.ReportsStream).Id("*").FieldValue().FieldValue("report", string(encoded)).Build().ToRetryable()).Error()
 	}
-	return wrap("report speech", err)
+	return wrapStore("report speech", err)
+}
+
+// wrapStore is wrap for the error of a single command.
+func wrapStore(operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w: %w", operation, ErrUnavailable, err)
 }
 
 // wrap adds the operation to its error.

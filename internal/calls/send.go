@@ -251,9 +251,21 @@ func (b *outbox) sendBatch(batch []*outgoing) ([]string, error) {
 }
 
 // whileAwaited returns a context that ends with parent, or when the contexts of
-// all messages have ended.
+// all messages have ended. It has the latest of their deadlines, so that the script has no
+// effect after it.
 func whileAwaited(parent context.Context, batch []*outgoing) (ctx context.Context, cancel func()) {
+	var latest time.Time
+	all := true
+	for _, m := range batch {
+		deadline, ok := m.ctx.Deadline()
+		if all = all && ok; deadline.After(latest) {
+			latest = deadline
+		}
+	}
 	ctx, end := context.WithCancel(parent)
+	if all {
+		ctx, end = context.WithDeadline(parent, latest)
+	}
 	var left atomic.Int64
 	left.Store(int64(len(batch)))
 	stops := make([]func() bool, len(batch))

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/gorilla/websocket"
 
@@ -78,6 +79,7 @@ func (s *Server) runtimeCredential(x *exchange, r *http.Request) func(context.Co
 			header[name] = values
 		}
 	}
+	var known atomic.Bool // later calls find out whether the credential was revoked
 	return func(ctx context.Context, key string) (auth.Principal, error) {
 		header := header
 		switch {
@@ -90,7 +92,7 @@ func (s *Server) runtimeCredential(x *exchange, r *http.Request) func(context.Co
 		attempt := &exchange{client: client}
 		request := (&http.Request{Header: header}).WithContext(ctx)
 		_, err := s.identify(attempt, request)
-		if key != "" && fault.Is(err, fault.Unauthorized) {
+		if key != "" && !known.Swap(true) && fault.Is(err, fault.Unauthorized) {
 			if decision, _ := s.deps.Limits.Allow(ctx, ratelimit.Auth, client); !decision.Allowed {
 				err = decision.Refusal()
 			}

@@ -30,15 +30,15 @@ if channel.state == '' and action == 'open' then
   createKeys()
 elseif channel.state == '' then
   return { action == 'renew' and 'lost' or 'not_found' }
-elseif channel.state == 'ended' and action ~= 'renew' and (action == 'open' or committed == entries) then
-  return { 'ended' }
 elseif action == 'open' and (channel.team ~= ARGV[7] or channel.endpoint ~= ARGV[8]) then
   return { 'foreign' }
+elseif channel.state == 'ended' and action ~= 'renew' and (action == 'open' or committed == entries) then
+  return { 'ended' }
 elseif action == 'resume' and (channel.claimedBy ~= ARGV[1] or ARGV[7] ~= '' and channel.team ~= ARGV[7]) then
   return { 'claim_lost' }
 end
 if action == 'renew' then
-  local refusal = claimRefusal(ARGV[2])
+  local refusal = claimRefusal(ARGV[2]) or channel.claimedBy ~= ARGV[1] and 'claim_lost' or nil -- it was released
   if not refusal and channel.state == 'open' and (isLost(OUT, ARGV[6], channel.outLast, toNumber(channel.trimmed))
     or isItemLost(ARGV[7]) or isLost(IN, ARGV[8], lastEntryID(), committed)) then
     reportLoss()

@@ -48,14 +48,14 @@ type Conn struct {
 
 	mu      sync.Mutex
 	closed  bool
-	claims  map[string]*claim       // by channel
-	queues  map[string][]*request   // by channel; a queue that exists has a goroutine
-	accepts map[int64]*calls.Demand // outstanding, by a number of this connection
-	accept  int64                   // number of the newest
-	ready   []*claim                // claims that wait for a worker
-	workers int                     // goroutines that push entries
-	unsent  int64                   // bytes of entries since the socket was last idle
-	stalled []*claim                // claims that wait until the socket is idle
+	claims  map[string]*claim     // by channel
+	queues  map[string][]*request // by channel; a queue that exists has a goroutine
+	accepts map[int64]accept      // outstanding, by a number of this connection
+	accept  int64                 // number of the newest
+	ready   []*claim              // claims that wait for a worker
+	workers int                   // goroutines that push entries
+	unsent  int64                 // bytes of entries since the socket was last idle
+	stalled []*claim              // claims that wait until the socket is idle
 }
 
 // request is a request that waits for earlier ones on its channel.
@@ -151,7 +151,7 @@ func translate(err error) error {
 		return fault.New(fault.PayloadTooLarge, "A message must have at most %d bytes.", calls.MaxMessageBytes).WithCause(err)
 	case errors.Is(err, calls.ErrUnknownPosition):
 		return errPosition.WithCause(err)
-	case errors.Is(err, calls.ErrFull), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+	case errors.Is(err, calls.ErrFull), errors.Is(err, calls.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return fault.Unavailable("The key-value store", err)
 	}
 	return err
@@ -285,7 +285,8 @@ func (c *Conn) Close() {
 	c.mu.Unlock()
 	c.cancel()
 	for _, d := range accepts {
-		c.calls.Withdraw(d)
+		c.calls.Withdraw(d.Demand)
+		c.service.requests.Return(c.team, d.bytes)
 	}
 	for _, cl := range claims {
 		cl.stop()

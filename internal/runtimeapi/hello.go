@@ -59,10 +59,10 @@ func (c *Conn) greet(envelope wire.Request, frame []byte, err error) bool {
 		c.fail(err, channel.CloseStoreUnavailable)
 		return false
 	}
-	if hello.Previous != "" {
-		_ = c.calls.Sweep(ctx, hello.Previous) // otherwise it expires
-	}
 	c.reply(envelope.ID, wire.Welcome{Instance: c.service.Instance, Connection: c.id, Resumed: replies, PingIntervalMs: PingInterval.Milliseconds(), Limits: limits()}, nil)
+	if hello.Previous != "" {
+		c.running.Go(func() { _ = c.calls.Sweep(c.ctx, hello.Previous) }) // if it fails, the connection expires
+	}
 	for _, cl := range resumed {
 		cl.mu.Lock()
 		if cl.channel.Lost {

@@ -19,7 +19,7 @@ import (
 const (
 	maxID           = 1<<53 - 1
 	maxReasonLength = 200
-	maxFilter       = 1000 // endpoints or modes of an accept
+	maxFilter       = 100 // endpoints or modes of an accept
 )
 
 // decodeEnvelope decodes the common part of a request. Its ID is 0 if it is invalid.
@@ -62,13 +62,13 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 	case wire.OpAccept:
 		var r wire.Accept
 		err := decode(frame, &r, func(issues *fault.Issues) {
-			issues.Check(len(r.Endpoints) <= maxFilter, "/endpoints", fault.IssueTooMany, "Must have at most %d items.", maxFilter)
-			issues.Check(len(r.Modes) <= maxFilter, "/modes", fault.IssueTooMany, "Must have at most %d items.", maxFilter)
+			checkFilter(issues, "/endpoints", r.Endpoints)
+			checkFilter(issues, "/modes", r.Modes)
 		})
 		if err != nil {
 			return nil, err
 		}
-		if err := c.acceptSession(r); err != nil {
+		if err := c.acceptSession(r, int64(len(frame))); err != nil {
 			c.reply(r.ID, nil, err)
 		}
 		return nil, nil
@@ -218,7 +218,7 @@ func (c *Conn) await(ctx context.Context, ch *calls.Channel, r wire.Await) (wire
 	}
 	item, err := ch.Await(ctx, calls.AwaitOptions{
 		Kind: r.Kind, Scope: scope, WorkItemID: id, TTL: time.Duration(r.TTLMs) * time.Millisecond, Trace: r.Trace,
-		Token: wire.TokenPrefix + c.service.mac("await", ch.ID, id, string(r.Kind), string(r.Scope)) + "." + id,
+		Token: wire.TokenPrefix + c.service.mac("await", ch.TeamID, ch.ID, id, string(r.Kind), string(r.Scope)) + "." + id,
 	})
 	return wire.Awaited{WorkItemID: id, Token: item.Token, URL: c.params.BaseURL + item.Path, Deadline: item.ExpiresAt.UnixMilli()}, err
 }
@@ -300,8 +300,23 @@ func (c *Conn) announce(ctx context.Context, id int64, cl *claim, ch *calls.Chan
 	return nil
 }
 
-// acceptSession waits for a session without a goroutine.
-func (c *Conn) acceptSession(r wire.Accept) error {
+// checkFilter checks the texts of an accept, which are kept until a session arrives.
+func checkFilter(issues *fault.Issues, path string, list []string) {
+	issues.Check(len(list) <= maxFilter, path, fault.IssueTooMany, "Must have at most %d items.", maxFilter)
+	for i, text := range list {
+		issues.Check(wire.ValidID(text), fault.Pointer(path, i), fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
+	}
+}
+
+// accept is an outstanding accept.
+type accept struct {
+	*calls.Demand
+	bytes int64 // of the budget of requests
+}
+
+// acceptSession waits for a session without a goroutine. The accept takes the size of its
+// frame from the budget until it ends.
+func (c *Conn) acceptSession(r wire.Accept, bytes int64) error {
 	var cl *claim
 	var number int64
 	d := &calls.Demand{Team: c.team}
@@ -317,6 +332,11 @@ func (c *Conn) acceptSession(r wire.Accept) error {
 		cl = c.newClaim(sessionID, rand.Text())
 		return cl.request(), c.calls.Hold(ctx, c.id, sessionID)
 	}
+	d.Missed = func(sessionID string) {
+		if _, err := c.find(sessionID); err != nil {
+			c.calls.Drop(c.ctx, c.id, sessionID)
+		}
+	}
 	d.Got = func(ch *calls.Channel) {
 		if ch != nil {
 			c.got(number, r.ID, cl, ch)
@@ -327,9 +347,13 @@ func (c *Conn) acceptSession(r wire.Accept) error {
 		c.mu.Unlock()
 		return fault.New(fault.RateLimitExceeded, "This connection has %d outstanding accepts. Wait for sessions.", maxAccepts)
 	}
+	if err := c.service.requests.Take(c.team, bytes); err != nil {
+		c.mu.Unlock()
+		return err
+	}
 	c.accept++
 	number = c.accept
-	c.accepts[number] = d
+	c.accepts[number] = accept{d, bytes}
 	c.mu.Unlock()
 	c.calls.Demand(d)
 	return nil
@@ -339,7 +363,10 @@ func (c *Conn) acceptSession(r wire.Accept) error {
 // released at once.
 func (c *Conn) got(number, id int64, cl *claim, ch *calls.Channel) {
 	c.mu.Lock()
-	delete(c.accepts, number)
+	if a, outstanding := c.accepts[number]; outstanding {
+		delete(c.accepts, number)
+		c.service.requests.Return(c.team, a.bytes)
+	}
 	open := !c.closed
 	if open {
 		c.running.Add(1)

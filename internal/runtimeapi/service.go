@@ -186,13 +186,17 @@ func (s *Service) sweep(ctx context.Context, r *calls.Runtime, expired <-chan []
 	for {
 		select {
 		case list := <-expired:
+			var sweeping sync.WaitGroup
 			for _, id := range list {
-				sweeping, cancel := context.WithTimeout(ctx, 5*storeTimeout)
-				if err := r.Sweep(sweeping, id); err != nil && ctx.Err() == nil {
-					s.Log.WarnContext(ctx, "releasing the claims of a runtime that has disconnected failed; retrying", "error", err)
-				}
-				cancel()
+				sweeping.Go(func() {
+					ctx, cancel := context.WithTimeout(ctx, 5*storeTimeout)
+					defer cancel()
+					if err := r.Sweep(ctx, id); err != nil && ctx.Err() == nil {
+						s.Log.WarnContext(ctx, "releasing the claims of a runtime that has disconnected failed; retrying", "error", err)
+					}
+				})
 			}
+			sweeping.Wait()
 		case <-ctx.Done():
 			return
 		}
@@ -239,7 +243,7 @@ func (s *Service) Open(p Params) (*Conn, error) {
 	}
 	c := &Conn{
 		service: s, calls: r, params: p, id: rand.Text(),
-		claims: map[string]*claim{}, queues: map[string][]*request{}, slots: make(chan struct{}, maxRequests), accepts: map[int64]*calls.Demand{},
+		claims: map[string]*claim{}, queues: map[string][]*request{}, slots: make(chan struct{}, maxRequests), accepts: map[int64]accept{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c, nil

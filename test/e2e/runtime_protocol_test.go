@@ -29,16 +29,21 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 	r.must("open", channel+fmt.Sprintf(`,"endpoint":%q`, tenant.Endpoint.ID))
 	foreign := greetedRuntime(t, i, runtimeKey(t, i, other.Team.ID), `"name":"test"`)
 	foreign.must("open", fmt.Sprintf(`"channel":"foreign","endpoint":%q`, other.Endpoint.ID))
+	foreign.must("open", fmt.Sprintf(`"channel":"over","endpoint":%q`, other.Endpoint.ID))
+	foreign.must("end", `"channel":"over"`)
 	message := `{"type":"chat","chat":{"text":"x"}}`
 	for _, row := range []struct{ op, members, code string }{
 		{"hello", `"name":"test"`, "VALIDATION_ERROR"},
 		{"dance", "", "VALIDATION_ERROR"},
 		{"accept", `"endpoint":"x"`, "VALIDATION_ERROR"},
 		{"accept", `"modes":"chat"`, "VALIDATION_ERROR"},
+		{"accept", `"endpoints":["` + strings.Repeat("x", 129) + `"]`, "VALIDATION_ERROR"},
+		{"accept", `"endpoints":["x"` + strings.Repeat(`,"x"`, 100) + `]`, "VALIDATION_ERROR"},
 		{"open", channel, "VALIDATION_ERROR"},
 		{"open", channel + fmt.Sprintf(`,"endpoint":%q`, other.Endpoint.ID), "NOT_FOUND"},
 		{"open", channel + fmt.Sprintf(`,"endpoint":%q,"team":%q`, other.Endpoint.ID, other.Team.ID), "NOT_FOUND"},
 		{"open", `"channel":"foreign",` + fmt.Sprintf(`"endpoint":%q`, other.Endpoint.ID), "NOT_FOUND"},
+		{"open", `"channel":"over",` + fmt.Sprintf(`"endpoint":%q`, tenant.Endpoint.ID), "NOT_FOUND"},
 		{"open", `"channel":"a}b","endpoint":"x"`, "VALIDATION_ERROR"},
 		{"open", `"channel":"call-2","endpoint":"x","profile":[]`, "VALIDATION_ERROR"},
 		{"commit", channel, "VALIDATION_ERROR"},
@@ -273,11 +278,9 @@ func TestRuntimeWithoutCommitsIsNotFlooded(t *testing.T) {
 	r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"x"`)
 	channel := `"channel":"c"`
 	r.must("open", channel+fmt.Sprintf(`,"endpoint":%q`, tenant.Endpoint.ID))
-	last := 0
 	for n := range 300 {
-		last = r.send("await", channel+fmt.Sprintf(`,"workItemId":"w%d","ttlMs":1`, n))
+		r.must("await", channel+fmt.Sprintf(`,"workItemId":"w%d","ttlMs":1`, n))
 	}
-	r.ok(last)
 	positions := make([]string, 256)
 	for n := range positions {
 		e, position := r.entry()
