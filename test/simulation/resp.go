@@ -18,7 +18,7 @@ func channelOf(key string) string {
 // withoutBlock removes BLOCK from a command and returns its time.
 func withoutBlock(args []string) ([]string, time.Duration) {
 	i := slices.IndexFunc(args, func(a string) bool { return strings.EqualFold(a, "BLOCK") })
-	if i < 0 || !strings.EqualFold(args[0], "XREADGROUP") {
+	if i < 0 || !strings.EqualFold(args[0], "XREAD") {
 		return args, 0
 	}
 	ms, _ := strconv.Atoi(args[i+1])

@@ -33,7 +33,7 @@ func digest(text string) string {
 }
 
 // logged lists the commands that a rebuilt store has to run again.
-var logged = []string{"EVAL", "EVALSHA", "XADD", "XGROUP", "XACK", "XDEL", "XREADGROUP", "XAUTOCLAIM"}
+var logged = []string{"EVAL", "EVALSHA", "XADD", "XDEL"}
 
 // store is the key-value store: the embedded engine, the log of its writes and
 // its clock. One command runs at a time.
