@@ -219,7 +219,8 @@ func (c *Channel) claim(ctx context.Context, action string, lease time.Duration,
 	if err == nil {
 		c.claimedUntil.Store(&until)
 		c.due.CompareAndSwap(due, c.dueIn(parseWait(reply[11]))) // unless a notice has arrived since
-		c.newestEntry.CompareAndSwap(newest, &reply[12])
+		entry := reply[12]                                       // a pointer to the element would keep the whole reply in memory
+		c.newestEntry.CompareAndSwap(newest, &entry)
 	}
 	return reply, wrap("claim", err)
 }

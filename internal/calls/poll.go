@@ -47,10 +47,11 @@ func (c *Channel) Poll(ctx context.Context, entries int, bytes int64, force bool
 		if bytes -= int64(len(d.JSON)); bytes < 0 && (i > 0 || !force) {
 			return list[:i], again, nil // the caller calls again when it can take more
 		}
-		c.position = d.Position
-		c.lastReceived.Store(&d.Position)
+		position := d.Position // a pointer to the member would keep the entry in memory
+		c.position = position
+		c.lastReceived.Store(&position)
 		if d.isEnd() {
-			c.lastEntry.Store(&d.Position)
+			c.lastEntry.Store(&position)
 		}
 	}
 	if len(list) < entries {

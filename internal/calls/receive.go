@@ -121,14 +121,15 @@ func (c *Channel) next() (Delivery, error) {
 	d := c.unread[0]
 	c.unread = c.unread[1:]
 	c.current = false
-	c.position = d.Position
-	c.lastReceived.Store(&d.Position)
+	position := d.Position // a pointer to the member would keep the entry in memory
+	c.position = position
+	c.lastReceived.Store(&position)
 	err := json.Unmarshal(d.JSON, &d.Entry)
 	if err != nil {
 		return d, fmt.Errorf("decode entry %s: %w", d.Position, err)
 	}
 	if c.ended = d.Entry.Kind == wire.KindChannelEnded; c.ended {
-		c.lastEntry.Store(&d.Position)
+		c.lastEntry.Store(&position)
 	}
 	return d, nil
 }

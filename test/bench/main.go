@@ -38,6 +38,8 @@ var scenarios = []scenario{
 	{"memory", memory},
 	{"media-puts", mediaPuts},
 	{"media-gets", mediaGets},
+	{"arrivals", arrivals},
+	{"claims", claims},
 	{"growth", growth},
 }
 

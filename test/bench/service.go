@@ -107,7 +107,7 @@ func (t *telapi) seed() error {
 		return err
 	}
 	if err := t.run(&key, "key", "create", "--team", team.ID, "--scope", "CREATE_CALL_TOKEN", "--scope", "READ_TEAM_APPS",
-		"--scope", "READ_TEAM_USAGE", "--scope", "MANAGE_TEAM", "--scope", "MANAGE_PLATFORM"); err != nil {
+		"--scope", "READ_TEAM_USAGE", "--scope", "RUN_CALLS", "--scope", "MANAGE_TEAM", "--scope", "MANAGE_PLATFORM"); err != nil {
 		return err
 	}
 	t.team, t.endpoint, t.key = team.ID, endpoint.ID, key.Key
