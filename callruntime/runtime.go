@@ -17,6 +17,7 @@ package callruntime
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -59,7 +60,7 @@ var errorsByCode = map[string]error{
 // unavailable is the code of requests that can be repeated later.
 const unavailable = "SERVICE_UNAVAILABLE"
 
-// Options configure a Runtime. All but Resume are required.
+// Options configure a Runtime. URL, Key and Name are required.
 type Options struct {
 	URL  string // of the service, such as https://api.example.com
 	Key  string // an API key with the scope RUN_CALLS or RUN_ALL_CALLS, or a console JWT
@@ -67,6 +68,7 @@ type Options struct {
 	// Resume is how long claims outlive a lost connection; default 2 s, at most 60 s.
 	// Sessions of a runtime that has crashed are offered to others after this time.
 	Resume time.Duration
+	TLS    *tls.Config // of connections to an https URL; default: that of the Go library
 }
 
 // Runtime is a call runtime's connection to the service. Its methods are safe for

@@ -80,7 +80,7 @@ func (r *Runtime) connect() (*socket, error) {
 	if !strings.HasPrefix(r.opts.Key, "tk_") {
 		header = http.Header{"Authorization": {"Bearer " + r.opts.Key}}
 	}
-	dialer := websocket.Dialer{Proxy: http.ProxyFromEnvironment, Subprotocols: []string{wire.RuntimeProtocol}}
+	dialer := websocket.Dialer{Proxy: http.ProxyFromEnvironment, Subprotocols: []string{wire.RuntimeProtocol}, TLSClientConfig: r.opts.TLS}
 	conn, resp, err := dialer.DialContext(ctx, r.endpoint, header) //nolint:bodyclose // the body is in memory
 	if err != nil {
 		return nil, handshakeError(err, resp)

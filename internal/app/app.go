@@ -84,7 +84,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}()
 
 	if opts.Development && !opts.Join {
-		a.demo = &demoState{withBot: opts.DemoBot, botURL: opts.BotURL, events: demo.NewHub(), ready: make(chan struct{})}
+		a.demo = &demoState{withBot: opts.DemoBot, botURL: opts.BotURL, events: demo.NewHub(), stopped: make(chan struct{}), ready: make(chan struct{})}
+		a.demo.ctx, a.demo.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	}
 	platform, err := PlatformPolicy(cfg)
 	if err != nil {
@@ -287,6 +288,9 @@ func (a *App) Run(ctx context.Context) error {
 // drain makes /health return 503.
 func (a *App) drain() {
 	a.draining.Store(true)
+	if a.demo != nil {
+		a.demo.stop()
+	}
 	if a.instances != nil {
 		a.instances.shutDown()
 	}

@@ -32,6 +32,9 @@ type demoState struct {
 	withBot bool   // whether the demo has a runtime and a bot
 	botURL  string // of another bot; empty: the demo bot
 	events  *demo.Hub
+	ctx     context.Context // ends when stop is called
+	cancel  context.CancelFunc
+	stopped chan struct{} // closed when runDemo has returned
 	ready   chan struct{} // closed when the following fields are set
 
 	resources        demo.Resources
@@ -49,8 +52,18 @@ func (a *App) Demo(ctx context.Context) (demo.Resources, error) {
 	}
 }
 
-// runDemo creates the demo team and runs its runtime and bot until ctx ends.
+// stop stops the demo. Its runtime releases its calls while the server still serves.
+func (d *demoState) stop() {
+	d.cancel()
+	<-d.stopped
+}
+
+// runDemo creates the demo team and runs its runtime and bot until the demo is stopped.
 func (a *App) runDemo(ctx context.Context) {
+	defer close(a.demo.stopped)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(a.demo.ctx, cancel)()
 	run, err := a.prepareDemo(ctx)
 	if err != nil {
 		a.demo.err = fmt.Errorf("prepare demo: %w", err)
@@ -123,16 +136,13 @@ func (a *App) phrases() []demo.Phrase {
 // openDemo opens the demo's runtime and bot and returns a function that runs them.
 // They use the server only through its public interfaces.
 func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err error) {
-	store, err := runtimeStore(a.cfg)
-	if err != nil {
-		return nil, err
-	}
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the client only connects to this machine, over loopback
+	insecure := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the client only connects to this machine, over loopback
+	transport.TLSClientConfig = insecure
 	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
 	botURL, runBot, closeBot := a.demo.botURL, func(context.Context) {}, func() {}
 	if botURL == "" {
@@ -143,7 +153,7 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 		botURL, runBot, closeBot = bot.URL(), bot.Run, bot.Close
 	}
 	runtime, err := demo.NewRuntime(demo.RuntimeOptions{
-		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Store: store, Demo: resources, API: a.URL(), Bot: botURL, Client: client,
+		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Demo: resources, API: a.URL(), TLS: insecure, Bot: botURL, Client: client,
 		Recognizer: demo.NewModel("DEMO_STT_URL", a.cfg.DemoSTTURL, a.cfg.DemoSTTModel, a.cfg.DemoSTTKey), Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/internal/config"
 	"telapi/internal/demo"
 	"telapi/test/testkit"
 )
@@ -33,11 +32,10 @@ func TestDemoClosesBotIfRuntimeFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	cfg := config.Config{RedisURL: "redis://127.0.0.1:1"}
-	a := &App{process: process{cfg: cfg, log: slog.New(slog.DiscardHandler), listener: listener}, demo: &demoState{events: demo.NewHub()}}
+	a := &App{process: process{log: slog.New(slog.DiscardHandler), listener: listener}, demo: &demoState{events: demo.NewHub()}}
 	before := openSockets(t)
 	if _, err := a.openDemo(demo.Resources{}); err == nil || !strings.Contains(err.Error(), "start demo runtime") {
-		t.Fatalf("without a key-value store: error %v, want \"start demo runtime\"", err)
+		t.Fatalf("without a key: error %v, want \"start demo runtime\"", err)
 	}
 	testkit.Until(t, "the bot's port is closed", func() bool { return openSockets(t) <= before })
 }

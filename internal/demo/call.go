@@ -24,9 +24,10 @@ type call struct {
 	settings settings
 	timers   map[timer]deadline
 	greeted  bool
-	queue    []item     // to be played or executed; the first one is playing
-	digits   string     // collected so far
-	pending  []question // not answered yet by the bot
+	queue    []item          // to be played or executed; the first one is playing
+	digits   string          // collected so far
+	pending  []string        // work items of questions that the bot has not answered yet
+	answered map[string]bool // work items
 	silence  silence
 	echo     bool   // repeat the speech of the caller: no speech recognition is configured
 	speaking bool   // the caller speaks; playback waits
@@ -75,7 +76,7 @@ type question struct {
 }
 
 func newCall(mode string, e effects, now func() time.Time) *call {
-	return &call{mode: mode, effects: e, now: now, settings: defaultSettings(), timers: map[timer]deadline{}}
+	return &call{mode: mode, effects: e, now: now, settings: defaultSettings(), timers: map[timer]deadline{}, answered: map[string]bool{}}
 }
 
 const confirmationTimeout = 30 * time.Second
@@ -91,18 +92,22 @@ const (
 	echoGreeting = "Hello, this is the demo bot. I repeat what you say. Type help to see what I understand."
 )
 
-// restore updates the state for an entry that an earlier runtime has handled.
-func (c *call) restore(e wire.Entry) {
-	switch e.Kind {
-	case wire.KindSession:
-		c.greeted = true
-	case wire.KindCommand:
-		c.settings.update(e.Command.Command)
-	case wire.KindFrame:
-		if e.Message.Type == wire.TypeControl {
-			c.restoreCall(e.Message)
+// resume continues a call whose earlier runtime, if any, has committed a position. Its
+// questions are still open, and the connection of a WebRTC call has ended with it.
+func (c *call) resume(committed string, open []wire.OpenWorkItem) {
+	for _, item := range open {
+		if item.Scope == wire.ScopeItem {
+			c.await(item.WorkItemID)
 		}
 	}
+	if c.greeted = committed != ""; c.greeted && c.mode == "webrtc" {
+		c.effects.send(wire.TypeControl, signal{Command: webrtcEnd, Reason: "Another runtime has taken over the session.", Retry: true})
+	}
+}
+
+// settled returns whether the call has no state that its entries have to restore.
+func (c *call) settled() bool {
+	return c.ended || len(c.pending) == 0 && c.digits == "" && c.confirm == nil && c.ending == nil && !c.settings.changed
 }
 
 // handleEntry handles one entry of the runtime stream.
@@ -300,18 +305,24 @@ func (c *call) end(reason string) {
 
 // ask sends a question to the bot and starts the timers for its answer.
 func (c *call) ask(q question) {
-	q.itemID = c.effects.askBot(q)
+	c.await(c.effects.askBot(q))
+}
+
+func (c *call) await(itemID string) {
 	if len(c.pending) == 0 {
 		c.silence = silence{since: c.now()}
 	}
-	c.pending = append(c.pending, q)
+	if !slices.Contains(c.pending, itemID) {
+		c.pending = append(c.pending, itemID)
+	}
 	c.resetSilenceTimers()
 }
 
-// botAccepted handles the bot's 202 response with the number of parts of its answer.
+// botAccepted handles the bot's 202 response with the number of parts of its answer. The
+// next part may have been answered to an earlier runtime.
 func (c *call) botAccepted(q question, parts int) {
-	if q.Part < parts && c.ending == nil {
-		c.ask(q.next())
+	if next := q.next(); q.Part < parts && c.ending == nil && !c.answered[next.itemID] {
+		c.ask(next)
 	}
 }
 
@@ -334,8 +345,12 @@ func (c *call) botUnreachable(itemID string) {
 // removePending removes the question of a work item from the pending ones, if it is
 // there, and restarts the silence timers.
 func (c *call) removePending(itemID string) {
-	at := slices.IndexFunc(c.pending, func(q question) bool { return q.itemID == itemID })
-	if itemID == "" || at < 0 {
+	if itemID == "" {
+		return
+	}
+	c.answered[itemID] = true
+	at := slices.Index(c.pending, itemID)
+	if at < 0 {
 		return
 	}
 	c.pending = slices.Delete(c.pending, at, at+1)

@@ -2,11 +2,10 @@ package demo
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/go-json-experiment/json"
 
 	"telapi/callruntime/wire"
 )
@@ -194,34 +193,61 @@ func TestConversationContinues(t *testing.T) {
 	})
 }
 
-func TestRestoredCallKeepsSettingsAndDoesNotGreetAgain(t *testing.T) {
-	sim := &simulation{loopState: newLoopState(), start: time.Now()}
-	c := newCall("chat", sim, time.Now)
-	decode := func(raw string) (e wire.Entry) {
-		if err := json.Unmarshal([]byte(raw), &e); err != nil {
-			t.Fatal(err)
+const connected = `{"kind":"session","event":"connected"}`
+
+func TestCallerIsGreetedOnce(t *testing.T) {
+	greetAgain := func(c *call) { c.greeted = false }
+	runCases(t, []testCase{{name: "connected twice", steps: []step{{report: greetAgain}, {entry: connected}, {entry: connected}}, want: "0s says bot: " + greeting}})
+}
+
+func TestCallOfEarlierRuntimeContinues(t *testing.T) {
+	takeOver := func(items ...string) step {
+		open := []wire.OpenWorkItem{{WorkItemID: "credential", Scope: wire.ScopeChannel}}
+		for _, id := range items {
+			open = append(open, wire.OpenWorkItem{WorkItemID: id, Scope: wire.ScopeItem})
 		}
-		return e
+		return step{report: func(c *call) { c.resume("1-1", open) }}
 	}
-	connected := decode(`{"kind":"session","event":"connected"}`)
-	c.handleEntry(connected)
-	c.handleEntry(connected)
-	if len(sim.log) != 1 {
-		t.Errorf("log %q, want one greeting", sim.log)
-	}
-	sim.log = nil
-	c = newCall("chat", sim, time.Now)
-	for _, past := range []wire.Entry{connected, decode(callerSays(0, "hi").entry), decode(dtmfConfig(`"enabled":true,"maxDigits":2`).entry), decode(dtmfConfig(`"terminator":"#"`).entry)} {
-		c.restore(past)
-	}
-	c.handleEntry(connected)
-	c.handleDigit("1")
-	if len(sim.log) != 0 {
-		t.Errorf("log %q, want nothing yet", sim.log)
-	}
-	c.handleDigit("2")
-	if len(sim.log) != 2 || !strings.HasSuffix(sim.log[1], "asks 12 part 1") {
-		t.Errorf("log %q, want a question with both digits at the end", sim.log)
+	first := question{Text: "hi", Part: 1, itemID: "item-1"}
+	runCases(t, []testCase{
+		{name: "without another greeting", steps: []step{takeOver(), {entry: connected}}, want: ``},
+		{name: "with a WebRTC call", mode: "webrtc", steps: []step{takeOver()}, want: `0s control {"command":"webrtc_end","reason":"Another runtime has taken over the session.","retry":true}`},
+		{name: "with an answer to its question", steps: []step{takeOver("item-0"), botAnswer(1*s, "item-0", "Hello.")}, want: `1s says bot: Hello.`},
+		{name: "without an answer to its question", steps: []step{takeOver("item-0")}, want: `5s says runtime: One moment, please. 10s says runtime: One moment, please.
+			30s cancels item-0 30s status {"event":"bot_timeout"} 30s says runtime: The bot did not answer in time. Try something else.`},
+		{name: "with a question that is asked again", steps: []step{takeOver("item-1"), callerSays(0, "hi"), botAnswer(1*s, "item-1", "Hello.")}, want: `0s asks hi part 1 1s says bot: Hello.`},
+		{name: "with a part that is answered already", steps: []step{takeOver(), callerSays(0, "hi"), botAnswer(0, "item-1", "One."), botAnswer(0, first.next().itemID, "Two."),
+			{report: func(c *call) { c.botAccepted(first, 2) }}}, want: `0s asks hi part 1 0s says bot: One. 0s says bot: Two.`},
+	})
+}
+
+func TestEntriesThatRestoreTheCallAreNotCommitted(t *testing.T) {
+	const ignored = `{"kind":"nlu_data","nluData":{}}`
+	for name, tt := range map[string]struct {
+		entries []string
+		want    int // number of the newest committed entry
+	}{
+		"no question":        {[]string{connected, ignored}, 2},
+		"open question":      {[]string{connected, callerSays(0, "hi").entry, ignored}, 1},
+		"one of two answers": {[]string{callerSays(0, "hi").entry, callerSays(0, "ho").entry, botAnswer(0, "item-1", "Hello.").entry}, 0},
+		"answered question":  {[]string{callerSays(0, "hi").entry, botAnswer(0, "item-1", "Hello.").entry}, 2},
+		"collected digits":   {[]string{connected, dtmfConfig(`"enabled":true`).entry, callerPresses(0, "1").entry}, 1},
+		"open confirmation":  {[]string{connected, command(0, wire.ApplyAfterPlayback, `{"type":"hangup","source":"bot","requireConfirmation":true}`).entry}, 1},
+		"ended":              {[]string{callerSays(0, "hi").entry, `{"kind":"channel_ended"}`}, 2},
+		"too many entries":   {append(slices.Repeat([]string{callerSays(0, "hi").entry}, 3), slices.Repeat([]string{ignored}, maxUncommitted)...), 3},
+		"too large entries":  {[]string{callerSays(0, "hi").entry, callerSays(0, strings.Repeat("x", maxUncommittedBytes)).entry}, 2},
+		"cannot be decoded":  {[]string{connected, `{"kind":7}`}, 2},
+	} {
+		sim := &simulation{loopState: newLoopState(), start: time.Now()}
+		c := newCall("chat", sim, time.Now)
+		for _, entry := range tt.entries {
+			d, err := sim.deliver(entry)
+			sim.handle(c, d, err)
+			sim.commit(t.Context(), sim, c)
+		}
+		if sim.err != nil || sim.committed != tt.want {
+			t.Errorf("%s: committed entry %d, %v; want %d", name, sim.committed, sim.err, tt.want)
+		}
 	}
 }
 

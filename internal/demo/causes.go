@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
 )
@@ -107,7 +108,7 @@ func (e *channelEffects) record(event Event, data any) {
 
 // markRead records that the runtime has read an entry, and how long it waited for the
 // result of a work item.
-func (e *channelEffects) markRead(d calls.Delivery) {
+func (e *channelEffects) markRead(d callruntime.Delivery) {
 	e.readAt = time.Now()
 	e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneRuntime, Kind: EventMark, Title: "reads " + string(d.Entry.Kind),
 		After: []string{entryRef(d.Position)}, Ms: milliseconds(e.asked[d.Entry.WorkItemID])}, nil)

@@ -2,24 +2,21 @@ package demo
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 	"telapi/internal/demo/voice"
 	"telapi/internal/sleep"
 	"telapi/internal/speech"
@@ -32,28 +29,26 @@ type channelEffects struct {
 	*loopState
 	RuntimeOptions
 	ctx        context.Context // of the call
-	ch         *calls.Channel
+	ch         *callruntime.Channel
 	background sync.WaitGroup
 	stop       context.CancelFunc // of the current playback
 	media
 }
 
-// id returns the ID of the next effect of the current entry. It is derived from the
-// entry's position. If another runtime handles the entry again, it uses the same IDs,
-// and the effects are not repeated.
-func (e *channelEffects) id() string {
+// id returns the ID of the next effect of a kind of the current entry. It is derived
+// from the entry's position. If another runtime handles the entry again, it uses the same
+// IDs, and the effects are not repeated.
+func (e *channelEffects) id(kind string) string {
 	if e.entry == "" {
 		return uuid.NewString()
 	}
-	e.effects++
-	return effectID(e.ch.ID, e.entry, e.effects)
+	e.effects[kind]++
+	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, e.ch.ID, " ", e.entry, " ", kind, " ", e.effects[kind])).String()
 }
 
-func effectID(channelID, position string, number int) string {
-	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, channelID, " ", position, " ", number)).String()
+func (e *channelEffects) send(t wire.MessageType, payload any) {
+	e.sendAs(e.id(string(t)), t, payload)
 }
-
-func (e *channelEffects) send(t wire.MessageType, payload any) { e.sendAs(e.id(), t, payload) }
 
 func (e *channelEffects) sendAs(id string, t wire.MessageType, payload any) {
 	raw, err := json.Marshal(payload, json.Deterministic(true))
@@ -72,7 +67,7 @@ func (e *channelEffects) sendAs(id string, t wire.MessageType, payload any) {
 // check records a failure. It ignores that the channel has ended or that a work item
 // does not exist any more.
 func (e *channelEffects) check(err error) {
-	if err != nil && !errors.Is(err, calls.ErrEnded) && !errors.Is(err, calls.ErrWorkItemNotFound) {
+	if err != nil && !errors.Is(err, callruntime.ErrEnded) && !errors.Is(err, callruntime.ErrWorkItemNotFound) {
 		e.fail(err)
 	}
 }
@@ -80,13 +75,17 @@ func (e *channelEffects) check(err error) {
 // askBot sends the question again if an earlier runtime has sent it: the bot may have
 // been stopped before it answered. A second answer is rejected.
 func (e *channelEffects) askBot(q question) string {
-	id := cmp.Or(q.itemID, e.id())
-	item, err := e.ch.Await(e.ctx, calls.AwaitOptions{WorkItemID: id, Token: e.token(id), TTL: itemTTL, Trace: e.trace})
+	id := q.itemID
+	if id == "" {
+		id = e.id("question")
+	}
+	item, err := e.ch.Await(e.ctx, callruntime.AwaitOptions{WorkItemID: id, TTL: itemTTL, Trace: e.trace})
 	if err != nil {
 		e.check(err)
 		return id
 	}
-	body := botRequest{item.Kind, e.ch.ID, item.ID, q, callbackTarget{e.API + item.Path, item.Token, item.ExpiresAt.UTC()}}
+	_, path, _ := strings.Cut(item.URL, wire.WebhooksPath) // the bot is on this machine: it does not need PUBLIC_URL
+	body := botRequest{item.Kind, e.ch.ID, item.ID, q, callbackTarget{e.API + wire.WebhooksPath + path, item.Token, item.ExpiresAt.UTC()}}
 	e.recordRequest(body)
 	q.itemID = item.ID
 	e.background.Go(func() {
@@ -102,14 +101,6 @@ func (e *channelEffects) askBot(q question) string {
 		e.report(e.ctx, func(c *call) { c.botAccepted(q, parts) })
 	})
 	return item.ID
-}
-
-// token returns the credential of a work item. It is derived from the demo key, so
-// that the demo runtime knows it after a restart.
-func (e *channelEffects) token(itemID string) string {
-	mac := hmac.New(sha256.New, []byte(e.Demo.Key.Reveal()))
-	_, _ = mac.Write([]byte("work item " + itemID)) // never fails
-	return wire.TokenPrefix + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)) + "." + itemID
 }
 
 func (e *channelEffects) cancel(workItemID string) {

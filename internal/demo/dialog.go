@@ -183,8 +183,8 @@ func (c *call) resumeRecognition() {
 
 // botTimedOut cancels all pending questions.
 func (c *call) botTimedOut() {
-	for _, q := range c.pending {
-		c.effects.cancel(q.itemID)
+	for _, itemID := range c.pending {
+		c.effects.cancel(itemID)
 	}
 	c.pending = nil
 	c.resetSilenceTimers()
@@ -240,11 +240,12 @@ func (c *call) submit() {
 
 // settings are the parameters of a call. Commands change them.
 type settings struct {
-	dtmf  wire.UpdateDTMFConfig
-	delay wire.UpdateBotDelayConfig
-	tts   wire.SpeechConfig
-	voice string
-	rate  float64
+	changed bool
+	dtmf    wire.UpdateDTMFConfig
+	delay   wire.UpdateBotDelayConfig
+	tts     wire.SpeechConfig
+	voice   string
+	rate    float64
 }
 
 func defaultSettings() settings {
@@ -259,6 +260,7 @@ func defaultSettings() settings {
 
 // update applies a command. Commands that only matter for phone calls are ignored.
 func (s *settings) update(command wire.Command) {
+	s.changed = true
 	switch cmd := command.(type) {
 	case *wire.UpdateDTMFConfig:
 		merge(&s.dtmf, cmd)

@@ -9,8 +9,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 	"telapi/internal/demo/voice"
 )
 
@@ -177,7 +177,7 @@ func (e *channelEffects) leg() voice.Leg {
 }
 
 // frameLeg sends audio as messages of the session.
-type frameLeg struct{ ch *calls.Channel }
+type frameLeg struct{ ch *callruntime.Channel }
 
 // WriteFrame implements voice.Leg.
 func (l frameLeg) WriteFrame(ctx context.Context, sequence int, alaw []byte, last bool) error {

@@ -3,6 +3,7 @@ package demo
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,26 +11,25 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/redis/rueidis"
-
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 	"telapi/internal/sleep"
 )
 
 const (
-	releaseTimeout     = 5 * time.Second
-	maxRestoredEntries = 2000 // more than the number of committed entries that are kept
+	releaseTimeout = 2 * time.Second // claims expire by then
+	// Bounds of the entries that are not committed. The service stops at larger ones.
+	maxUncommitted      = 100
+	maxUncommittedBytes = 512 << 10
 )
 
 // RuntimeOptions configure a Runtime.
 type RuntimeOptions struct {
 	Name   string
-	Store  rueidis.ClientOption
 	Demo   Resources
-	API    string // URL of the API server
-	Bot    string // URL of the bot
+	API    string      // URL of the API server
+	TLS    *tls.Config // of the runtime's connection to it; may be nil
+	Bot    string      // URL of the bot
 	Client *http.Client
 	// Recognizer recognizes speech. If it is nil, the bot repeats what it hears.
 	Recognizer *Model
@@ -37,15 +37,15 @@ type RuntimeOptions struct {
 	Log        *slog.Logger
 }
 
-// Runtime is a small call runtime that runs the demo team's sessions.
+// Runtime is a small call runtime that runs the sessions of the demo endpoint.
 type Runtime struct {
 	RuntimeOptions
-	runtime *calls.Runtime
+	runtime *callruntime.Runtime
 }
 
-// NewRuntime connects to the key-value store.
+// NewRuntime starts to connect to the API server.
 func NewRuntime(o RuntimeOptions) (*Runtime, error) {
-	r, err := calls.New(calls.Options{Store: o.Store, Name: o.Name})
+	r, err := callruntime.New(callruntime.Options{URL: o.API, Key: o.Demo.Key.Reveal(), Name: o.Name, TLS: o.TLS})
 	if err != nil {
 		return nil, fmt.Errorf("start demo runtime: %w", err)
 	}
@@ -58,7 +58,7 @@ func (r *Runtime) Run(ctx context.Context) {
 	defer r.runtime.Close()
 	defer running.Wait()
 	for ctx.Err() == nil {
-		ch, err := r.runtime.Accept(ctx, func(o wire.Offer) bool { return o.TeamID == r.Demo.TeamID })
+		ch, err := r.runtime.Accept(ctx, callruntime.Filter{Endpoints: []string{r.Demo.EndpointID}})
 		if err != nil {
 			if ctx.Err() == nil {
 				r.Log.WarnContext(ctx, "demo runtime cannot accept sessions", "error", err)
@@ -68,7 +68,7 @@ func (r *Runtime) Run(ctx context.Context) {
 		}
 		running.Go(func() {
 			err := r.serve(ctx, ch)
-			if err != nil && ctx.Err() == nil && !errors.Is(err, calls.ErrClaimLost) {
+			if err != nil && ctx.Err() == nil && !errors.Is(err, callruntime.ErrClaimLost) {
 				r.Log.WarnContext(ctx, "demo runtime aborted a call", "session_id", ch.ID, "error", err)
 			}
 		})
@@ -76,7 +76,7 @@ func (r *Runtime) Run(ctx context.Context) {
 }
 
 // serve runs one call from its committed position to its end.
-func (r *Runtime) serve(ctx context.Context, ch *calls.Channel) error {
+func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 	ctx, stop := context.WithCancel(ctx)
 	e := &channelEffects{loopState: newLoopState(), RuntimeOptions: r.RuntimeOptions, ctx: ctx, ch: ch}
 	e.markEntry = e.markRead
@@ -91,92 +91,19 @@ func (r *Runtime) serve(ctx context.Context, ch *calls.Channel) error {
 	c := newCall(ch.Mode, e, time.Now)
 	c.echo = r.Recognizer == nil
 	e.startMedia()
-	past, err := r.restore(ctx, c, ch)
-	if err != nil {
-		return fmt.Errorf("read committed entries: %w", err)
-	}
-	if err := askAgain(ctx, c, ch, past); err != nil {
-		return fmt.Errorf("list work items: %w", err)
-	}
 	e.publish("", EventSession, r.Name+" claimed the call", nil)
-	c.resumeCall()
+	c.resume(ch.Committed, ch.WorkItems)
 	return loop(ctx, ch, c, e.loopState)
 }
 
-// restore restores the state of a call from the committed entries and returns them.
-func (r *Runtime) restore(ctx context.Context, c *call, ch *calls.Channel) ([]calls.Delivery, error) {
-	if ch.Committed == "" {
-		return nil, nil
-	}
-	past, err := r.runtime.Entries(ctx, ch.ID, "", maxRestoredEntries)
-	for i, d := range past {
-		c.restore(d.Entry)
-		if d.Position == ch.Committed {
-			past = past[:i+1]
-			break
-		}
-	}
-	return past, err
-}
-
-// Bounds of the effects and parts in which askAgain looks for a question.
-const (
-	maxQuestionEffects = 4
-	maxQuestionParts   = 4
-)
-
-// askAgain repeats the questions of an earlier runtime that the bot has not answered,
-// because both may have been stopped. It cancels questions that are not in the entries,
-// such as collected digits: they would delay the answers to later questions.
-func askAgain(ctx context.Context, c *call, ch *calls.Channel, past []calls.Delivery) error {
-	items, err := ch.WorkItems(ctx)
-	if err != nil || len(items) == 0 {
-		return err
-	}
-	open := map[string]bool{}
-	for _, item := range items {
-		open[item.ID] = !item.Parked
-	}
-	for _, d := range past {
-		text := chatText(d.Entry)
-		for n := 1; text != "" && n <= maxQuestionEffects; n++ {
-			q := question{Text: text, Part: 1, itemID: effectID(ch.ID, d.Position, n)}
-			for ; q.Part <= maxQuestionParts; q = q.next() {
-				if open[q.itemID] {
-					delete(open, q.itemID)
-					c.ask(q)
-				}
-			}
-		}
-	}
-	for id, unanswered := range open {
-		if unanswered {
-			c.botUnreachable(id)
-		}
-	}
-	return nil
-}
-
-// chatText returns the text of an entry that is a browser's chat message, or "".
-func chatText(e wire.Entry) string {
-	var content struct {
-		Text string `json:"text"`
-	}
-	if e.Kind == wire.KindFrame && e.Message.Type == wire.TypeChat && json.Unmarshal(e.Message.Chat, &content) == nil {
-		return content.Text
-	}
-	return ""
-}
-
-// entrySource is the part of calls.Channel that loop uses.
+// entrySource is the part of callruntime.Channel that loop uses.
 type entrySource interface {
-	Receive(ctx context.Context) (calls.Delivery, error)
+	Receive(ctx context.Context) (callruntime.Delivery, error)
 	Commit(ctx context.Context, position string) error
 }
 
 // loop runs a call: it handles entries, reports of effects and timers, one at a time.
-// It commits each entry after it is handled. It returns when the channel or ctx ends,
-// or after the first error.
+// It returns when the channel or ctx ends, or after the first error.
 func loop(ctx context.Context, from entrySource, c *call, s *loopState) error {
 	var receiving sync.WaitGroup
 	defer receiving.Wait()
@@ -185,7 +112,7 @@ func loop(ctx context.Context, from entrySource, c *call, s *loopState) error {
 	receiving.Go(func() {
 		for ctx.Err() == nil {
 			d, err := from.Receive(ctx)
-			s.report(ctx, func(c *call) { s.handle(ctx, from, c, d, err) })
+			s.report(ctx, func(c *call) { s.handle(c, d, err) })
 		}
 	})
 	for s.err == nil {
@@ -201,8 +128,9 @@ func loop(ctx context.Context, from entrySource, c *call, s *loopState) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		s.commit(ctx, from, c)
 	}
-	if errors.Is(s.err, calls.ErrEnded) {
+	if errors.Is(s.err, callruntime.ErrEnded) {
 		return nil
 	}
 	return s.err
@@ -213,16 +141,19 @@ type loopState struct {
 	reports chan func(*call) // received entries and results of effects in the background
 	entry   string           // position of the entry being handled, or empty
 	trace   wire.Trace       // of the newest entry
-	effects int              // number of effects of that entry
+	effects map[string]int   // number of effects of that entry, by kind
 
-	readAt    time.Time            // when the entry was read
-	asked     map[string]time.Time // when the result of a work item was requested
-	markEntry func(calls.Delivery) // reports that an entry is handled now; may be nil
-	err       error                // the first failure
+	uncommitted []callruntime.Delivery // entries that are handled
+	bytes       int                    // of them
+
+	readAt    time.Time                  // when the entry was read
+	asked     map[string]time.Time       // when the result of a work item was requested
+	markEntry func(callruntime.Delivery) // reports that an entry is handled now; may be nil
+	err       error                      // the first failure
 }
 
 func newLoopState() *loopState {
-	return &loopState{reports: make(chan func(*call), 16), asked: map[string]time.Time{}}
+	return &loopState{reports: make(chan func(*call), 16), effects: map[string]int{}, asked: map[string]time.Time{}}
 }
 
 // report passes a function to loop.
@@ -234,7 +165,7 @@ func (s *loopState) report(ctx context.Context, f func(*call)) {
 }
 
 // handle handles the result of one Receive.
-func (s *loopState) handle(ctx context.Context, from entrySource, c *call, d calls.Delivery, err error) {
+func (s *loopState) handle(c *call, d callruntime.Delivery, err error) {
 	if err != nil && d.Position == "" {
 		s.fail(err)
 		return
@@ -247,12 +178,28 @@ func (s *loopState) handle(ctx context.Context, from entrySource, c *call, d cal
 		c.handleEntry(d.Entry)
 	}
 	s.beginEntry("")
-	if d.Position != "" && s.err == nil { // audio has no position
-		s.fail(from.Commit(ctx, d.Position))
+	if d.Position != "" { // audio has no position
+		s.uncommitted, s.bytes = append(s.uncommitted, d), s.bytes+len(d.JSON)
 	}
 }
 
-func (s *loopState) beginEntry(position string) { s.entry, s.effects = position, 0 }
+// commit commits the entries that a runtime which takes over does not need. It receives
+// the others again and restores the state of the call from them.
+func (s *loopState) commit(ctx context.Context, from entrySource, c *call) {
+	var position string
+	for len(s.uncommitted) > 0 && (c.settled() || len(s.uncommitted) > maxUncommitted || s.bytes > maxUncommittedBytes) {
+		position, s.bytes = s.uncommitted[0].Position, s.bytes-len(s.uncommitted[0].JSON)
+		s.uncommitted = s.uncommitted[1:]
+	}
+	if position != "" && s.err == nil {
+		s.fail(from.Commit(ctx, position))
+	}
+}
+
+func (s *loopState) beginEntry(position string) {
+	s.entry = position
+	clear(s.effects)
+}
 
 func (s *loopState) fail(err error) { s.err = cmp.Or(s.err, err) }
 

@@ -117,21 +117,6 @@ func (c *call) closeCall(reason string) {
 	}
 }
 
-// restoreCall notes whether an earlier runtime had a WebRTC call.
-func (c *call) restoreCall(m *wire.ChannelMessage) {
-	var s signal
-	if json.Unmarshal(m.Control, &s) == nil && c.mode == "webrtc" {
-		c.calling = s.Command == webrtcOffer || c.calling && s.Command != webrtcEnd
-		if s.Command == webrtcOffer {
-			c.callID = s.CallID
-		}
-	}
-}
-
-// resumeCall asks the page to call again if an earlier runtime had a call. Its
-// connection ended with that runtime.
-func (c *call) resumeCall() { c.endCall("Another runtime has taken over the session.", true) }
-
 // speechStarted is called when the caller starts to speak. It interrupts playback,
 // unless the settings require a number of words, which are known later.
 func (c *call) speechStarted() {

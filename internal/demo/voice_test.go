@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"telapi/callruntime/wire"
 	"telapi/internal/demo/voice"
 )
@@ -98,28 +96,4 @@ func TestAudioFramesAreHeard(t *testing.T) {
 		{name: "in mode webrtc", mode: "webrtc", steps: frames, want: ``},
 		{name: "in mode chat", steps: frames, want: ``},
 	})
-}
-
-func TestRestoredCallAsksPageToCallAgain(t *testing.T) {
-	for name, tt := range map[string]struct {
-		past []string // commands of the page
-		want int      // effects
-	}{
-		"during a call":    {[]string{webrtcOffer, webrtcCandidate}, 2},
-		"after a call":     {[]string{webrtcOffer, webrtcEnd, webrtcCandidate}, 0},
-		"without any call": {nil, 0},
-	} {
-		sim := &simulation{loopState: newLoopState(), start: time.Now()}
-		c := newCall("webrtc", sim, time.Now)
-		for _, command := range tt.past {
-			var e wire.Entry
-			if err := json.Unmarshal([]byte(control(0, fmt.Sprintf(`{"command":%q}`, command)).entry), &e); err != nil {
-				t.Fatal(err)
-			}
-			c.restore(e)
-		}
-		if c.resumeCall(); len(sim.log) != tt.want {
-			t.Errorf("%s: effects %q, want %d", name, sim.log, tt.want)
-		}
-	}
 }

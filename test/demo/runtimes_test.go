@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 
-	"telapi/internal/calls"
 	"telapi/internal/demo"
 	"telapi/test/harness"
 )
@@ -49,15 +49,16 @@ func runInBackground(t *testing.T, run func(context.Context)) (stop func()) {
 	return stop
 }
 
-// startRuntime starts a demo runtime.
+// startRuntime starts a demo runtime that asks the demo bot.
 func (f *fixture) startRuntime(t *testing.T, name string) (stop func()) {
 	t.Helper()
-	store, err := calls.Locate(f.env["REDIS_URL"], f.env["DATA_DIR"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	return f.startRuntimeOf(t, name, f.bot.URL())
+}
+
+func (f *fixture) startRuntimeOf(t *testing.T, name, bot string) (stop func()) {
+	t.Helper()
 	r, err := demo.NewRuntime(demo.RuntimeOptions{
-		Name: name, Store: store, Demo: f.demo, API: f.URL, Bot: f.bot.URL(), Client: http.DefaultClient, Events: f.events, Log: slog.New(slog.DiscardHandler),
+		Name: name, Demo: f.demo, API: f.URL, Bot: bot, Client: http.DefaultClient, Events: f.events, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -125,6 +126,54 @@ func TestRuntimeContinuesCallOfAnother(t *testing.T) {
 	}
 	if got := fmt.Sprint(f.claimants(b.Session)); got != "[first second]" {
 		t.Errorf("session was claimed by %s, want [first second]", got)
+	}
+}
+
+func TestQuestionOfStoppedRuntimeIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, harness.Env{})
+	asked := make(chan struct{}, 9)
+	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusAccepted)
+		asked <- struct{}{}
+	}))
+	t.Cleanup(silent.Close)
+	stop := f.startRuntimeOf(t, "first", silent.URL)
+	b := connect(t, f.Instance, "chat")
+	b.Chat("out of order")
+	<-asked
+	stop()
+	f.startRuntime(t, "second")
+	seen := show(readUntil(b, "chat", "the second answer"))
+	b.Chat("hello")
+	seen += show(readUntil(b, "chat", "How are you?"))
+	for _, text := range []string{"Say help", "the first answer", "the second answer"} {
+		if strings.Count(seen, text) != 1 {
+			t.Errorf("want %q once: %s", text, seen)
+		}
+	}
+}
+
+// The answers reach the browser once, although both runtimes ask for them.
+func TestAnswersArriveOnceAfterTakeover(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, harness.Env{})
+	stop := f.startRuntime(t, "first")
+	b := connect(t, f.Instance, "chat")
+	b.Chat("call me slowly") // changes settings: entries are not committed from now on
+	readUntil(b, "chat", "# submits")
+	b.Chat("who are you")
+	seen := show(readUntil(b, "chat", "A demo bot"))
+	b.Chat("out of order")
+	f.waitForTitle(t, b.Session, "request to bot, part 2", 1)
+	stop()
+	f.startRuntime(t, "second")
+	b.Chat("bye")
+	seen += show(readUntil(b, "chat", "Say hang up"))
+	for _, text := range []string{"A demo bot", "the first answer", "the second answer", "Goodbye"} {
+		if strings.Count(seen, text) != 1 {
+			t.Errorf("want %q once: %s", text, seen)
+		}
 	}
 }
 

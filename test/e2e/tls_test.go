@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gorilla/websocket"
 
@@ -85,19 +86,51 @@ func TestTLSOffersOnlyHTTP1(t *testing.T) {
 		t.Error("a client that only uses HTTP/2 can connect")
 	}
 
+	tenant := harness.NewTenant(t, withTLS(t, i, ca), "tenant")
+	ws := connectTLS(t, i, ca, tenant.Key, tenant.Endpoint.ID)
+	if _, frame, err := ws.ReadMessage(); err != nil || !strings.Contains(string(frame), `"event":"ready"`) {
+		t.Errorf("first frame %s (%v), want ready", frame, err)
+	}
+}
+
+// withTLS lets the instance's client trust the CA.
+func withTLS(t *testing.T, i *harness.Instance, ca *testkit.CA) *harness.Instance {
 	transport := &http.Transport{TLSClientConfig: ca.ClientTLS()}
-	defer transport.CloseIdleConnections()
+	t.Cleanup(transport.CloseIdleConnections)
 	i.Client = &http.Client{Transport: contract.Transport(t, transport)}
-	tenant := harness.NewTenant(t, i, "tenant")
-	_, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	return i
+}
+
+// connectTLS opens the socket of a new session.
+func connectTLS(t *testing.T, i *harness.Instance, ca *testkit.CA, key, endpointID string) *websocket.Conn {
+	t.Helper()
+	_, token := harness.Issue(t, i, key, map[string]any{"endpointId": endpointID, "mode": "chat"})
 	dialer := websocket.Dialer{TLSClientConfig: ca.ClientTLS()}
-	ws, _, err := dialer.DialContext(t.Context(), "wss://"+address+"/ws/session?token="+token, nil)
+	ws, _, err := dialer.DialContext(t.Context(), "wss"+strings.TrimPrefix(i.URL, "https")+"/ws/session?token="+token, nil)
 	if err != nil {
 		t.Fatalf("open a WebSocket: %v", err)
 	}
-	defer func() { _ = ws.Close() }()
-	if _, frame, err := ws.ReadMessage(); err != nil || !strings.Contains(string(frame), `"event":"ready"`) {
-		t.Errorf("first frame %s (%v), want ready", frame, err)
+	t.Cleanup(func() { _ = ws.Close() })
+	return ws
+}
+
+func TestDemoRunsCallsOverTLS(t *testing.T) {
+	ca, env := tlsEnv(t)
+	i := withTLS(t, harness.StartDev(t, env, true), ca)
+	demo, err := i.App.Demo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws := connectTLS(t, i, ca, demo.Key.Reveal(), demo.EndpointID)
+	_ = ws.SetReadDeadline(time.Now().Add(testkit.Timeout))
+	for {
+		_, frame, err := ws.ReadMessage()
+		if err != nil {
+			t.Fatalf("no greeting: %v", err)
+		}
+		if strings.Contains(string(frame), "this is the demo bot") {
+			return
+		}
 	}
 }
 
