@@ -42,7 +42,7 @@ func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
 	}
 }
 
-// admit checks IP rate limit, credential, scope, team quota and body size.
+// admit checks IP rate limit, credential, scope, team quota, query string and body size.
 func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 	if rt.Tier != "" {
 		if err := x.applyLimit(s.deps.Limits.Allow(r.Context(), rt.Tier, x.client)); err != nil {
@@ -65,6 +65,9 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 			return err
 		}
 		if err := x.applyLimit(s.deps.Limits.AllowTeam(r.Context(), x.principal.TeamID, caller.Quota())); err != nil {
+			return err
+		}
+		if _, err := x.query(); err != nil {
 			return err
 		}
 	}

@@ -94,6 +94,9 @@ func TestQueryParameters(t *testing.T) {
 			id = own.session
 		}
 		path := strings.Replace(rt.Path, "{id}", id, 1)
+		if resp, body := i.Call(t, method, path+"?x=%zz", "Authorization", bearers[own.Team.ID+string(rt.Scope)]); resp.StatusCode != 400 {
+			t.Errorf("%s %s with a malformed query: got %d %s, want 400", method, path, resp.StatusCode, body)
+		}
 		for _, name := range rt.Params {
 			valid, malformed := paramValues(t, rt.Path, name, own)
 			others, _ := paramValues(t, rt.Path, name, foreign)
