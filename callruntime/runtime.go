@@ -274,20 +274,27 @@ func (r *Runtime) call(ctx context.Context, q request) error {
 }
 
 // claim sends a request whose reply is a wire.Claimed.
-func (r *Runtime) claim(ctx context.Context, q request) (c *Channel, err error) {
+func (r *Runtime) claim(ctx context.Context, q request) (*Channel, error) {
+	got := make(chan *Channel, 1) // the reply may arrive when ctx has ended
 	q.claims = true
-	q.onReply = func(s *socket, ok jsontext.Value, abandoned bool) (err error) {
+	q.onReply = func(s *socket, ok jsontext.Value, abandoned bool) error {
 		var claimed wire.Claimed
 		if err := json.Unmarshal(ok, &claimed); err != nil || claimed.Channel == "" {
 			return errors.Join(errors.New("unexpected reply: not a claim"), err)
 		}
-		c, err = r.register(s, claimed, abandoned)
+		c, err := r.register(s, claimed, abandoned)
+		if err == nil {
+			select {
+			case got <- c:
+			default: // repeated
+			}
+		}
 		return err
 	}
 	if err := r.call(ctx, q); err != nil {
 		return nil, fmt.Errorf("%s: %w", q.head.Op, err)
 	}
-	return c, nil
+	return <-got, nil
 }
 
 // Filter selects the sessions that Accept returns. Empty lists select all.

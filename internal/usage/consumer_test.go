@@ -289,7 +289,9 @@ func TestReportsAreCountedBeforeShutdown(t *testing.T) {
 
 func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
 	runStores(t, func(s *fakeStores, r *Reporter, c *Consumer) {
+		unlock := s.lock()
 		s.badVoice, s.others = "poison", 7
+		unlock()
 		report(r, "a", 1)
 		_ = s.Append(t.Context(), []byte("not JSON"))
 		report(r, "poison", 10)

@@ -351,6 +351,7 @@ func TestOutstandingAcceptsAreBounded(t *testing.T) {
 		}
 		written <- err
 	}()
+	_ = r.conn.SetReadDeadline(time.Time{})
 	for range accepts - 10_000 {
 		_, frame, err := r.conn.ReadMessage() // unchecked: a slow reader would be closed
 		if err != nil {
