@@ -1,0 +1,287 @@
+package phone
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/test/testkit"
+)
+
+// The steps of a SIPp scenario. Each one is XML. A step that receives has the timeout of
+// the whole run.
+const (
+	invite = `<send retrans="500"><![CDATA[
+INVITE sip:bot@[remote_ip]:[remote_port] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: "Alice" <sip:+4930123456789@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]
+To: <sip:bot@[remote_ip]:[remote_port]>
+Call-ID: [call_id]
+CSeq: 1 INVITE
+Contact: <sip:alice@[local_ip]:[local_port]>
+bot-trace-transaction-id: 7f0c1e52-6f0a-4a5e-9d5c-0f6f3f2f9a10
+Max-Forwards: 70
+Content-Type: application/sdp
+Content-Length: [len]
+
+v=0
+o=alice 1 1 IN IP4 [local_ip]
+s=-
+c=IN IP4 [media_ip]
+t=0 0
+m=audio [media_port] RTP/AVP CODEC 96
+a=rtpmap:96 telephone-event/8000
+a=fmtp:96 0-15
+]]></send>
+<recv response="100" optional="true"/>
+<recv response="180" optional="true"/>
+<recv response="200" rrs="true"/>
+` + ack
+	ack = `<send><![CDATA[
+ACK [next_url] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: "Alice" <sip:+4930123456789@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]
+To: <sip:bot@[remote_ip]:[remote_port]>[peer_tag_param]
+Call-ID: [call_id]
+CSeq: 1 ACK
+Contact: <sip:alice@[local_ip]:[local_port]>
+Max-Forwards: 70
+Content-Length: 0
+
+]]></send>`
+	sendBye = `<send retrans="500"><![CDATA[
+BYE [next_url] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: "Alice" <sip:+4930123456789@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]
+To: <sip:bot@[remote_ip]:[remote_port]>[peer_tag_param]
+Call-ID: [call_id]
+CSeq: 9 BYE
+Max-Forwards: 70
+Content-Length: 0
+
+]]></send>
+<recv response="200"/>`
+	receiveBye = `<recv request="BYE"/>` + ok
+	ok         = `<send><![CDATA[
+SIP/2.0 200 OK
+[last_Via:]
+[last_From:]
+[last_To:]
+[last_Call-ID:]
+[last_CSeq:]
+Contact: <sip:alice@[local_ip]:[local_port]>
+Content-Length: 0
+
+]]></send>`
+	receiveRefer = `<recv request="REFER"/><send><![CDATA[
+SIP/2.0 202 Accepted
+[last_Via:]
+[last_From:]
+[last_To:]
+[last_Call-ID:]
+[last_CSeq:]
+Contact: <sip:alice@[local_ip]:[local_port]>
+Content-Length: 0
+
+]]></send>`
+	// answer is the other side: it answers a call.
+	answer = `<recv request="INVITE"/>
+<send><![CDATA[
+SIP/2.0 180 Ringing
+[last_Via:]
+[last_From:]
+[last_To:];tag=[pid]Target[call_number]
+[last_Call-ID:]
+[last_CSeq:]
+Contact: <sip:target@[local_ip]:[local_port]>
+Content-Length: 0
+
+]]></send>
+<send retrans="500"><![CDATA[
+SIP/2.0 200 OK
+[last_Via:]
+[last_From:]
+[last_To:];tag=[pid]Target[call_number]
+[last_Call-ID:]
+[last_CSeq:]
+Contact: <sip:target@[local_ip]:[local_port]>
+Content-Type: application/sdp
+Content-Length: [len]
+
+v=0
+o=target 1 1 IN IP4 [local_ip]
+s=-
+c=IN IP4 [media_ip]
+t=0 0
+m=audio [media_port] RTP/AVP 8 101
+a=rtpmap:101 telephone-event/8000
+]]></send>
+<recv request="ACK"/>`
+)
+
+// notify reports the outcome of a REFER.
+func notify(cseq, status string) string {
+	return `<send retrans="500"><![CDATA[
+NOTIFY sip:bot@[remote_ip]:[remote_port] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: "Alice" <sip:+4930123456789@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]
+To: <sip:bot@[remote_ip]:[remote_port]>[peer_tag_param]
+Call-ID: [call_id]
+CSeq: ` + cseq + ` NOTIFY
+Contact: <sip:alice@[local_ip]:[local_port]>
+Event: refer
+Subscription-State: active;expires=60
+Max-Forwards: 70
+Content-Type: message/sipfrag
+Content-Length: [len]
+
+SIP/2.0 ` + status + `
+]]></send><recv response="200"/>`
+}
+
+// press sends digits as telephone events.
+func press(digits string) string {
+	return `<nop><action><exec play_dtmf="` + digits + `"/></action></nop>`
+}
+
+func pause(d time.Duration) string {
+	return fmt.Sprintf(`<pause milliseconds="%d"/>`, d.Milliseconds())
+}
+
+// sipp is a running scenario.
+type sipp struct {
+	t        *testing.T
+	port     int
+	messages string // file with all messages
+	done     chan error
+	out      *testkit.Buffer
+}
+
+// mediaPort returns an even port at which SIPp can receive audio. It also opens the next but one.
+func mediaPort(t *testing.T) int {
+	t.Helper()
+	for {
+		port := testkit.FreePort(t)
+		if port%2 == 0 && free(port) && free(port+2) {
+			return port
+		}
+	}
+}
+
+// free reports whether a UDP port can be opened.
+func free(port int) bool {
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	if err == nil {
+		_ = conn.Close() // only a check
+	}
+	return err == nil
+}
+
+// startSIPp runs a scenario for one call. Options are those of sipp.
+func startSIPp(t *testing.T, steps []string, options ...string) *sipp {
+	t.Helper()
+	path, err := exec.LookPath("sipp")
+	if err != nil {
+		t.Fatal("sipp is missing: install the package sip-tester")
+	}
+	dir := t.TempDir()
+	s := &sipp{t: t, port: testkit.FreePort(t), messages: filepath.Join(dir, "messages"), done: make(chan error, 1), out: &testkit.Buffer{}}
+	scenario := `<?xml version="1.0" encoding="ISO-8859-1" ?><!DOCTYPE scenario SYSTEM "sipp.dtd"><scenario name="test">` +
+		strings.ReplaceAll(strings.Join(steps, "\n"), "CODEC", "8") + `</scenario>`
+	file := filepath.Join(dir, "scenario.xml")
+	testkit.Must(t, os.WriteFile(file, []byte(scenario), 0o600))
+	cmd := exec.Command(path, append([]string{
+		"-sf", file, "-i", "127.0.0.1", "-p", fmt.Sprint(s.port), "-mp", fmt.Sprint(mediaPort(t)), "-nostdin", "-timeout", "120s", "-timeout_error",
+		"-trace_msg", "-message_file", s.messages, "-trace_err", "-error_file", filepath.Join(dir, "errors"),
+	}, options...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, s.out, s.out
+	testkit.Must(t, cmd.Start())
+	go func() { s.done <- cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		if t.Failed() {
+			errors, _ := os.ReadFile(filepath.Join(dir, "errors"))
+			t.Logf("messages of SIPp:\n%s\nerrors:\n%s", s.log(), errors)
+		}
+	})
+	return s
+}
+
+// call calls the phone once.
+func (l *line) call(steps ...string) *sipp {
+	l.t.Helper()
+	return startSIPp(l.t, steps, "-m", "1", l.address)
+}
+
+// callWith calls the phone once. The audio goes to the ear.
+func (l *line) callWith(e *ear, steps ...string) *sipp {
+	l.t.Helper()
+	for i := range steps {
+		steps[i] = e.use(steps[i])
+	}
+	return l.call(steps...)
+}
+
+// wait waits until the scenario has succeeded.
+func (s *sipp) wait() {
+	s.t.Helper()
+	select {
+	case err := <-s.done:
+		if err != nil {
+			s.t.Fatalf("SIPp: %v", err)
+		}
+	case <-time.After(3 * time.Minute):
+		s.t.Fatal("SIPp does not end")
+	}
+}
+
+func (s *sipp) log() string {
+	raw, _ := os.ReadFile(s.messages)
+	return string(raw)
+}
+
+// message is a SIP message.
+type message struct {
+	line    string
+	headers map[string][]string // by name in lower case
+	body    string
+}
+
+func (m message) header(name string) string {
+	return strings.Join(m.headers[strings.ToLower(name)], ", ")
+}
+
+// received returns the messages that SIPp has received, which start with a text.
+func (s *sipp) received(start string) (found []message) {
+	for _, block := range strings.Split(s.log(), "-----------------------------------------------") {
+		head, raw, ok := strings.Cut(block, "bytes :\n\n")
+		if !ok || !strings.Contains(head, "received") || !strings.HasPrefix(raw, start) {
+			continue
+		}
+		top, body, _ := strings.Cut(strings.ReplaceAll(raw, "\r\n", "\n"), "\n\n")
+		lines := strings.Split(top, "\n")
+		m := message{line: lines[0], headers: map[string][]string{}, body: body}
+		for _, line := range lines[1:] {
+			name, value, _ := strings.Cut(line, ":")
+			name = strings.ToLower(strings.TrimSpace(name))
+			m.headers[name] = append(m.headers[name], strings.TrimSpace(value))
+		}
+		found = append(found, m)
+	}
+	return found
+}
+
+// one returns the only message that starts with a text. Repetitions count once.
+func (s *sipp) one(start string) message {
+	s.t.Helper()
+	found := s.received(start)
+	if len(found) == 0 {
+		s.t.Fatalf("no %s was received", start)
+	}
+	return found[0]
+}
