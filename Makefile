@@ -31,7 +31,7 @@ WEB  := web
 REDOCLY := env REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes @redocly/cli@2.73.0
 NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
-.PHONY: help run build test check simulate bench fuzz mutate campaign audit release lint fmt generate clean
+.PHONY: help run phone build test check simulate simulate-commit bench fuzz mutate campaign audit release lint fmt generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,15 +39,20 @@ help: ## List the targets
 run: build ## Build, then run everything on embedded stores, with a demo bot
 	bin/telapi dev $(ARGS)
 
+# ARGS are those of telapi dev.
+phone: build ## Run everything and a call runtime that speaks SIP: call the printed address
+	CGO_ENABLED=0 go -C examples/phone build -trimpath -o $(CURDIR)/bin/phone .
+	@scripts/phone.sh $(ARGS)
+
 build: ## Build bin/telapi, a static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/telapi ./cmd/telapi
 
 # Tests of built programs and of texts, which only `make check` runs, without the race
 # detector.
-CHECKED  := $(addprefix telapi/test/,campaign docs hostile operations simulation style testkit)
+CHECKED  := $(addprefix telapi/test/,campaign docs hostile operations phone testkit)
 # The packages that take longest start first.
-SLOWEST  := $(addprefix telapi/,test/libraries test/e2e internal/redisstore internal/sqlstore test/faults test/demo)
-PACKAGES  = $(SLOWEST) $(filter-out $(CHECKED) $(SLOWEST),$(shell go list ./...)) telapi/test/docs
+SLOWEST  := $(addprefix telapi/,test/libraries test/e2e internal/redisstore internal/sqlstore test/demo)
+PACKAGES  = $(SLOWEST) $(filter-out $(CHECKED) $(SLOWEST) telapi/test/simulation,$(shell go list ./...)) telapi/test/docs
 # The commands on the pages need a load balancer and more.
 NOT_CHECKED := -skip='^TestCommandsInDocsWork$$'
 
@@ -79,48 +84,61 @@ TIDY := -diff -e
 # SQLite, which is translated from C, is not checked for races: it would need four
 # times as much CPU time, most of the time of all tests. The packages around it are.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
+# These have no goroutines, or test programs and texts.
+NO_RACES := telapi/callruntime/wire telapi/web $(addprefix telapi/internal/,audio command endpoint fault page redact strictjson synth team) \
+	$(addprefix telapi/test/,contract docs media mutate suite)
 
 check: ## Run what `make test` leaves out: linters, race detector, faults under load, deployment
 	@$(STEP) 'servers' scripts/install-servers.sh check
 	@$(STEP) 'go mod tidy' go mod tidy $(TIDY)
-	@$(STEP) 'examples: go mod tidy' go -C examples/runtime-go mod tidy $(TIDY)
+	@for module in examples/runtime-go examples/phone; do $(STEP) "$$module: go mod tidy" go -C $$module mod tidy $(TIDY); done
 	@$(MAKE) lint
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
-	@$(STEP) 'simulation: overlay' $(MAKE) -s $(OVERLAY)
-	@$(STEP) 'simulation: 300 seeds' $(SIMULATION) -seeds=300
+	@$(STEP) 'simulation: build' $(MAKE) -s $(SIMULATION)
+	@$(STEP) 'simulation: 300 seeds' bash -c '$(SIMULATE) -seeds=300'
 	@$(TESTS) $(STEP) 'programs' go build -ldflags '$(LDFLAGS)' -o $(PROGRAMS)/ ./cmd/telapi ./test/echo
-	@$(TESTS) $(STEP) 'tests of programs' $(GOTEST) $(CHECKED)
-	@$(TESTS) CGO_ENABLED=1 GOFLAGS='$(GOFLAGS)' $(STEP) 'race detector' $(GOTEST) $(NOT_CHECKED) $(RACE) $(PACKAGES)
+	@$(TESTS) $(STEP) 'tests of programs' $(GOTEST) $(filter-out telapi/test/phone,$(CHECKED))
+	@$(TESTS) $(STEP) 'phone: units' go -C examples/phone test -count=1 ./...
+	@$(TESTS) $(STEP) 'phone' $(GOTEST) telapi/test/phone
+	@$(TESTS) CGO_ENABLED=1 GOFLAGS='$(GOFLAGS)' $(STEP) 'race detector' $(GOTEST) $(RACE) $(filter-out $(NO_RACES),$(PACKAGES))
 	@$(STEP) 'Helm chart' go -C test/helm test -count=1 ./...
 
 # The overlay makes the Go runtime of the test deterministic, so that a seed replays
 # exactly.
 OVERLAY := bin/overlay/overlay.json
-SIMULATION := go test -vet=off -overlay=$(OVERLAY) ./test/simulation -count=1
-.PHONY: $(OVERLAY)
+SIMULATION := bin/simulation.test
+SIMULATE = cd test/simulation && ../../$(SIMULATION) -test.timeout 20m
+.PHONY: $(OVERLAY) $(SIMULATION)
 $(OVERLAY):
 	@go run ./test/simulation/overlay $(@D)
+$(SIMULATION): $(OVERLAY)
+	@go test -c -vet=off -overlay=$(OVERLAY) -o $@ ./test/simulation
+
+# Seeds that are new with every commit. A tree without git uses a digest of its code.
+simulate-commit: $(SIMULATION) ## Simulate 300 seeds that are derived from the commit
+	@$(STEP) 'simulation: 300 seeds of this commit' bash -c '$(SIMULATE) -test.run ^TestSeeds$$ -seeds=300 -commit=$(COMMIT)'
+COMMIT = $(shell git rev-parse HEAD 2>/dev/null || cat $$(find callruntime internal -name '*.go' -o -name '*.lua' | sort) | sha1sum | cut -c1-40)
 
 # Every run uses new seeds. A failing seed is printed with its trace.
-simulate: $(OVERLAY) ## Simulate faults until one is found; SEED=n replays a seed
-	$(SIMULATION) -run '^TestSeeds$$' -v -timeout 0 $(if $(SEED),-seed=$(SEED),-forever)
+simulate: $(SIMULATION) ## Simulate faults until one is found; SEED=n replays a seed
+	$(SIMULATE) -test.run '^TestSeeds$$' -test.v -test.timeout 0 $(if $(SEED),-seed=$(SEED),-forever)
 
 bench: ## Compare with baselines in one run and print ratios
 	go run ./test/bench $(ARGS)
 
 # 1,000 browsers, 100,000 operations, about 30 minutes on two cores. SCALE=0.1 runs a tenth of it.
 SCALE ?= 1
-campaign: ## Inject faults under load and write the results to docs/reliability.md
+campaign: ## Inject faults under load and write the results to docs/campaign.md
 	@STRICT_TESTS=true go test ./test/campaign -run '^TestCampaign$$' -count=1 -v -timeout 3h \
-		-args -scale $(SCALE) -write ../../docs/reliability.md $(ARGS)
+		-args -scale $(SCALE) -write ../../docs/campaign.md $(ARGS)
 
 FUZZTIME ?= 10s
 
 fuzz: ## Run every fuzz target for FUZZTIME (10s)
 	@grep -rl --include='*_test.go' --exclude-dir=node_modules '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r dir; do \
-		go test "$$dir" -list '^Fuzz' | grep '^Fuzz' | while read -r target; do \
+		go -C "$$dir" test -list '^Fuzz' . | grep '^Fuzz' | while read -r target; do \
 			echo "$$dir $$target"; \
-			go test "$$dir" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) </dev/null; \
+			go -C "$$dir" test . -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) </dev/null; \
 		done; \
 	done
 
@@ -132,7 +150,7 @@ mutate: ## Change auth, policies, limits, channels and scripts: do tests notice?
 # Needs the network, so it is not part of make test. GOVULNDB can name a copy of the Go
 # database, such as file:///srv/vulndb.
 audit: $(GOVULNCHECK) ## Look for known vulnerabilities in Go modules and npm packages
-	@for module in . examples/runtime-go; do \
+	@for module in . examples/runtime-go examples/phone; do \
 		$(STEP) "govulncheck $$module" $(GOVULNCHECK) -C $$module $(if $(GOVULNDB),-db '$(GOVULNDB)') ./...; \
 	done
 	@for package in $(SDK) $(WEB); do \
@@ -146,6 +164,7 @@ release: audit ## Audit, then build reproducible archives and packages in dist/
 lint: ## Run golangci-lint, and shellcheck where it is installed
 	@$(STEP) 'golangci-lint: install' $(MAKE) -s $(GOLANGCI)
 	@CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath' $(STEP) 'golangci-lint' $(GOLANGCI) run --allow-parallel-runners ./...
+	@CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath' $(STEP) 'golangci-lint: phone' sh -c 'cd examples/phone && ../../$(GOLANGCI) run --allow-parallel-runners ./...'
 	@if command -v shellcheck >/dev/null; then \
 		$(STEP) 'shellcheck' shellcheck .ci/run scripts/*.sh deploy/docker/*.sh examples/*/*.sh; \
 	else \
@@ -159,7 +178,7 @@ generate: ## Rewrite golden and generated files
 	@if [ -n '$(GOLDEN)' ]; then go test $(GOLDEN) -count=1 -update; else echo 'no package has golden files'; fi
 
 clean: ## Remove build results; keeps bin/tools and data
-	rm -rf bin/telapi bin/test dist $(SDK)/dist test-artifacts coverage.out
+	rm -rf bin/telapi bin/phone bin/test dist $(SDK)/dist test-artifacts coverage.out
 
 # npm writes this file at the end of an installation.
 %/node_modules/.package-lock.json: %/package-lock.json

@@ -1,49 +1,42 @@
 package callruntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"time"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
 )
 
-// maxAudio is the number of audio frames that wait for Receive. More are dropped.
-const maxAudio = 256
+// maxQueued is the number of audio frames that wait for Receive, and of frames that wait to be
+// written. More audio is dropped, and requests wait.
+const maxQueued = 256
 
 // Channel is one live conversation. Its methods are safe for concurrent use.
 type Channel struct {
-	ID, TeamID, EndpointID      string
-	Mode, CallID, TransactionID string
-	Profile                     jsontext.Value      // gatewayProfile
-	Offer                       *wire.Offer         // of a session: its identity and metadata; nil for a channel that Open opened
-	Committed                   string              // the committed position at the time of the claim; empty if none
-	WorkItems                   []wire.OpenWorkItem // those that were open at the time of the claim
-	LostAt                      time.Time           // when the store had last lost data of the channel at the time of the claim; zero if never
+	ID           string
+	wire.Claimed // at the time of the claim
 
 	runtime *Runtime
-	claim   string          // a secret
-	ctx     context.Context // ends when the channel or its runtime is closed, or the claim is lost
+	ctx     context.Context // ends with the claim; its cause says why
 	cancel  context.CancelCauseFunc
-	outbox  chan *outgoing
 
-	mu       sync.Mutex
-	changed  chan struct{} // closed when one of the following changes
-	socket   *socket       // the connection that pushes entries
-	pushed   int64         // number of the newest entry that it has pushed, or that was committed before
-	queue    []Delivery    // entries for Receive. The service bounds them, because it waits for commits
-	newest   string        // position of the newest entry that was queued; empty after a loss
-	received int64         // number of the newest entry that Receive has returned
-	last     string        // position of the entry channel_ended, once Receive has returned it
-	lost     bool          // Receive has to report a loss
-	lostAt   int64         // time of the newest known loss
-	audio    []Delivery
-	dropped  int64 // audio frames
+	// Guarded by mu of the runtime.
+	epoch   context.Context // also ends with a loss, until Receive reports it
+	lose    context.CancelCauseFunc
+	changed chan struct{} // closed when one of these changes
+	queue   []Delivery    // entries for Receive. The service bounds them, because it waits for commits
+	audio   []Delivery
+	newest  string // position of the newest entry that was queued; empty after a loss
+	last    string // position of the entry channel_ended, once Receive has returned it
+	lostAt  int64  // time of the newest known loss
+	failure error  // of a commit, until the next one
 }
 
 // Delivery is one received entry.
@@ -51,52 +44,6 @@ type Delivery struct {
 	Position string // for Commit, once the entry is handled; empty for audio frames
 	Entry    wire.Entry
 	JSON     jsontext.Value // the entry as the service sent it; nil for audio frames
-}
-
-func newChannel(r *Runtime, s *socket, c wire.Claimed) *Channel {
-	number := wire.EntryNumber(c.Position)
-	channel := &Channel{
-		ID: c.Channel, TeamID: c.Team, EndpointID: c.Endpoint, Mode: c.Mode, CallID: c.CallID, TransactionID: c.TransactionID,
-		Profile: c.Profile, Offer: c.Session, Committed: c.Position, WorkItems: c.WorkItems, runtime: r, claim: c.Claim,
-		outbox: make(chan *outgoing, maxMessages), changed: make(chan struct{}),
-		socket: s, pushed: number, received: number, newest: c.Position, lostAt: c.LostAt,
-	}
-	if c.LostAt > 0 {
-		channel.LostAt = time.UnixMilli(c.LostAt)
-	}
-	channel.ctx, channel.cancel = context.WithCancelCause(r.ctx)
-	return channel
-}
-
-// update changes the state of the channel and wakes the calls that wait for it.
-func (c *Channel) update(change func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	change()
-	close(c.changed)
-	c.changed = make(chan struct{})
-}
-
-// wait waits until ready returns true, which is called with mu held. It fails when the
-// channel is closed, when ctx ends, or with errDisconnected when stop is closed.
-func (c *Channel) wait(ctx context.Context, stop <-chan struct{}, ready func() bool) error {
-	for {
-		c.mu.Lock()
-		ok, changed := c.ctx.Err() == nil && ctx.Err() == nil && ready(), c.changed
-		c.mu.Unlock()
-		if ok {
-			return nil
-		}
-		select {
-		case <-c.ctx.Done():
-			return context.Cause(c.ctx)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-stop:
-			return errDisconnected
-		case <-changed:
-		}
-	}
 }
 
 // Receive waits for the next entry. It returns the entries in order, and audio frames
@@ -113,176 +60,177 @@ func (c *Channel) wait(ctx context.Context, stop <-chan struct{}, ready func() b
 // If an entry cannot be decoded, Receive returns its position with the error; the next
 // call continues after it.
 func (c *Channel) Receive(ctx context.Context) (d Delivery, err error) {
-	closed := c.wait(ctx, nil, func() bool {
+	c.runtime.mu.Lock()
+	defer c.runtime.mu.Unlock()
+	for ; ; c.runtime.wait(ctx, c.ctx, c.changed) {
 		switch {
-		case c.lost:
-			c.lost, err = false, ErrLost
+		case c.ctx.Err() != nil:
+			return d, context.Cause(c.ctx)
+		case c.epoch.Err() != nil:
+			c.epoch, c.lose = context.WithCancelCause(c.ctx)
+			return d, ErrLost
 		case len(c.queue) > 0:
 			d, c.queue = c.queue[0], c.queue[1:]
-			c.received = wire.EntryNumber(d.Position)
-			if err = json.Unmarshal(d.JSON, &d.Entry); err != nil {
-				err = fmt.Errorf("decode entry %s: %w", d.Position, err)
-			}
-			if d.Entry.Kind == wire.KindChannelEnded {
+			if err = json.Unmarshal(d.JSON, &d.Entry); d.Entry.Kind == wire.KindChannelEnded {
 				c.last = d.Position
 			}
+			return d, err
 		case c.last != "":
-			err = ErrEnded
+			return d, ErrEnded
 		case len(c.audio) > 0:
 			d, c.audio = c.audio[0], c.audio[1:]
-		default:
-			return false
+			return d, nil
+		case ctx.Err() != nil:
+			return d, context.Cause(ctx)
 		}
-		return true
-	})
-	if closed != nil {
-		err = closed
 	}
-	return d, err
 }
 
-// AudioDropped returns the number of audio frames that were dropped because Receive was
-// not called in time, or because the connection could not take more.
-func (c *Channel) AudioDropped() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.dropped
-}
-
-// push queues an entry, unless an earlier connection has pushed it already.
-func (c *Channel) push(s *socket, p wire.Push) error {
-	number := wire.EntryNumber(p.Position)
-	if number < 1 {
-		return fmt.Errorf("invalid position %q of an entry", p.Position)
+// push handles what the service pushes. Entries that an earlier connection has pushed already
+// and known losses are ignored. After a loss, the service pushes all entries after the committed
+// position again. The caller holds mu of the runtime.
+func (c *Channel) push(p wire.Push) error {
+	switch {
+	case p.Event == wire.PushEntry && wire.EntryNumber(p.Position) < 1:
+		return errors.New("invalid position of an entry")
+	case p.Event == wire.PushEntry && wire.EntryNumber(p.Position) > wire.EntryNumber(c.newest):
+		c.newest, c.queue = p.Position, append(c.queue, Delivery{Position: p.Position, JSON: p.Entry})
+	case p.Event == wire.PushAudio && p.Message != nil && len(c.audio) < maxQueued:
+		c.audio = append(c.audio, Delivery{Entry: wire.Entry{Kind: wire.KindFrame, ChannelID: c.ID, At: p.Message.Timestamp, Message: p.Message}})
+	case p.Event == wire.PushLost && p.At != 0 && p.At != c.lostAt:
+		c.lostAt, c.queue, c.newest, c.last, c.failure = p.At, nil, "", "", nil
+		c.lose(ErrLost)
+	case p.Event == wire.PushClaimLost && p.Claim == c.Claim:
+		c.last = "" // another runtime commits the end
+		c.close(ErrClaimLost)
 	}
-	c.update(func() {
-		if c.socket != s {
-			return // the next connection pushes it
-		}
-		c.pushed = max(c.pushed, number)
-		if number > wire.EntryNumber(c.newest) {
-			c.newest, c.queue = p.Position, append(c.queue, Delivery{Position: p.Position, JSON: p.Entry})
-		}
-	})
+	close(c.changed) // wakes the calls of Receive
+	c.changed = make(chan struct{})
 	return nil
 }
 
-func (c *Channel) pushAudio(m *wire.ChannelMessage) {
-	c.update(func() {
-		if len(c.audio) == maxAudio {
-			c.dropped++
-			return
-		}
-		c.audio = append(c.audio, Delivery{Entry: wire.Entry{Kind: wire.KindFrame, ChannelID: c.ID, At: m.Timestamp, Message: m}})
-	})
-}
-
-// lose notes a loss, unless it is known. The service pushes all entries after the
-// committed position again.
-func (c *Channel) lose(at int64) {
-	c.update(func() {
-		if at != c.lostAt {
-			c.lostAt, c.lost, c.queue, c.newest, c.last, c.pushed, c.received = at, true, nil, "", "", 0, 0
-		}
-	})
-}
-
-// resumption returns what the next connection needs to continue the channel.
-func (c *Channel) resumption() wire.Resume {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return wire.Resume{Channel: c.ID, Claim: c.claim, Received: c.newest}
-}
-
-// resume continues the channel on a new connection.
-func (c *Channel) resume(s *socket, state wire.Resumed) {
-	if state.LostAt != 0 {
-		c.lose(state.LostAt)
+// close ends the channel for this runtime, and its requests. The caller holds mu of the
+// runtime.
+func (c *Channel) close(cause error) {
+	if c.last != "" {
+		cause = ErrEnded
 	}
-	c.update(func() { c.socket, c.pushed = s, wire.EntryNumber(state.Position) })
-}
-
-// call sends a request about the channel.
-func (c *Channel) call(ctx context.Context, q request) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })()
-	err := c.runtime.call(ctx, q)
-	switch {
-	case err == nil:
-		return nil
-	case c.ctx.Err() != nil: // rather than "not found"
-		err = context.Cause(c.ctx)
+	c.cancel(cause)
+	if c.runtime.channels[c.ID] == c {
+		delete(c.runtime.channels, c.ID)
 	}
-	return fmt.Errorf("%s: %w", q.head.Op, err)
 }
 
 // head returns the part that all requests about the channel have.
 func (c *Channel) head(op wire.Op) wire.Request { return wire.Request{Op: op, Channel: c.ID} }
 
-// Commit marks all entries up to a position as handled. The next runtime that claims
-// the channel receives the entries after this position. Committing the last entry,
-// channel_ended, also closes the channel for this runtime. Commit has no effect if
-// Receive is about to report ErrLost.
-func (c *Channel) Commit(ctx context.Context, position string) error {
-	number := wire.EntryNumber(position)
-	c.mu.Lock()
-	lost, known, last := c.lost, number > 0 && number <= c.received, position == c.last
-	c.mu.Unlock()
-	if !lost && !known {
-		return fmt.Errorf("commit %q: %w", position, ErrUnknownPosition)
-	}
-	q := &wire.Commit{Request: c.head(wire.OpCommit), Position: position}
-	err := c.call(ctx, request{head: &q.Request, body: q, ready: func(ctx context.Context, s *socket) (err error) {
-		// After a reconnect the service takes only commits of entries that it has pushed again.
-		stopped := c.wait(ctx, s.done, func() bool {
-			if c.lost {
-				err = ErrLost
-			}
-			return c.lost || c.socket == s && c.pushed >= number
-		})
-		return errors.Join(err, stopped)
-	}})
-	if last && (err == nil || errors.Is(err, ErrEnded) || errors.Is(err, ErrClaimLost)) {
-		c.forget(ErrEnded) // the claim ends with this commit, whose reply may have been lost
-		return nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.lost {
-		return nil
-	}
+// call sends a request that needs the claim, and waits for the reply.
+func (c *Channel) call(ctx context.Context, b body) error {
+	_, err := c.runtime.call(ctx, c.ctx, b)
 	return err
 }
 
-// forget closes the channel for this runtime.
-func (c *Channel) forget(cause error) {
-	c.cancel(cause)
-	c.runtime.mu.Lock()
-	defer c.runtime.mu.Unlock()
-	if c.runtime.channels[c.ID] == c {
-		delete(c.runtime.channels, c.ID)
+// Commit marks all entries up to a position as handled. The next runtime that claims
+// the channel receives the entries after this position. Commit does not wait for the
+// service; if it fails later, the next Commit returns the error. Committing the last
+// entry, channel_ended, waits and closes the channel for this runtime. Commit has no effect
+// if Receive is about to report ErrLost.
+func (c *Channel) Commit(ctx context.Context, position string) error {
+	r, commit := c.runtime, wire.Commit{Request: c.head(wire.OpCommit), Position: position}
+	content, err := json.Marshal(commit)
+	r.mu.Lock()
+	epoch := c.epoch
+	err = errors.Join(err, context.Cause(ctx), context.Cause(c.ctx))
+	if position != c.last { // the last one is tried in any case
+		err, c.failure = errors.Join(err, c.failure), nil
 	}
+	if err == nil && position != c.last {
+		r.running.Go(func() { // with mu, so that no later request overtakes this one
+			defer r.mu.Unlock()
+			if _, err := r.exchange(epoch, epoch, commit.Request, content, nil); err != nil && epoch.Err() == nil {
+				c.failure = err
+			}
+		})
+		return nil
+	}
+	defer r.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	_, err = r.exchange(ctx, epoch, commit.Request, content, nil)
+	switch {
+	case position == c.last && (err == nil || errors.Is(err, ErrEnded)):
+		c.close(ErrEnded)
+	case !errors.Is(context.Cause(epoch), ErrLost): // otherwise the position has no meaning any more
+		return err
+	}
+	return nil
 }
 
 // Close releases the claim, so that another runtime can claim the channel at once. A
 // session is offered to the runtimes again. The channel stays open; Receive fails with
 // ErrClosed. Closing a channel that has ended or whose claim is lost has no effect.
 func (c *Channel) Close(ctx context.Context) error {
-	if c.ctx.Err() != nil {
-		return nil //nolint:nilerr // it is closed already
+	err := c.call(ctx, c.head(wire.OpRelease))
+	c.runtime.mu.Lock()
+	defer c.runtime.mu.Unlock()
+	if c.ctx.Err() != nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrEnded) {
+		err = nil
 	}
-	c.forget(ErrClosed)
-	q := c.head(wire.OpRelease)
-	err := c.runtime.call(ctx, request{head: &q, body: &q})
-	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrEnded) {
-		return fmt.Errorf("close: %w", err)
-	}
-	return nil
+	c.close(ErrClosed)
+	return err
 }
 
 // End ends the channel for all participants. Ending it again has no effect.
 func (c *Channel) End(ctx context.Context, reason string) error {
-	q := &wire.End{Request: c.head(wire.OpEnd), Reason: reason}
-	return c.call(ctx, request{head: &q.Request, body: q})
+	return c.call(ctx, wire.End{Request: c.head(wire.OpEnd), Reason: reason})
+}
+
+// Send sends durable messages to the browser, in order: at most 64 of 64 KiB each, or none if one
+// of them is invalid. A browser that is not connected receives them when it reconnects. Empty
+// identifying fields are filled in. If the outcome is unknown, sending a message again with the
+// same MessageID is safe.
+func (c *Channel) Send(ctx context.Context, messages ...wire.ChannelMessage) error {
+	messages = slices.Clone(messages)
+	for i := range messages {
+		messages[i].MessageID = cmp.Or(messages[i].MessageID, uuid.NewString())
+	}
+	return c.call(ctx, wire.Send{Request: c.head(wire.OpSend), Messages: messages})
+}
+
+// SendAudio sends an audio frame. A browser that is not connected misses it. Frames are
+// dropped while the connection is lost or busy.
+func (c *Channel) SendAudio(_ context.Context, audio jsontext.Value) error {
+	frame, err := json.Marshal(wire.SendAudio{Request: c.head(wire.OpAudio), Message: wire.ChannelMessage{Type: wire.TypeAudio, Audio: audio}})
+	c.runtime.mu.Lock()
+	defer c.runtime.mu.Unlock()
+	if s := c.runtime.socket; err == nil && c.ctx.Err() == nil && s != nil && len(s.out) < maxQueued {
+		s.out <- frame
+	}
+	return errors.Join(err, context.Cause(c.ctx))
+}
+
+// Await registers a work item. Call it before the request to the provider. Receive
+// returns the result after those of earlier work items, or an entry of kind timeout if
+// the item expires first. Awaiting the same ID again returns the same item. If the
+// outcome is unknown because ctx has ended, Await cancels the item, so that it does not
+// delay later ones. The defaults are a random ID, wire.BotItem, wire.ScopeItem and 5 minutes.
+// Trace is that of the entry that caused the request: the callback's entries continue it.
+func (c *Channel) Await(ctx context.Context, await wire.Await) (item wire.Awaited, err error) {
+	await.Request, await.WorkItemID = c.head(wire.OpAwait), cmp.Or(await.WorkItemID, uuid.NewString())
+	sent := ctx.Err() == nil
+	q, err := c.runtime.call(ctx, c.ctx, await)
+	if err == nil {
+		err = json.Unmarshal(q.reply.OK, &item)
+	} else if sent && ctx.Err() != nil && c.ctx.Err() == nil {
+		go func() { _ = c.Cancel(c.ctx, await.WorkItemID) }() // ends with the channel
+	}
+	return item, err
+}
+
+// Cancel cancels a work item. Results that wait for it are received without it, a
+// result that has arrived early is dropped, and a later callback is rejected. It fails
+// with ErrNotFound if the result is already on the stream or the item has expired.
+func (c *Channel) Cancel(ctx context.Context, workItemID string) error {
+	return c.call(ctx, wire.Cancel{Request: c.head(wire.OpCancel), WorkItemID: workItemID})
 }

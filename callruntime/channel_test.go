@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
@@ -58,30 +59,22 @@ func TestCommitDuringLossHasNoEffect(t *testing.T) {
 		t.Errorf("commit before the loss is reported: %v", err)
 	}
 	expectError(t, c, callruntime.ErrLost)
-	if err := c.Commit(ctx(t), "2-1"); !errors.Is(err, callruntime.ErrUnknownPosition) {
-		t.Errorf("commit after the loss is reported: %v", err)
-	}
 }
 
-func TestCommitWaitsUntilEntryIsPushedAgain(t *testing.T) {
+func TestCommitIsRepeatedAfterLostReply(t *testing.T) {
 	s, r := start(t)
 	p, _ := s.welcome()
 	c := claim(t, p, r, "")
 	p.entries("1-1", "2-1")
 	expect(t, c, "1-1", "2-1")
-	p.cut()
-	p, _ = s.welcome(wire.Resumed{Channel: "s"})
 	committed := async(func() error { return c.Commit(ctx(t), "2-1") })
-	sent := async(func() error { return c.Send(ctx(t), chat("hi")) })
-	p.reply(p.read(wire.OpSend), wire.Sent{}) // not the commit
-	if err := sent(); err != nil {
-		t.Error(err)
-	}
-	p.entries("1-1", "2-1")
 	p.read(wire.OpCommit)
-	p.cut() // the reply is lost
-	p, _ = s.welcome(wire.Resumed{Channel: "s", Position: "2-1"})
-	q := p.read(wire.OpCommit)
+	p.cut()
+	p, resume := s.welcome(wire.Resumed{Channel: "s"})
+	if len(resume) != 1 || resume[0].Received != "2-1" {
+		t.Errorf("the runtime resumes %+v", resume)
+	}
+	q := p.read(wire.OpCommit) // before the entry is pushed again
 	if q.Position != "2-1" {
 		t.Errorf("got %s", q.Raw)
 	}
@@ -89,10 +82,34 @@ func TestCommitWaitsUntilEntryIsPushedAgain(t *testing.T) {
 	if err := committed(); err != nil {
 		t.Error(err)
 	}
-	for _, unknown := range []string{"", "3-1", "x"} {
-		if err := c.Commit(ctx(t), unknown); !errors.Is(err, callruntime.ErrUnknownPosition) {
-			t.Errorf("commit %q: %v", unknown, err)
-		}
+}
+
+// A commit may wait at the service. Later requests do not overtake it, and the next commit
+// reports its failure.
+func TestCommitDoesNotWait(t *testing.T) {
+	s, r := start(t)
+	p, _ := s.welcome()
+	c := claim(t, p, r, "")
+	p.entries("1-1")
+	expect(t, c, "1-1")
+	if err := c.Commit(ctx(t), "1-1"); err != nil {
+		t.Fatal(err)
+	}
+	sent := async(func() error { return c.Send(ctx(t), chat("0")) })
+	commit := p.read(wire.OpCommit)
+	send := p.read(wire.OpSend)
+	p.reject(commit, "VALIDATION_ERROR")
+	p.reply(send, wire.Sent{})
+	if err := sent(); err != nil {
+		t.Error(err)
+	}
+	err := c.Commit(ctx(t), "1-1")
+	for n := 0; err == nil && n < 1000; n++ { // the runtime may still handle the reply
+		p.reject(p.read(wire.OpCommit), "VALIDATION_ERROR")
+		err = c.Commit(ctx(t), "1-1")
+	}
+	if err == nil || !strings.Contains(err.Error(), "VALIDATION_ERROR") {
+		t.Errorf("commit after one that has failed: %v", err)
 	}
 }
 
@@ -115,68 +132,70 @@ func TestLastCommitClosesChannelEvenIfItsReplyIsLost(t *testing.T) {
 	}
 }
 
-func TestMessagesAreSentInOrderAndInBatches(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
-	const messages = 200
-	sent := async(func() error {
-		var waits []func() error
-		for i := range messages {
-			waits = append(waits, c.SendAsync(ctx(t), chat(strconv.Itoa(i))))
+func TestLastCommitFailsIfClaimIsLost(t *testing.T) {
+	for name, lose := range map[string]func(*peer, *callruntime.Runtime){
+		"to another runtime": func(p *peer, _ *callruntime.Runtime) {
+			p.write(`{"event":"claim_lost","channel":"s","claim":"secret"}`)
+		},
+		"to this runtime": func(p *peer, r *callruntime.Runtime) {
+			accepted := async(func() error { _, err := r.Accept(ctx(t), wire.Accept{}); return err })
+			p.reply(p.read(wire.OpAccept), wire.Claimed{Channel: "s", Claim: "other", Position: "6-1"})
+			_ = accepted()
+		},
+	} {
+		s, r := start(t)
+		p, _ := s.welcome()
+		c := claim(t, p, r, "6-1")
+		p.write(`{"event":"entry","channel":"s","position":"7-1","entry":{"kind":"channel_ended","channelId":"s","reason":"bye"}}`)
+		expect(t, c, "7-1")
+		committed := async(func() error { return c.Commit(ctx(t), "7-1") })
+		p.read(wire.OpCommit)
+		lose(p, r)
+		if err := committed(); !errors.Is(err, callruntime.ErrClaimLost) {
+			t.Errorf("commit of a claim that is lost %s: %v, want ErrClaimLost", name, err)
 		}
-		var err error
-		for _, wait := range waits {
-			err = errors.Join(err, wait())
-		}
-		return err
-	})
-	next, requests := 0, 0
-	for ; next < messages; requests++ {
-		q := p.read(wire.OpSend)
-		if len(q.Messages) > 64 {
-			t.Fatalf("%d messages in one request", len(q.Messages))
-		}
-		for _, m := range q.Messages {
-			if string(m.Chat) != `{"text":"`+strconv.Itoa(next)+`"}` || m.MessageID == "" || m.SessionID != "s" || m.Direction != wire.ToBrowser || m.Timestamp == 0 {
-				t.Fatalf("message %d is %+v", next, m)
-			}
-			next++
-		}
-		p.reply(q, wire.Sent{})
-	}
-	if err := sent(); err != nil {
-		t.Error(err)
-	}
-	if requests == messages {
-		t.Error("no messages shared a request")
 	}
 }
 
-func TestInvalidMessageDoesNotAffectOthers(t *testing.T) {
+func TestLossUndoesEnd(t *testing.T) {
+	s, r := start(t)
+	p, _ := s.welcome()
+	c := claim(t, p, r, "6-1")
+	p.write(`{"event":"entry","channel":"s","position":"7-1","entry":{"kind":"channel_ended","channelId":"s","reason":"bye"}}`)
+	expect(t, c, "7-1")
+	committed := async(func() error { return c.Commit(ctx(t), "7-1") })
+	p.read(wire.OpCommit)
+	p.write(`{"event":"lost","channel":"s","at":77}`)
+	if err := committed(); err != nil {
+		t.Error(err)
+	}
+	expectError(t, c, callruntime.ErrLost)
+	p.entries("7-9")
+	expect(t, c, "7-9")
+}
+
+func TestMessagesOfOneCallShareRequest(t *testing.T) {
 	s, r := start(t)
 	p, _ := s.welcome()
 	c := claim(t, p, r, "")
-	first := c.SendAsync(ctx(t), chat("first"))
+	sent := async(func() error { return c.Send(ctx(t), chat("0"), chat("1")) })
 	q := p.read(wire.OpSend)
-	good, bad := c.SendAsync(ctx(t), chat("good")), c.SendAsync(ctx(t), chat("bad"))
-	p.reply(q, wire.Sent{})
-	p.reject(p.read(wire.OpSend), "VALIDATION_ERROR")
-	p.reply(p.read(wire.OpSend), wire.Sent{})
-	p.reject(p.read(wire.OpSend), "VALIDATION_ERROR")
+	if len(q.Messages) != 2 {
+		t.Fatalf("got %s", q.Raw)
+	}
+	for i, m := range q.Messages {
+		if string(m.Chat) != `{"text":"`+strconv.Itoa(i)+`"}` || m.MessageID == "" {
+			t.Errorf("message %d is %+v", i, m)
+		}
+	}
+	p.reject(q, "VALIDATION_ERROR")
 	var rejected *wire.RuntimeError
-	if err := bad(); !errors.As(err, &rejected) || rejected.Code != "VALIDATION_ERROR" {
-		t.Errorf("bad message: %v", err)
+	if err := sent(); !errors.As(err, &rejected) || rejected.Code != "VALIDATION_ERROR" {
+		t.Errorf("send: %v", err)
 	}
-	if err := errors.Join(first(), good()); err != nil {
-		t.Error(err)
-	}
-	for _, m := range []wire.ChannelMessage{
-		{Type: wire.TypeChat}, {Type: wire.TypeChat, Chat: jsontext.Value(`"text"`)}, {Type: wire.TypeAudio, Audio: jsontext.Value(`{}`)}, {Type: "new"},
-		{Type: wire.TypeChat, Chat: jsontext.Value(`{"text":"` + string(make([]byte, 64<<10)) + `"}`)},
-	} {
-		if err := c.Send(ctx(t), m); err == nil {
-			t.Errorf("a message of type %q was sent", m.Type)
+	for _, invalid := range []string{`{"text"`, `{"text":"` + strings.Repeat("x", 1<<20) + `"}`} { // would end the connection
+		if err := c.Send(ctx(t), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(invalid)}); err == nil {
+			t.Errorf("sent %.20s", invalid)
 		}
 	}
 }
@@ -186,7 +205,7 @@ func TestErrorsOfService(t *testing.T) {
 	p, _ := s.welcome()
 	c := claim(t, p, r, "")
 	for code, want := range map[string]error{"CONVERSATION_ENDED": callruntime.ErrEnded, "NOT_FOUND": callruntime.ErrNotFound, "IDEMPOTENCY_CONFLICT": callruntime.ErrWorkItemExists} {
-		awaited := async(func() error { _, err := c.Await(ctx(t), callruntime.AwaitOptions{}); return err })
+		awaited := async(func() error { _, err := c.Await(ctx(t), wire.Await{}); return err })
 		p.reject(p.read(wire.OpAwait), code)
 		if err := awaited(); !errors.Is(err, want) {
 			t.Errorf("%s: %v", code, err)
@@ -194,11 +213,11 @@ func TestErrorsOfService(t *testing.T) {
 	}
 	cancelled := async(func() error { return c.Cancel(ctx(t), "w") })
 	p.reject(p.read(wire.OpCancel), "NOT_FOUND")
-	if err := cancelled(); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+	if err := cancelled(); !errors.Is(err, callruntime.ErrNotFound) {
 		t.Errorf("cancel: %v", err)
 	}
 	opened := async(func() error {
-		_, err := r.Open(ctx(t), callruntime.OpenOptions{ChannelID: "x", EndpointID: "e"})
+		_, err := r.Open(ctx(t), "x", wire.Open{Endpoint: "e"})
 		return err
 	})
 	p.reject(p.read(wire.OpOpen), "SESSION_IN_USE")
@@ -212,7 +231,7 @@ func TestAwaitIsCancelledIfItsOutcomeIsUnknown(t *testing.T) {
 	p, _ := s.welcome()
 	c := claim(t, p, r, "")
 	short, cancel := context.WithCancel(ctx(t))
-	awaited := async(func() error { _, err := c.Await(short, callruntime.AwaitOptions{}); return err })
+	awaited := async(func() error { _, err := c.Await(short, wire.Await{}); return err })
 	q := p.read(wire.OpAwait)
 	cancel()
 	if err := awaited(); !errors.Is(err, context.Canceled) {
@@ -220,6 +239,23 @@ func TestAwaitIsCancelledIfItsOutcomeIsUnknown(t *testing.T) {
 	}
 	if cancelled := p.read(wire.OpCancel); cancelled.WorkItemID != q.WorkItemID {
 		t.Errorf("got %s", cancelled.Raw)
+	}
+}
+
+// The runtime may have the channel under another claim, which knows the work item.
+func TestAwaitThatWasNotSentIsNotCancelled(t *testing.T) {
+	s, r := start(t)
+	p, _ := s.welcome()
+	c := claim(t, p, r, "")
+	ended, cancel := context.WithCancel(ctx(t))
+	cancel()
+	if _, err := c.Await(ended, wire.Await{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("await: %v", err)
+	}
+	next := async(func() error { return c.End(ctx(t), "done") })
+	p.reply(p.read(wire.OpEnd), "{}") // and nothing before
+	if err := next(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -237,9 +273,13 @@ func TestAudioDoesNotDelayEntries(t *testing.T) {
 	if err != nil || d.Position != "" || d.Entry.Message.Type != wire.TypeAudio {
 		t.Errorf("received %+v, %v, want audio", d, err)
 	}
-	if dropped := c.AudioDropped(); dropped != 300-256 {
-		t.Errorf("%d audio frames were dropped", dropped)
+	for range 255 {
+		if d, err := c.Receive(ctx(t)); err != nil || d.Position != "" {
+			t.Fatalf("received %+v, %v, want audio", d, err)
+		}
 	}
+	p.entries("2-1")
+	expect(t, c, "2-1") // the other 44 frames were dropped
 	if err := c.SendAudio(ctx(t), jsontext.Value(`{"data":"y"}`)); err != nil {
 		t.Error(err)
 	}
@@ -260,6 +300,10 @@ func TestCloseReleasesClaim(t *testing.T) {
 		t.Error(err)
 	}
 	expectError(t, c, callruntime.ErrClosed)
+	if err := c.Send(ctx(t), chat("late")); !errors.Is(err, callruntime.ErrClosed) {
+		t.Errorf("send: %v", err)
+	}
+	settle(t, p, r) // the message was not sent: the channel may be open again
 }
 
 func TestClosedRuntimeEndsCalls(t *testing.T) {
@@ -267,7 +311,7 @@ func TestClosedRuntimeEndsCalls(t *testing.T) {
 	p, _ := s.welcome()
 	c := claim(t, p, r, "")
 	received := async(func() error { _, err := c.Receive(ctx(t)); return err })
-	accepted := async(func() error { _, err := r.Accept(ctx(t), callruntime.Filter{}); return err })
+	accepted := async(func() error { _, err := r.Accept(ctx(t), wire.Accept{}); return err })
 	p.read(wire.OpAccept)
 	r.Close()
 	p.closed()

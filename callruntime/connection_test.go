@@ -1,14 +1,20 @@
 package callruntime_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
@@ -23,6 +29,36 @@ func TestInvalidOptionsAreRejected(t *testing.T) {
 		if _, err := callruntime.New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want an error about %s", o, err, want)
 		}
+	}
+}
+
+func TestUnreachableServiceIsReported(t *testing.T) {
+	var log bytes.Buffer
+	tries, unreachable := make(chan struct{}), errors.New("no such host")
+	r, err := callruntime.New(callruntime.Options{
+		URL: "http://telapi.invalid", Key: "tk_1_secret", Name: "test", Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			select {
+			case tries <- struct{}{}:
+			case <-ctx.Done():
+			}
+			return nil, unreachable
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limited, cancel := context.WithCancel(ctx(t))
+	for range 3 { // the second attempt begins after the first has failed
+		<-tries
+	}
+	cancel()
+	if _, err := r.Accept(limited, wire.Accept{}); !errors.Is(err, context.Canceled) || !errors.Is(err, unreachable) {
+		t.Errorf("accept: %v, want canceled and why there is no connection", err)
+	}
+	r.Close()
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "no such host") {
+		t.Errorf("log:\n%s\nwant one warning", text)
 	}
 }
 
@@ -41,7 +77,7 @@ func TestEntriesArriveOnceAndInOrderAcrossReconnects(t *testing.T) {
 	}
 	p.entries("2-10", "3-11", "4-11", "5-12")
 	expect(t, c, "4-11", "5-12")
-	if c.Offer.SessionID != "s" || c.TeamID != "t" || c.EndpointID != "e" {
+	if c.Session.SessionID != "s" || c.Team != "t" || c.Endpoint != "e" {
 		t.Errorf("channel %+v", c)
 	}
 }
@@ -50,11 +86,11 @@ func TestRequestIsRepeatedAfterLostReply(t *testing.T) {
 	s, r := start(t)
 	p, _ := s.welcome()
 	c := claim(t, p, r, "")
-	var item callruntime.WorkItem
+	var item wire.Awaited
 	sent := async(func() error { return c.Send(ctx(t), chat("hi")) })
 	first := p.read(wire.OpSend)
 	awaited := async(func() (err error) {
-		item, err = c.Await(ctx(t), callruntime.AwaitOptions{Kind: wire.ToolItem})
+		item, err = c.Await(ctx(t), wire.Await{Kind: wire.ToolItem})
 		return err
 	})
 	firstItem := p.read(wire.OpAwait)
@@ -77,7 +113,7 @@ func TestRequestIsRepeatedAfterLostReply(t *testing.T) {
 	if err := sent(); err != nil {
 		t.Error(err)
 	}
-	if err := awaited(); err != nil || item.ID != "w" || item.Token != "cbt_x" || item.URL != "http://x/" || item.ExpiresAt.UnixMilli() != 5 || item.Kind != wire.ToolItem {
+	if err := awaited(); err != nil || item != (wire.Awaited{WorkItemID: "w", Token: "cbt_x", URL: "http://x/", Deadline: 5}) {
 		t.Errorf("awaited %+v, %v", item, err)
 	}
 }
@@ -98,7 +134,7 @@ func TestRepliesMayOvertakeOneAnother(t *testing.T) {
 	for i := range 3 {
 		want := strconv.Itoa(i)
 		waits = append(waits, async(func() error {
-			item, err := c.Await(ctx(t), callruntime.AwaitOptions{WorkItemID: want})
+			item, err := c.Await(ctx(t), wire.Await{WorkItemID: want})
 			if item.Token != "token "+want {
 				t.Errorf("item %s has %q", want, item.Token)
 			}
@@ -141,11 +177,13 @@ func TestDrainMovesChannelsToNextConnection(t *testing.T) {
 	expect(t, c, "1-1", "2-1")
 }
 
-func TestSessionAcceptedOnDrainedConnectionIsReleased(t *testing.T) {
+// The service releases what the former connection has claimed, because hello names it.
+func TestSessionAcceptedOnDrainedConnectionIsIgnored(t *testing.T) {
 	s, r := start(t)
-	old, _ := s.welcome()
+	old := s.accept()
+	old.reply(old.read(wire.OpHello), wire.Welcome{Connection: "first", PingIntervalMs: 60_000})
 	accepted := async(func() error {
-		c, err := r.Accept(ctx(t), callruntime.Filter{})
+		c, err := r.Accept(ctx(t), wire.Accept{})
 		if err == nil && c.ID != "s2" {
 			t.Errorf("accepted %s", c.ID)
 		}
@@ -155,10 +193,10 @@ func TestSessionAcceptedOnDrainedConnectionIsReleased(t *testing.T) {
 	old.write(`{"event":"drain","withinMs":1000}`)
 	next := s.accept()
 	hello := next.read(wire.OpHello)
-	old.reply(q, wire.Claimed{Channel: "s", Claim: "secret"})
-	if release := old.read(wire.OpRelease); release.Channel != "s" {
-		t.Errorf("released %s", release.Raw)
+	if !strings.Contains(hello.Raw, `"previous":"first"`) {
+		t.Errorf("got %s, want the former connection", hello.Raw)
 	}
+	old.reply(q, wire.Claimed{Channel: "s", Claim: "secret"})
 	next.reply(hello, wire.Welcome{PingIntervalMs: 60_000})
 	next.reply(next.read(wire.OpAccept), wire.Claimed{Channel: "s2", Claim: "secret"})
 	if err := accepted(); err != nil {
@@ -224,20 +262,20 @@ func TestCloseCodeDecidesWhetherToReconnect(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "the reason") || errors.Is(err, callruntime.ErrUnauthorized) != (code == 4500) {
 				t.Errorf("receive: %v", err)
 			}
-			if _, err := r.Accept(ctx(t), callruntime.Filter{}); err == nil || !strings.Contains(err.Error(), strconv.Itoa(code)) {
+			if _, err := r.Accept(ctx(t), wire.Accept{}); err == nil || !strings.Contains(err.Error(), strconv.Itoa(code)) {
 				t.Errorf("accept: %v", err)
 			}
 		})
 	}
 }
 
-func TestRefusedHandshake(t *testing.T) {
+func TestRejectedHandshake(t *testing.T) {
 	for status, want := range map[int]error{http.StatusUnauthorized: callruntime.ErrUnauthorized, http.StatusForbidden: callruntime.ErrUnauthorized, http.StatusNotFound: nil} {
 		s := startService(t, func(w http.ResponseWriter, _ *http.Request) bool {
 			http.Error(w, `{"code":"SOME_CODE"}`, status)
 			return true
 		})
-		_, err := s.runtime().Accept(ctx(t), callruntime.Filter{})
+		_, err := s.runtime().Accept(ctx(t), wire.Accept{})
 		if err == nil || !strings.Contains(err.Error(), "SOME_CODE") || want != nil && !errors.Is(err, want) {
 			t.Errorf("status %d: %v", status, err)
 		}
@@ -255,7 +293,7 @@ func TestRefusedHandshake(t *testing.T) {
 	claim(t, p, r, "")
 }
 
-func TestRefusedHello(t *testing.T) {
+func TestRejectedHello(t *testing.T) {
 	s, r := start(t)
 	p := s.accept()
 	p.reject(p.read(wire.OpHello), "SERVICE_UNAVAILABLE") // not for good
@@ -264,7 +302,7 @@ func TestRefusedHello(t *testing.T) {
 	p.close(1012)
 	p = s.accept()
 	p.reject(p.read(wire.OpHello), "FORBIDDEN")
-	if _, err := r.Accept(ctx(t), callruntime.Filter{}); err == nil || !strings.Contains(err.Error(), "FORBIDDEN") {
+	if _, err := r.Accept(ctx(t), wire.Accept{}); err == nil || !strings.Contains(err.Error(), "FORBIDDEN") {
 		t.Errorf("accept: %v", err)
 	}
 }
@@ -282,7 +320,7 @@ func TestMalformedFramesDoNotStopRuntime(t *testing.T) {
 	p, _ := s.welcome()
 	c := claim(t, p, r, "")
 	for _, ok := range []string{`"ok":[]`, `"ok":{"deadline":"soon"}`, `"new":1`, `"ok":{},"error":{"code":"ODD"}`} {
-		awaited := async(func() error { _, err := c.Await(ctx(t), callruntime.AwaitOptions{}); return err })
+		awaited := async(func() error { _, err := c.Await(ctx(t), wire.Await{}); return err })
 		q := p.read(wire.OpAwait)
 		p.write(`{"id":` + strconv.FormatInt(q.ID, 10) + `,` + ok + `}`)
 		if err := awaited(); err == nil || errors.Is(err, context.DeadlineExceeded) {
@@ -311,47 +349,45 @@ func TestUnavailableServiceIsAskedAgain(t *testing.T) {
 	p, _ := s.welcome()
 	c := claim(t, p, r, "")
 	ended := async(func() error { return c.End(ctx(t), "bye") })
-	p.reject(p.read(wire.OpEnd), "SERVICE_UNAVAILABLE")
-	p.reply(p.read(wire.OpEnd), struct{}{})
+	q, rejected := p.read(wire.OpEnd), time.Now()
+	p.reject(q, "SERVICE_UNAVAILABLE")
+	again := p.read(wire.OpEnd)
+	if !again.Retry || time.Since(rejected) < time.Second {
+		t.Errorf("repeated after %v: %s, want the default delay and retry", time.Since(rejected), again.Raw)
+	}
+	const delay = 1500
+	rejected = time.Now()
+	p.write(wire.Reply{ID: again.ID, Error: &wire.RuntimeError{Code: "SERVICE_UNAVAILABLE", Details: jsontext.Value(`{"retryAfterMs":` + strconv.Itoa(delay) + `}`)}})
+	again = p.read(wire.OpEnd)
+	if !again.Retry || time.Since(rejected) < delay*time.Millisecond {
+		t.Errorf("repeated after %v: %s, want the delay of the service and retry", time.Since(rejected), again.Raw)
+	}
+	p.reply(again, struct{}{})
 	if err := ended(); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestAcceptTakesOverAbandonedAccept(t *testing.T) {
+// While it waits, a call ends with its context and with the claim. Other calls do not wait.
+func TestCallEndsWhileServiceIsUnavailable(t *testing.T) {
 	s, r := start(t)
 	p, _ := s.welcome()
+	c := claim(t, p, r, "")
+	reject := func(q received) {
+		p.write(wire.Reply{ID: q.ID, Error: &wire.RuntimeError{Code: "SERVICE_UNAVAILABLE", Details: jsontext.Value(`{"retryAfterMs":3600000}`)}})
+	}
 	short, cancel := context.WithCancel(ctx(t))
-	abandoned := async(func() error { _, err := r.Accept(short, callruntime.Filter{}); return err })
-	first := p.read(wire.OpAccept)
+	cancelled := async(func() error { return c.End(short, "") })
+	reject(p.read(wire.OpEnd))
+	lost := async(func() error { return c.Cancel(ctx(t), "w") })
+	reject(p.read(wire.OpCancel))
+	settle(t, p, r)
 	cancel()
-	if err := abandoned(); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
+	if err := cancelled(); !errors.Is(err, context.Canceled) {
+		t.Errorf("end: %v", err)
 	}
-	accepted := async(func() error { _, err := r.Accept(ctx(t), callruntime.Filter{}); return err })
-	other := async(func() error { _, err := r.Accept(ctx(t), callruntime.Filter{Modes: []string{"audio"}}); return err })
-	p.reply(p.read(wire.OpAccept), wire.Claimed{Channel: "other", Claim: "x"}) // the only further request
-	if err := other(); err != nil {
-		t.Fatal(err)
-	}
-	p.reply(first, wire.Claimed{Channel: "s", Claim: "secret"})
-	if err := accepted(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestSessionOfAbandonedAcceptIsReleased(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	short, cancel := context.WithCancel(ctx(t))
-	abandoned := async(func() error { _, err := r.Accept(short, callruntime.Filter{}); return err })
-	q := p.read(wire.OpAccept)
-	cancel()
-	if err := abandoned(); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	p.reply(q, wire.Claimed{Channel: "s", Claim: "secret"})
-	if release := p.read(wire.OpRelease); release.Channel != "s" {
-		t.Errorf("got %s", release.Raw)
+	p.write(`{"event":"claim_lost","channel":"s","claim":"secret"}`)
+	if err := lost(); !errors.Is(err, callruntime.ErrClaimLost) {
+		t.Errorf("cancel: %v", err)
 	}
 }

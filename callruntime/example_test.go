@@ -19,7 +19,7 @@ func Example() {
 	}
 	defer runtime.Close()
 	for {
-		call, err := runtime.Accept(ctx, callruntime.Filter{})
+		call, err := runtime.Accept(ctx, wire.Accept{})
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func ExampleChannel_Await() {
 	var ctx context.Context
 	var call *callruntime.Channel // from Accept
 
-	item, err := call.Await(ctx, callruntime.AwaitOptions{Kind: wire.ToolItem})
+	item, err := call.Await(ctx, wire.Await{Kind: wire.ToolItem})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -5,7 +5,7 @@
 // A Runtime is one WebSocket to the service. It reconnects by itself and resumes its
 // channels: every entry arrives once and in order, and a request whose reply was lost
 // is repeated without a second effect. While the service is unavailable, all calls
-// wait until their context ends.
+// wait until their context ends. Then their error says why the service cannot be reached.
 //
 // The entries of a channel arrive at the runtime's own pace. The runtime commits the
 // position of each entry it has handled. After a restart, or if another runtime takes
@@ -15,50 +15,39 @@
 package callruntime
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"log/slog"
+	"net"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
 )
 
-// The errors that calls wrap. A call that the service rejects also wraps a
-// *wire.RuntimeError with the code and message of the service.
+// The errors that calls wrap. If the service rejects a call, errors.As finds a
+// *wire.RuntimeError, and errors.Is the error below that has its code.
 var (
-	ErrUnauthorized    = errors.New("the service rejects the key")
-	ErrNotFound        = errors.New("channel not found")
-	ErrEnded           = errors.New("channel has ended")
-	ErrClaimed         = errors.New("channel is claimed by another runtime")
-	ErrClaimLost       = errors.New("claim on the channel is lost")
-	ErrUnknownPosition = errors.New("position was not received")
-	ErrClosed          = errors.New("channel or runtime is closed")
+	ErrNotFound       error = &wire.RuntimeError{Code: "NOT_FOUND", Message: "channel or work item not found"}
+	ErrEnded          error = &wire.RuntimeError{Code: "CONVERSATION_ENDED", Message: "channel has ended"}
+	ErrClaimed        error = &wire.RuntimeError{Code: "SESSION_IN_USE", Message: "channel is claimed by another runtime"}
+	ErrWorkItemExists error = &wire.RuntimeError{Code: "IDEMPOTENCY_CONFLICT", Message: "another work item with this ID exists"}
+
+	ErrUnauthorized = errors.New("the service rejects the key")
+	ErrClaimLost    = errors.New("claim on the channel is lost")
+	ErrClosed       = errors.New("channel or runtime is closed")
 	// ErrLost means that the store has lost data of the channel that it had
 	// acknowledged, for example in a failover. The channel stays usable.
 	ErrLost = errors.New("the store has lost data of the channel")
-
-	ErrWorkItemNotFound = errors.New("work item not found")
-	ErrWorkItemExists   = errors.New("another work item with this ID exists")
 )
-
-// errorsByCode are the errors that a code of the service means.
-var errorsByCode = map[string]error{
-	"UNAUTHORIZED": ErrUnauthorized, "FORBIDDEN": ErrUnauthorized, "NOT_FOUND": ErrNotFound,
-	"CONVERSATION_ENDED": ErrEnded, "SESSION_IN_USE": ErrClaimed, "IDEMPOTENCY_CONFLICT": ErrWorkItemExists,
-}
-
-// unavailable is the code of requests that can be repeated later.
-const unavailable = "SERVICE_UNAVAILABLE"
 
 // Options configure a Runtime. URL, Key and Name are required.
 type Options struct {
@@ -69,22 +58,26 @@ type Options struct {
 	// Sessions of a runtime that has crashed are offered to others after this time.
 	Resume time.Duration
 	TLS    *tls.Config // of connections to an https URL; default: that of the Go library
+	// Dial opens the network connection, for example through a tunnel; default: TCP.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Log  *slog.Logger // gets a warning when the service cannot be reached; default: slog.Default()
 }
 
 // Runtime is a call runtime's connection to the service. Its methods are safe for
 // concurrent use.
 type Runtime struct {
-	opts     Options
-	endpoint string          // URL of the WebSocket
-	ctx      context.Context // ends with Close, or if the service rejects the runtime for good
-	cancel   context.CancelCauseFunc
-	running  sync.WaitGroup
+	opts    Options
+	ctx     context.Context // ends with Close, or if the service rejects the runtime for good
+	cancel  context.CancelCauseFunc
+	running sync.WaitGroup
 
-	mu         sync.Mutex
-	current    *socket       // nil: not connected
-	connection string        // ID of the last connection
-	changed    chan struct{} // closed when current is set
-	channels   map[string]*Channel
+	mu        sync.Mutex    // also guards the channels and the socket
+	socket    *socket       // nil: not connected
+	connected chan struct{} // closed when there is a socket
+	outage    error         // why the last attempt to connect failed; nil if there was none since a connection
+	previous  string        // ID of the last connection
+	lastID    int64         // of a request
+	channels  map[string]*Channel
 }
 
 // New starts to connect to the service. Calls wait for the connection. They fail with
@@ -94,13 +87,13 @@ func New(opts Options) (*Runtime, error) {
 	switch {
 	case err != nil || target.Host == "" || target.Scheme != "http" && target.Scheme != "https":
 		return nil, fmt.Errorf("invalid Options.URL %q: use an address such as https://api.example.com", opts.URL)
-	case opts.Key == "":
-		return nil, errors.New("missing Options.Key: use an API key with the scope RUN_CALLS")
-	case opts.Name == "":
-		return nil, errors.New("missing Options.Name: use a name that stays the same after a restart")
+	case opts.Key == "" || opts.Name == "":
+		return nil, errors.New("Options.Key and Options.Name are required")
 	}
-	target.Scheme = "ws" + strings.TrimPrefix(target.Scheme, "http")
-	r := &Runtime{opts: opts, endpoint: target.JoinPath(wire.RuntimePath).String(), changed: make(chan struct{}), channels: map[string]*Channel{}}
+	target.Scheme = "ws" + target.Scheme[len("http"):]
+	opts.URL, opts.Resume = target.JoinPath(wire.RuntimePath).String(), cmp.Or(opts.Resume, 2*time.Second)
+	opts.Log = cmp.Or(opts.Log, slog.Default())
+	r := &Runtime{opts: opts, connected: make(chan struct{}), lastID: helloID, channels: map[string]*Channel{}}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.running.Go(r.run)
 	return r, nil
@@ -110,237 +103,158 @@ func New(opts Options) (*Runtime, error) {
 // with ErrClosed. Claims expire after Options.Resume; close a channel first to release
 // its claim at once.
 func (r *Runtime) Close() {
-	r.mu.Lock()
-	r.cancel(ErrClosed) // start does nothing from now on
+	r.mu.Lock() // Commit starts no goroutine afterwards
+	r.cancel(ErrClosed)
 	r.mu.Unlock()
 	r.running.Wait()
 }
 
-// start runs f in a goroutine that Close waits for, unless the runtime is closed. The
-// caller holds mu.
-func (r *Runtime) start(f func()) {
-	if r.ctx.Err() == nil {
-		r.running.Go(f)
-	}
+// Accept waits for an unclaimed session, claims it and returns its channel, with Session
+// set. Empty lists in a select all sessions. Exactly one runtime gets a session, and those
+// that wait longest come first. If that runtime dies, the session is offered again.
+// Concurrent calls of Accept tell the service how many sessions the runtime has capacity for.
+func (r *Runtime) Accept(ctx context.Context, a wire.Accept) (*Channel, error) {
+	a.Request = wire.Request{Op: wire.OpAccept}
+	q, err := r.call(ctx, r.ctx, a)
+	return q.claimed, err
 }
 
-// Delays between attempts to connect. Claims must survive a few attempts.
-const (
-	minDelay = 50 * time.Millisecond
-	maxDelay = time.Second
-)
-
-// run keeps the runtime connected until it is closed or rejected for good. If the
-// service drains a connection, it is used until the next one is open.
-func (r *Runtime) run() {
-	var s *socket // the newest connection; nil: none yet
-	for delay := minDelay; r.ctx.Err() == nil; delay = min(2*delay, maxDelay) {
-		next, err := r.connect()
-		if err == nil {
-			s.close()
-			s = next
-			since := time.Now()
-			select {
-			case <-s.draining:
-			case <-s.done:
-				err = s.err
-			case <-r.ctx.Done():
-			}
-			if time.Since(since) > maxDelay {
-				delay = minDelay
-			}
-		}
-		if errors.As(err, new(*finalError)) {
-			r.cancel(err)
-		}
-		sleep(r.ctx, delay/2+rand.N(delay)) //nolint:gosec // spreads the runtimes of an instance that restarts
-	}
-	s.close()
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
-// detach makes requests wait for the next connection, and returns the claims that it
-// has to resume.
-func (r *Runtime) detach() (claims []wire.Resume) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.current = nil
-	for _, c := range r.channels {
-		claims = append(claims, c.resumption())
-	}
-	return claims
-}
-
-// attach resumes the channels on a new connection and lets requests use it.
-func (r *Runtime) attach(s *socket, ok jsontext.Value) error {
-	var welcome wire.Welcome
-	if err := json.Unmarshal(ok, &welcome); err != nil {
-		return fmt.Errorf("unexpected reply: %w", err)
-	}
-	r.connection = welcome.Connection
-	s.silence = time.Duration(welcome.PingIntervalMs) * time.Millisecond * 5 / 2
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	lost := r.channels
-	r.channels = make(map[string]*Channel, len(lost))
-	for _, state := range welcome.Resumed {
-		if c := lost[state.Channel]; c != nil {
-			c.resume(s, state)
-			r.channels[c.ID] = c
-			delete(lost, c.ID)
-		}
-	}
-	for _, c := range lost {
-		c.cancel(ErrClaimLost)
-	}
-	r.current = s
-	close(r.changed)
-	r.changed = make(chan struct{})
-	return nil
-}
-
-// register adds a channel that was claimed on a connection. If no caller waits for it, or
-// the connection is about to be replaced, it releases the claim.
-func (r *Runtime) register(s *socket, claimed wire.Claimed, abandoned bool) (*Channel, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	old := r.channels[claimed.Channel]
-	if old != nil && old.claim == claimed.Claim {
-		return old, nil // opened twice
-	}
-	if abandoned || r.current != s {
-		q := wire.Request{Op: wire.OpRelease, Channel: claimed.Channel}
-		r.start(func() { _ = s.do(r.ctx, request{head: &q, body: &q}) }) // if it fails, the claim expires
-		return nil, errDisconnected
-	}
-	if old != nil {
-		old.cancel(ErrClaimLost)
-	}
-	c := newChannel(r, s, claimed)
-	r.channels[c.ID] = c
-	r.start(c.sendQueued)
-	return c, nil
-}
-
-// connected waits for a connection.
-func (r *Runtime) connected(ctx context.Context) (*socket, error) {
-	for {
-		r.mu.Lock()
-		s, changed := r.current, r.changed
-		r.mu.Unlock()
-		if s != nil {
-			return s, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-r.ctx.Done():
-			return nil, context.Cause(r.ctx)
-		}
-	}
-}
-
-// call sends a request until it is replied, on as many connections as that takes.
-func (r *Runtime) call(ctx context.Context, q request) error {
-	for {
-		s, err := r.connected(ctx)
-		if err == nil && q.ready != nil {
-			err = q.ready(ctx, s)
-		}
-		if err == nil {
-			err = s.do(ctx, q)
-		}
-		var rejected *wire.RuntimeError
-		switch {
-		case errors.Is(err, errDisconnected):
-		case errors.As(err, &rejected) && rejected.Code == unavailable:
-			if sleep(ctx, maxDelay/4); ctx.Err() != nil {
-				return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-			}
-		case rejected != nil && errorsByCode[rejected.Code] != nil:
-			return fmt.Errorf("%w: %w", errorsByCode[rejected.Code], err)
-		default:
-			return err
-		}
-	}
-}
-
-// claim sends a request whose reply is a wire.Claimed.
-func (r *Runtime) claim(ctx context.Context, q request) (*Channel, error) {
-	got := make(chan *Channel, 1) // the reply may arrive when ctx has ended
-	q.claims = true
-	q.onReply = func(s *socket, ok jsontext.Value, abandoned bool) error {
-		var claimed wire.Claimed
-		if err := json.Unmarshal(ok, &claimed); err != nil || claimed.Channel == "" {
-			return errors.Join(errors.New("unexpected reply: not a claim"), err)
-		}
-		c, err := r.register(s, claimed, abandoned)
-		if err == nil {
-			select {
-			case got <- c:
-			default: // repeated
-			}
-		}
-		return err
-	}
-	if err := r.call(ctx, q); err != nil {
-		return nil, fmt.Errorf("%s: %w", q.head.Op, err)
-	}
-	return <-got, nil
-}
-
-// Filter selects the sessions that Accept returns. Empty lists select all.
-type Filter struct {
-	Endpoints []string // IDs of endpoints
-	Modes     []string // such as chat or audio
-}
-
-// Accept waits for an unclaimed session, claims it and returns its channel, with Offer
-// set. Exactly one runtime gets a session, and those that wait longest come first. If
-// that runtime dies, the session is offered again. Concurrent calls of Accept tell the
-// service how many sessions the runtime has capacity for.
-func (r *Runtime) Accept(ctx context.Context, f Filter) (*Channel, error) {
-	q := &wire.Accept{Request: wire.Request{Op: wire.OpAccept}, Endpoints: f.Endpoints, Modes: f.Modes}
-	return r.claim(ctx, request{head: &q.Request, body: q, filter: fmt.Sprint(f)})
-}
-
-// OpenOptions describe a channel without a browser session, such as a phone call.
-type OpenOptions struct {
-	ChannelID, EndpointID       string
-	TeamID                      string // default: the team of the key
-	Mode, CallID, TransactionID string
-	Profile                     []byte // the gatewayProfile as JSON, fixed for the channel's life
-}
-
-// Open opens a channel and claims it. If the channel is already open for the same team
-// and endpoint, Open claims it. It fails with ErrClaimed if another runtime has it.
-func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
-	q := &wire.Open{
-		Request: wire.Request{Op: wire.OpOpen, Channel: o.ChannelID}, Team: o.TeamID, Endpoint: o.EndpointID,
-		Mode: o.Mode, Profile: o.Profile, CallID: o.CallID, TransactionID: o.TransactionID,
-	}
-	return r.claim(ctx, request{head: &q.Request, body: q})
+// Open opens a channel without a browser session, such as a phone call, and claims it. If
+// the channel is already open for the same team and endpoint, Open claims it. It fails with
+// ErrClaimed if another runtime has it.
+func (r *Runtime) Open(ctx context.Context, channelID string, o wire.Open) (*Channel, error) {
+	o.Request = wire.Request{Op: wire.OpOpen, Channel: channelID}
+	q, err := r.call(ctx, r.ctx, o)
+	return q.claimed, err
 }
 
 // ReportSpeech reports the usage of one text that the runtime synthesized, so that it
 // counts for the team. Empty ID, At and TeamID are filled in. If the outcome is
 // unknown, report again with the same ID and At: a report is counted once per ID.
 func (r *Runtime) ReportSpeech(ctx context.Context, report wire.SpeechReport) error {
-	if report.ID == "" {
-		report.ID = uuid.NewString()
+	report.ID, report.At = cmp.Or(report.ID, uuid.NewString()), cmp.Or(report.At, time.Now().UnixMilli())
+	_, err := r.call(ctx, r.ctx, wire.Report{Request: wire.Request{Op: wire.OpReport}, Reports: []wire.SpeechReport{report}})
+	return err
+}
+
+// request is a request that was sent on a connection.
+type request struct {
+	wire.Request
+	body      []byte        // the frame without ID
+	done      chan struct{} // closed when the reply has arrived or the connection has ended
+	reply     *wire.Frame   // nil: the connection has ended
+	claimed   *Channel      // by accept or open
+	abandoned bool          // an accept or open whose caller no longer waits
+}
+
+func (q *request) claims() bool { return q.Op == wire.OpAccept || q.Op == wire.OpOpen }
+
+// body is the content of a request.
+type body interface{ Head() wire.Request }
+
+// call sends a request and waits for the reply, until ctx or life ends. It repeats the request
+// if the connection is lost, and while the service is unavailable. Concurrent calls take effect
+// in any order. If call fails, it returns an empty request.
+func (r *Runtime) call(ctx, life context.Context, b body) (*request, error) {
+	head := b.Head()
+	content, err := json.Marshal(b)
+	if err == nil && len(content) > wire.MaxRequest {
+		err = fmt.Errorf("request too large: %d bytes, maximum %d", len(content), wire.MaxRequest)
 	}
-	report.At = cmp.Or(report.At, time.Now().UnixMilli())
-	q := &wire.Report{Request: wire.Request{Op: wire.OpReport}, Reports: []wire.SpeechReport{report}}
-	if err := r.call(ctx, request{head: &q.Request, body: q}); err != nil {
-		return fmt.Errorf("report speech: %w", err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.exchange(ctx, life, head, content, err)
+}
+
+// exchange is call for an encoded request, unless that has failed. The caller holds mu until the
+// request is sent, so that no later one overtakes it.
+func (r *Runtime) exchange(ctx, life context.Context, head wire.Request, content []byte, err error) (*request, error) {
+	ended := func() error {
+		if ctx.Err() != nil && r.outage != nil {
+			return fmt.Errorf("%w: the service cannot be reached: %w", context.Cause(ctx), r.outage)
+		}
+		return cmp.Or(context.Cause(ctx), context.Cause(life))
 	}
-	return nil
+	for err = cmp.Or(err, ended()); err == nil; err = cmp.Or(err, ended()) {
+		s := r.socket
+		if s == nil {
+			r.wait(ctx, life, r.connected)
+			continue
+		}
+		q := r.send(&request{Request: head, body: content, done: make(chan struct{})})
+		r.wait(ctx, life, q.done)
+		switch delay, unavailable := q.reply.RetryAfter(); {
+		case s.pending[q.ID] == q: // ctx or life has ended
+			if q.abandoned = q.claims(); !q.abandoned {
+				delete(s.pending, q.ID)
+			}
+		case unavailable:
+			if head.Channel != "" && head.Op != wire.OpCommit && !head.Retry {
+				head.Retry = true
+				content = append([]byte(`{"retry":true,`), content[1:]...)
+			}
+			pause, cancel := context.WithTimeout(life, delay)
+			r.wait(ctx, pause, nil)
+			cancel()
+		case q.reply != nil && q.reply.Error != nil:
+			err = q.reply.Error
+		case q.reply != nil: // otherwise it is repeated on the next connection
+			return q, nil
+		}
+	}
+	return &request{}, fmt.Errorf("%s: %w", head.Op, err)
+}
+
+// wait unlocks mu until done is closed, or ctx or life ends.
+func (r *Runtime) wait(ctx, life context.Context, done <-chan struct{}) {
+	r.mu.Unlock()
+	defer r.mu.Lock()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	case <-life.Done():
+	}
+}
+
+// send sends a request. An accept or open takes over an equal one that is abandoned. The caller
+// holds mu.
+func (r *Runtime) send(q *request) *request {
+	for _, p := range r.socket.pending {
+		if q.claims() && p.abandoned && bytes.Equal(p.body, q.body) {
+			p.abandoned = false
+			return p
+		}
+	}
+	r.lastID++
+	q.ID = r.lastID
+	r.socket.pending[q.ID] = q
+	r.socket.out <- fmt.Appendf(nil, `{"id":%d,%s`, q.ID, q.body[1:])
+	return q
+}
+
+// claim adds the channel of an accept or open. If no caller waits for it, the claim is released.
+// The caller holds mu.
+func (r *Runtime) claim(q *request) {
+	c := &Channel{runtime: r, changed: make(chan struct{})}
+	if err := json.Unmarshal(q.reply.OK, &c.Claimed); err != nil || c.Channel == "" {
+		q.reply.Error = &wire.RuntimeError{Code: "INTERNAL_ERROR", Message: "the reply is not a claim"}
+		return
+	}
+	c.ctx, c.cancel = context.WithCancelCause(r.ctx)
+	c.epoch, c.lose = context.WithCancelCause(c.ctx)
+	c.ID, c.newest, c.lostAt = c.Channel, c.Position, c.LostAt
+	if old := r.channels[c.ID]; old != nil && old.Claim == c.Claim { // opened twice
+		c = old
+	} else if old != nil {
+		old.last = "" // the new claim commits the end
+		old.close(ErrClaimLost)
+	}
+	q.claimed, r.channels[c.ID] = c, c
+	release := q.abandoned
+	for _, p := range r.socket.pending {
+		release = release && (p == q || p.Op != wire.OpOpen || p.Channel != c.ID) // the reply to another open follows
+	}
+	if release {
+		r.running.Go(func() { _ = c.Close(r.ctx) })
+	}
 }

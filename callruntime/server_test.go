@@ -47,8 +47,8 @@ type received struct {
 	Messages   []wire.ChannelMessage `json:"messages"`
 }
 
-// startService starts a service. refuse, if not nil, may answer a handshake itself.
-func startService(t *testing.T, refuse func(http.ResponseWriter, *http.Request) bool) *service {
+// startService starts a service. reject, if not nil, may answer a handshake itself.
+func startService(t *testing.T, reject func(http.ResponseWriter, *http.Request) bool) *service {
 	t.Helper()
 	s := &service{t: t, conns: make(chan *websocket.Conn, 100)}
 	upgrader := websocket.Upgrader{Subprotocols: []string{wire.RuntimeProtocol}}
@@ -56,7 +56,7 @@ func startService(t *testing.T, refuse func(http.ResponseWriter, *http.Request) 
 		if r.URL.Path != wire.RuntimePath || r.Header.Get("X-Api-Key") != "tk_1_secret" {
 			t.Errorf("handshake %s with key %q", r.URL.Path, r.Header.Get("X-Api-Key"))
 		}
-		if refuse != nil && refuse(w, r) {
+		if reject != nil && reject(w, r) {
 			return
 		}
 		conn, err := upgrader.Upgrade(w, r, nil)
@@ -206,7 +206,7 @@ func claim(t *testing.T, p *peer, r *callruntime.Runtime, committed string) *cal
 	}
 	accepted := make(chan result, 1)
 	go func() {
-		c, err := r.Accept(ctx(t), callruntime.Filter{Modes: []string{"chat"}})
+		c, err := r.Accept(ctx(t), wire.Accept{Modes: []string{"chat"}})
 		accepted <- result{c, err}
 	}()
 	p.reply(p.read(wire.OpAccept), wire.Claimed{Channel: "s", Claim: "secret", Team: "t", Endpoint: "e", Session: &wire.Offer{SessionID: "s"}, Position: committed})

@@ -46,6 +46,8 @@ buildah       buildah       -
 runc          runc          -                     /usr/sbin
 promtool      prometheus    prometheus.service
 turnserver    coturn        coturn.service
+sipp          sip-tester    -
+baresip       baresip       -
 '
 servers=$test
 [ "$1" = test ] || servers+=$check

@@ -14,6 +14,7 @@
 #
 # RELEASE_SIGNING_KEY  a private key in PEM, for example from
 #                      openssl ecparam -name prime256v1 -genkey -noout
+# RELEASE_ARCHS        architectures (default: amd64 arm64)
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -39,11 +40,9 @@ archive() {
 }
 
 # bill BINARY: its bill of materials. The Go modules are those in the binary's build
-# info, so that they always match. The only npm package in it is Swagger UI.
+# info, so that they always match. There are no npm packages in it.
 bill() {
-	local viewer
-	viewer=$(sed -n 's/.*swagger-ui-dist \([0-9.]*[0-9]\).*/\1/p' web/web.go)
-	go version -m "$1" | awk -v version="$version" -v viewer="$viewer" '
+	go version -m "$1" | awk -v version="$version" '
 		NR == 1 { go = $2 }
 		$1 == "dep" || $1 == "=>" { if ($1 == "=>") n--; name[++n] = $2; at[n] = $3 }
 		END {
@@ -52,7 +51,6 @@ bill() {
 			printf "{\"type\":\"platform\",\"name\":\"go\",\"version\":\"%s\"}", go
 			for (i = 1; i <= n; i++)
 				printf ",\n{\"type\":\"library\",\"name\":\"%s\",\"version\":\"%s\",\"purl\":\"pkg:golang/%s@%s\"}", name[i], at[i], name[i], at[i]
-			printf ",\n{\"type\":\"library\",\"name\":\"swagger-ui-dist\",\"version\":\"%s\",\"purl\":\"pkg:npm/swagger-ui-dist@%s\"}", viewer, viewer
 			print "\n]}"
 		}'
 }
@@ -92,7 +90,7 @@ for shell in bash zsh fish; do
 	"$work/telapi" completion "$shell" >"$work/completions/telapi.$shell"
 done
 
-for arch in amd64 arm64; do
+for arch in ${RELEASE_ARCHS:-amd64 arm64}; do
 	name=telapi-$version-linux-$arch
 	tree=dist/$name
 	echo "building $name"

@@ -1,12 +1,9 @@
 package wire
 
 import (
-	"fmt"
 	"log/slog"
 	"net/url"
-	"strconv"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -25,6 +22,7 @@ const (
 	KindMetadata      EntryKind = "metadata"
 	KindChannelData   EntryKind = "channel_data"
 	KindNLUData       EntryKind = "nlu_data"
+	KindLLMPart       EntryKind = "llm_part"
 	KindLLMResult     EntryKind = "llm_result"
 	KindToolResult    EntryKind = "tool_result"
 	KindProviderError EntryKind = "provider_error"
@@ -46,7 +44,7 @@ const (
 	EventPause           = "pause"
 	EventMessageRead     = "messageRead"
 	EventNoInputExpected = "noInputExpected"
-	EventEmpty           = "empty" // the callback has no other content
+	EventEmpty           = "empty" // the callback has no other content, or a streamed answer has ended
 )
 
 // Trace connects the spans of one conversation across systems. ParentSpanID is the
@@ -74,20 +72,12 @@ func (t Trace) Query() string {
 	return "?" + query.Encode()
 }
 
-func (t Trace) appendTo(o *object) {
-	if t == (Trace{}) {
-		return
-	}
-	o.open("trace")
-	o.text("traceId", t.TraceID)
-	o.text("parentSpanId", t.ParentSpanID)
-	o.text("callId", t.CallID)
-	o.text("transactionId", t.TransactionID)
-	o.close()
-}
-
 // TransactionHeader is the HTTP and SIP header of the transaction ID.
 const TransactionHeader = "bot-trace-transaction-id"
+
+// SessionPrefix is the start of the IDs of sessions. Runtimes give other IDs to the channels
+// that they open.
+const SessionPrefix = "ses_"
 
 // WebhooksPath is the path under which providers post callbacks:
 // WebhooksPath + kind + "/" + channel ID, and "/" + work item ID except for bots.
@@ -129,6 +119,12 @@ type Entry struct {
 	Error       jsontext.Value `json:"error,omitzero"`   // provider_error
 
 	WorkItemKind WorkItemKind `json:"workItemKind,omitzero"` // timeout
+
+	// Part is the number of a part of a streamed answer, from 1 on: llm_part, bot_message.
+	Part int `json:"part,omitzero"`
+	// Parts is the number of parts that came before: llm_result, and bot_event empty at the
+	// end of a bot's streamed answer.
+	Parts int `json:"parts,omitzero"`
 }
 
 // LogValue identifies the entry without its content.
@@ -137,7 +133,7 @@ func (e Entry) LogValue() slog.Value {
 		slog.String("callbackId", e.CallbackID), slog.String("workItemId", e.WorkItemID))
 }
 
-// BotMessage is the content of a bot_message entry. Numbers keep their original
+// BotMessage is the content of a bot_message entry. An llm_part entry has its Text. Numbers keep their original
 // notation.
 type BotMessage struct {
 	Text             string         `json:"text,omitzero"`
@@ -178,121 +174,4 @@ func (d ChannelDatum) LogValue() slog.Value {
 		return slog.Value{}
 	}
 	return slog.StringValue(*d.Key)
-}
-
-// AppendTo appends the same JSON as json.Marshal. Of the many members of an entry
-// only a few are set, so this takes a third of the time of reflection.
-func (e *Entry) AppendTo(buf []byte) ([]byte, error) {
-	o := object{buf: append(buf, '{')}
-	o.quoted("kind", string(e.Kind))
-	o.quoted("channelId", e.ChannelID)
-	o.name("at")
-	o.buf = strconv.AppendInt(o.buf, e.At, 10)
-	e.Trace.appendTo(&o)
-	o.text("source", e.Source)
-	o.text("callbackId", e.CallbackID)
-	o.text("workItemId", e.WorkItemID)
-	o.value("message", e.Message, e.Message != nil)
-	o.text("event", e.Event)
-	o.value("recovered", e.Recovered, e.Recovered != nil)
-	o.raw("value", e.Value)
-	e.BotMessage.appendTo(&o)
-	o.value("command", e.Command.Command, e.Command.Command != nil)
-	o.text("apply", string(e.Apply))
-	o.text("reason", e.Reason)
-	o.raw("metadata", e.Metadata)
-	o.value("channelData", e.ChannelData, e.ChannelData != nil)
-	o.raw("nluData", e.NLUData)
-	o.value("content", e.Content, e.Content != nil)
-	o.raw("result", e.Result)
-	o.raw("data", e.Data)
-	o.raw("error", e.Error)
-	o.text("workItemKind", string(e.WorkItemKind))
-	o.close()
-	if o.err != nil {
-		return nil, fmt.Errorf("encode entry: %w", o.err)
-	}
-	return o.buf, nil
-}
-
-func (m *BotMessage) appendTo(o *object) {
-	o.text("text", m.Text)
-	o.text("form", m.Form)
-	o.raw("messageId", m.MessageID)
-	o.raw("relatesTo", m.RelatesTo)
-	o.raw("sequence", m.Sequence)
-	o.text("timestamp", m.Timestamp)
-	if p := m.From; p != nil {
-		o.open("from")
-		if p.Identifier != (Identifier{}) {
-			o.open("identifier")
-			o.text("id", p.Identifier.ID)
-			o.text("name", p.Identifier.Name)
-			o.close()
-		}
-		o.text("avatar", p.Avatar)
-		o.close()
-	}
-	o.text("conversationName", m.ConversationName)
-	o.raw("activityParams", m.ActivityParams)
-	o.value("disableTtsCache", m.DisableTTSCache, m.DisableTTSCache)
-}
-
-// object writes a JSON object and omits zero members.
-type object struct {
-	buf []byte
-	err error
-}
-
-func (o *object) name(name string) {
-	if o.buf[len(o.buf)-1] != '{' {
-		o.buf = append(o.buf, ',')
-	}
-	o.buf = append(o.buf, '"')
-	o.buf = append(o.buf, name...)
-	o.buf = append(o.buf, `":`...)
-}
-
-func (o *object) open(name string) {
-	o.name(name)
-	o.buf = append(o.buf, '{')
-}
-
-func (o *object) close() { o.buf = append(o.buf, '}') }
-
-func (o *object) text(name, value string) {
-	if value != "" {
-		o.quoted(name, value)
-	}
-}
-
-func (o *object) quoted(name, value string) {
-	o.name(name)
-	o.set(jsontext.AppendQuote(o.buf, value))
-}
-
-func (o *object) raw(name string, value jsontext.Value) {
-	switch {
-	case value == nil:
-	case value.Kind() == '0': // numbers contain no white space
-		o.name(name)
-		o.buf = append(o.buf, value...)
-	default:
-		o.name(name)
-		o.set(jsontext.AppendFormat(o.buf, value))
-	}
-}
-
-func (o *object) value(name string, value any, present bool) {
-	if present {
-		encoded, err := json.Marshal(value)
-		o.name(name)
-		o.set(append(o.buf, encoded...), err)
-	}
-}
-
-func (o *object) set(buf []byte, err error) {
-	if o.buf = buf; o.err == nil {
-		o.err = err
-	}
 }

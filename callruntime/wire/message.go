@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -129,9 +130,8 @@ func (m *ChannelMessage) Append(b []byte) []byte {
 	b = append(b, m.Direction...)
 	b = append(b, '"')
 	if m.Trace != (Trace{}) {
-		o := object{buf: b}
-		if m.Trace.appendTo(&o); o.err == nil {
-			b = o.buf
+		if trace, err := json.Marshal(m.Trace); err == nil {
+			b = append(append(b, `,"trace":`...), trace...)
 		}
 	}
 	if payload != nil {

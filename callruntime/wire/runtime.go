@@ -1,9 +1,12 @@
 package wire
 
 import (
+	"log/slog"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -13,6 +16,10 @@ const (
 	RuntimePath     = "/ws/runtime"
 	RuntimeProtocol = "telapi.runtime.v1"
 )
+
+// MaxRequest is the maximum size of a request in bytes. The service closes the connection after a
+// larger frame.
+const MaxRequest = 1 << 20
 
 // Op is the operation of a runtime's request.
 type Op string
@@ -38,7 +45,13 @@ type Request struct {
 	ID      int64  `json:"id,omitzero"`
 	Op      Op     `json:"op"`
 	Channel string `json:"channel,omitzero"`
+	// Retry says that the runtime knows that requests on the channel have failed because the
+	// service was unavailable. Until then, later ones fail too, so that none overtakes another.
+	Retry bool `json:"retry,omitzero"`
 }
+
+// Head returns the part itself, of any request that contains it.
+func (r Request) Head() Request { return r }
 
 // Hello is the first request on a connection.
 type Hello struct {
@@ -187,6 +200,11 @@ type Awaited struct {
 	Deadline   int64  `json:"deadline"` // Unix ms
 }
 
+// LogValue omits the credential.
+func (a Awaited) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("workItemId", a.WorkItemID), slog.String("url", a.URL), slog.Int64("deadline", a.Deadline))
+}
+
 // Cancel cancels a work item.
 type Cancel struct {
 	Request
@@ -222,6 +240,12 @@ type RuntimeError struct {
 // Error returns code and message.
 func (e *RuntimeError) Error() string { return e.Code + ": " + e.Message }
 
+// Is reports whether another error has the same code.
+func (e *RuntimeError) Is(other error) bool {
+	o, is := other.(*RuntimeError)
+	return is && o.Code == e.Code
+}
+
 // PushEvent is what the service tells a runtime unasked.
 type PushEvent string
 
@@ -247,6 +271,34 @@ type Push struct {
 	// WithinMs is how soon the connection ends: drain.
 	WithinMs *int64        `json:"withinMs,omitzero"`
 	Error    *RuntimeError `json:"error,omitzero"`
+}
+
+// Frame is any frame that the service sends to a runtime: a push, or a reply with an ID.
+type Frame struct {
+	Push
+	ID int64          `json:"id,omitzero"`
+	OK jsontext.Value `json:"ok,omitzero"`
+}
+
+// RetryAfter returns how long to wait before a request is repeated: the member retryAfterMs of the
+// error's details; default 1 s. It returns false if the frame does not ask for a repetition.
+func (f *Frame) RetryAfter() (delay time.Duration, ok bool) {
+	if f == nil || f.Error == nil || f.Error.Code != "SERVICE_UNAVAILABLE" {
+		return 0, false
+	}
+	var details struct {
+		RetryAfterMs int64 `json:"retryAfterMs"`
+	}
+	if json.Unmarshal(f.Error.Details, &details) != nil || details.RetryAfterMs < 1 {
+		return time.Second, true
+	}
+	return time.Duration(details.RetryAfterMs) * time.Millisecond, true
+}
+
+// FinalStatus reports whether a client must not connect again after the status of a rejected
+// handshake, or the close code of a connection.
+func FinalStatus(code int) bool {
+	return code >= 400 && code < 500 && code != 408 && code != 429 || code >= 1007 && code <= 1009 || code >= 4500 && code < 5000
 }
 
 // EntryNumber returns the number of the entry at a position: entries of a channel are

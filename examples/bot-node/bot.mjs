@@ -2,10 +2,13 @@
 //
 //   PORT=8080 node examples/bot-node/bot.mjs
 //   telapi dev --bot http://127.0.0.1:8080/
+//
+// With STREAM=1 it sends its answer word by word, as a model would write it.
 import { createServer } from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const telapiURL = (process.env.TELAPI_URL ?? "http://localhost:3001").replace(/\/+$/, "");
+const streams = process.env.STREAM === "1";
 const retry = new Set([429, 500, 502, 503]);
 
 // answer returns the callback body: what the bot says, and commands for the call.
@@ -22,17 +25,24 @@ function answer(work) {
   };
 }
 
+// stream yields the same answer line by line. The runtime gets each sentence as soon as it is complete.
+async function* stream(body) {
+  for (const word of body.messages.message[0].content.textMessage.textPlain.split(" ")) {
+    yield JSON.stringify({ delta: `${word} ` }) + "\n";
+    await sleep(50);
+  }
+  yield JSON.stringify({ done: true, actions: body.actions });
+}
+
 // post posts until the outcome is known. The same body again is never counted twice.
 async function post(callback, body) {
-  const request = {
-    method: "POST",
-    headers: { "Content-Type": "application/json", token: callback.token },
-    body: JSON.stringify(body),
-  };
+  const headers = { "Content-Type": streams ? "application/x-ndjson" : "application/json", token: callback.token };
   for (let attempt = 0; attempt < 6; attempt++) {
     let wait = 2 ** attempt / 4;
     try {
-      const response = await fetch(callback.url, { ...request, signal: AbortSignal.timeout(10_000) });
+      const content = streams ? ReadableStream.from(stream(body)).pipeThrough(new TextEncoderStream()) : JSON.stringify(body);
+      const request = { method: "POST", headers, body: content, duplex: "half", signal: AbortSignal.timeout(10_000) };
+      const response = await fetch(callback.url, request);
       console.log(response.status, await response.text());
       if (!retry.has(response.status)) return;
       wait = Number(response.headers.get("Retry-After")) || wait;

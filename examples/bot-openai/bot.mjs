@@ -2,36 +2,52 @@
 //
 //   OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=llama3.2 node examples/bot-openai/bot.mjs
 //   telapi dev --bot http://127.0.0.1:8080/
+//
+// With STREAM=1 the caller hears the first sentence while the model writes the last one: its response goes to telapi unchanged.
 import { createServer } from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const { TELAPI_URL = "http://localhost:3001", PORT = "8080" } = process.env;
 const { OPENAI_BASE_URL = "https://api.openai.com/v1", OPENAI_API_KEY = "", OPENAI_MODEL = "gpt-4o-mini" } = process.env;
+const streams = process.env.STREAM === "1";
 const { SYSTEM_PROMPT = "You answer callers of a hotline. Use one or two short sentences without markup: they are spoken." } = process.env;
 
 /** The last messages of each conversation, by channel ID; at most 1,000 conversations. */
 const histories = new Map();
 
+/** The text of a model's event stream. */
+const textOf = (events) => events.split("\n").filter((line) => line.startsWith("data: {"))
+  .map((line) => JSON.parse(line.slice(6)).choices[0]?.delta.content ?? "").join("");
+
+/** Asks the model. Returns its answer, or, while it is writing, its events: live, and all of them as a text. */
 async function complete(channelId, text) {
+  const model = new AbortController();
   const history = [...(histories.get(channelId) ?? []), { role: "user", content: text }].slice(-20);
   const response = await fetch(`${OPENAI_BASE_URL}/chat/completions`, {
     method: "POST",
     headers: { "Content-Type": "application/json", Authorization: `Bearer ${OPENAI_API_KEY}` },
-    body: JSON.stringify({ model: OPENAI_MODEL, messages: [{ role: "system", content: SYSTEM_PROMPT }, ...history] }),
-    signal: AbortSignal.timeout(30_000),
+    body: JSON.stringify({ model: OPENAI_MODEL, stream: streams, messages: [{ role: "system", content: SYSTEM_PROMPT }, ...history] }),
+    signal: AbortSignal.any([AbortSignal.timeout(30_000), model.signal]),
   });
   if (!response.ok) throw new Error(`the model returned ${response.status}`);
-  const { content } = (await response.json()).choices[0].message;
-  histories.delete(channelId); // the newest conversation is the last one of the map
-  histories.set(channelId, [...history, { role: "assistant", content }]);
-  if (histories.size > 1_000) histories.delete(histories.keys().next().value);
-  return content;
+  const remember = (content) => {
+    histories.delete(channelId); // the newest conversation is the last one of the map
+    histories.set(channelId, [...history, { role: "assistant", content }]);
+    if (histories.size > 1_000) histories.delete(histories.keys().next().value);
+    return content;
+  };
+  if (!streams) return remember((await response.json()).choices[0].message.content);
+  const [live, copy] = response.body.tee();
+  const events = new Response(copy).text();
+  events.then((all) => remember(textOf(all)), (error) => console.error(String(error)));
+  return { live, events, stop: () => model.abort() };
 }
 
 /** The callback body: the model's answer, or an error that the runtime can react to. */
 async function answer({ channelId, text }) {
   try {
     const textPlain = await complete(channelId, text ?? "");
+    if (streams) return textPlain; // its events
     return {
       conversation: { identifier: { id: channelId } },
       messages: { timestamp: new Date().toISOString(), message: [{ messageId: 1, content: { textMessage: { textPlain } } }] },
@@ -44,11 +60,12 @@ async function answer({ channelId, text }) {
 
 /** Posts until the outcome is known. The same body again is never counted twice. */
 async function post({ url, token }, body) {
-  const request = { method: "POST", headers: { "Content-Type": "application/json", token }, body: JSON.stringify(body) };
+  const headers = { "Content-Type": body.live ? "text/event-stream" : "application/json", token };
   for (let attempt = 0; attempt < 6; attempt++) {
     try {
-      const { status } = await fetch(url, { ...request, signal: AbortSignal.timeout(10_000) });
-      if (status !== 429 && status < 500) return;
+      const content = !body.live ? JSON.stringify(body) : attempt === 0 ? body.live : await body.events;
+      const { status } = await fetch(url, { method: "POST", headers, body: content, duplex: "half", signal: AbortSignal.timeout(30_000) });
+      if (status !== 429 && status < 500) return body.stop?.(); // 409: the caller has interrupted, so the model can stop
     } catch (error) {
       console.error(String(error)); // no response
     }

@@ -2,6 +2,8 @@
 
     PORT=8080 python3 examples/bot-python/bot.py
     telapi dev --bot http://127.0.0.1:8080/
+
+With STREAM=1 it sends its answer word by word, as a model would write it.
 """
 import json
 import os
@@ -13,6 +15,7 @@ from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TELAPI_URL = os.environ.get("TELAPI_URL", "http://localhost:3001").rstrip("/")
+STREAM = os.environ.get("STREAM") == "1"
 RETRY = {429, 500, 502, 503}
 
 
@@ -31,12 +34,21 @@ def answer(work):
     }
 
 
+def stream(body):
+    """Yields the same answer line by line. The runtime gets each sentence as soon as it is complete."""
+    text = body["messages"]["message"][0]["content"]["textMessage"]["textPlain"]
+    for word in text.split(" "):
+        yield json.dumps({"delta": word + " "}).encode() + b"\n"
+        time.sleep(0.05)
+    yield json.dumps({"done": True, "actions": body["actions"]}).encode()
+
+
 def post(callback, body):
     """Posts until the outcome is known. The same body again is never counted twice."""
-    headers = {"Content-Type": "application/json", "token": callback["token"]}
-    request = urllib.request.Request(callback["url"], json.dumps(body).encode(), headers)
+    headers = {"Content-Type": "application/x-ndjson" if STREAM else "application/json", "token": callback["token"]}
     for attempt in range(6):
         wait = 2**attempt / 4
+        request = urllib.request.Request(callback["url"], stream(body) if STREAM else json.dumps(body).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=10) as response:
                 return print(response.status, response.read().decode(), flush=True)

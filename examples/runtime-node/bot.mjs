@@ -7,7 +7,7 @@ import { Runtime } from "@telapi/sdk/runtime";
 
 const { TELAPI_URL, TELAPI_KEY, BOT_URL } = process.env;
 const runtime = new Runtime({ url: TELAPI_URL, key: TELAPI_KEY, name: "bot" });
-runtime.on("state", ({ state, reason }) => console.log(state, reason?.message ?? ""));
+runtime.on("state", ({ state, reason }) => console.log(state === "connected" ? "ready: waiting for calls" : state, reason?.message ?? ""));
 
 // say sends a text because of an entry. With its ID, it is sent once even if the entry is handled again after a crash.
 const say = (channel, entry, text) => channel.send("chat", { text, from: "bot" }, { messageId: channel.idFor(entry) });

@@ -5,7 +5,7 @@
 import { Runtime } from "@telapi/sdk/runtime";
 
 const runtime = new Runtime({ url: process.env.TELAPI_URL, key: process.env.TELAPI_KEY, name: "echo" });
-runtime.on("state", ({ state, reason }) => console.log(state, reason?.message ?? ""));
+runtime.on("state", ({ state, reason }) => console.log(state === "connected" ? "ready: waiting for calls" : state, reason?.message ?? ""));
 
 async function serve(channel) {
   for await (const entry of channel) {

@@ -64,6 +64,7 @@ async def serve(channel: Channel) -> None:
 
 async def main() -> None:
     async with Runtime(os.environ["TELAPI_URL"], os.environ["TELAPI_KEY"], name="bot-python") as runtime, asyncio.TaskGroup() as calls:
+        print("ready: waiting for calls of", os.environ["TELAPI_URL"], flush=True)
         async for channel in runtime.accept(capacity=100):
             calls.create_task(serve(channel))
 

@@ -18,6 +18,7 @@ async def echo(channel: Channel) -> None:
 
 async def main() -> None:
     async with Runtime(os.environ["TELAPI_URL"], os.environ["TELAPI_KEY"], name="echo-python") as runtime, asyncio.TaskGroup() as calls:
+        print("ready: waiting for calls of", os.environ["TELAPI_URL"], flush=True)
         async for channel in runtime.accept(capacity=8):
             calls.create_task(echo(channel))
 

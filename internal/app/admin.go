@@ -9,8 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"telapi/internal/kv"
+
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/rueidis"
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
@@ -18,9 +19,7 @@ import (
 	"telapi/internal/calls"
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
-	"telapi/internal/media"
 	"telapi/internal/ratelimit"
-	"telapi/internal/redisconn"
 	"telapi/internal/redisstore"
 	"telapi/internal/speech"
 	"telapi/internal/sqlstore"
@@ -29,17 +28,16 @@ import (
 	"telapi/internal/usage"
 )
 
-const (
-	connectTimeout = 10 * time.Second // for connecting to a store
-	commandTimeout = 5 * time.Second  // for one operation of the key-value store
-)
+// commandTimeout is how long a command waits for a connection to a store, and for one
+// operation of the key-value store.
+const commandTimeout = 5 * time.Second
 
 // Admin gives administration commands access to the server's stores, even if no
 // server is running.
 type Admin struct {
 	Teams     *team.Registry
 	Keys      *auth.KeyRegistry
-	Endpoints *endpoint.Service
+	Endpoints *endpoint.Registry
 	Limits    *ratelimit.Settings
 	Usage     *usage.Service
 	Audit     audit.Store
@@ -69,7 +67,7 @@ func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer, mode OpenMod
 		err = s.openDatabase(cfg, log)
 	}
 	if err == nil {
-		err = s.openKeyValueForCommand(cfg, log)
+		err = s.openRunningKeyValue(cfg, log)
 	}
 	if err == nil {
 		err = s.ensureSchema(ctx, cfg)
@@ -87,25 +85,25 @@ func checkDatabase(cfg config.Config, mode OpenMode) error {
 		return nil
 	}
 	return fmt.Errorf("no database in the data directory %s: change to the server's directory, or set DATA_DIR or DATABASE_URL as for the server. "+
-		"telapi dev, telapi serve and telapi team create create one", cfg.DataDir)
+		"telapi dev, telapi serve, telapi migrate and 'telapi team create' each create a database", cfg.DataDir)
 }
 
 // Admin returns access to this server's stores.
 func (a *App) Admin() *Admin { return newAdmin(a.cfg, a.stores, a.log) }
 
 func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
-	var kv interface {
+	var store interface {
 		cache.Announcer
 		ratelimit.LimitsStore
-	} = s.kv
-	if s.kv == nil {
-		kv = offlineStore{s.sql}
+	} = offlineStore{s.sql}
+	if s.kv != nil {
+		store = s.kv
 	}
 	return &Admin{
-		Teams:     &team.Registry{Store: s.sql, Announce: kv, Now: time.Now},
-		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: kv, Now: time.Now},
-		Endpoints: &endpoint.Service{Store: s.sql, Announce: kv, Now: time.Now},
-		Limits:    ratelimit.NewSettings(kv, s.sql, log, nil),
+		Teams:     &team.Registry{Store: s.sql, Announce: store, Now: time.Now},
+		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: store, Now: time.Now},
+		Endpoints: &endpoint.Registry{Store: s.sql, Announce: store, Now: time.Now},
+		Limits:    ratelimit.NewSettings(store, s.sql, log, nil),
 		Usage:     &usage.Service{Store: s.sql, Now: time.Now},
 		Audit:     s.sql,
 		Offline:   s.kv == nil,
@@ -115,8 +113,8 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 	}
 }
 
-// UsedToday returns the requests of a team on this UTC day, or nil if no server is
-// running.
+// UsedToday returns the requests of a team on this UTC day, with permits that instances
+// have and did not use yet. It is nil if no server is running.
 func (a *Admin) UsedToday(ctx context.Context, teamID string) (*int64, error) {
 	if a.Offline {
 		return nil, nil
@@ -164,20 +162,23 @@ func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, report func(speech.
 }
 
 // Migrate applies pending migrations, unless statusOnly is set, and returns the status.
-func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly bool) (sqlstore.Schema, error) {
+func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly bool) (sqlstore.SchemaStatus, error) {
 	var s stores
 	defer s.close()
-	mode := map[bool]OpenMode{true: Existing, false: Create}[statusOnly]
+	mode := Create
+	if statusOnly {
+		mode = Existing
+	}
 	if err := checkDatabase(cfg, mode); err != nil {
-		return sqlstore.Schema{}, err
+		return sqlstore.SchemaStatus{}, err
 	}
 	if err := s.openDatabase(cfg, commandLogger(cfg, log)); err != nil {
-		return sqlstore.Schema{}, err
+		return sqlstore.SchemaStatus{}, err
 	}
-	schema, err := s.connect(ctx, cfg)
+	schema, err := s.schemaStatus(ctx, cfg)
 	if err == nil && !statusOnly {
 		if err = s.sql.Migrate(ctx); err == nil {
-			schema, err = s.sql.MigrationStatus(ctx)
+			schema, err = s.sql.SchemaStatus(ctx)
 		}
 	}
 	return schema, err
@@ -193,138 +194,13 @@ func commandLogger(cfg config.Config, w io.Writer) *slog.Logger {
 	return telemetry.NewLogger(telemetry.Options{Level: level, Format: cfg.LogFormat, Writer: w, Color: cfg.Color, MSISDNDigits: cfg.MSISDNUnmaskedDigits})
 }
 
-// stores are the database and the key-value store.
-type stores struct {
-	closers
-	sql *sqlstore.Store
-	kv  *redisstore.Store // nil if it is embedded and no server is running
-}
-
-// openForServer opens the stores for a server and starts the embedded key-value
-// store if REDIS_URL is not set. An unavailable store is not an error: connecting is
-// retried in the background.
-func (s *stores) openForServer(cfg config.Config, log *slog.Logger) error {
-	if err := s.openDatabase(cfg, log); err != nil {
-		return err
-	}
-	unlock, err := s.sql.LockServer()
-	if err != nil {
-		return err
-	}
-	s.onClose(unlock)
-	opts, err := redisOptions(cfg, log)
-	if err != nil {
-		return err
-	}
-	if cfg.RedisURL == "" {
-		embedded, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{
-			DataDir: cfg.DataDir, MaxBytes: cfg.EmbeddedKVMaxBytes, KeepText: cfg.EnablePIILogging,
-		}, log)
-		if err != nil {
-			return fmt.Errorf("start embedded key-value store: %w", err)
-		}
-		s.onClose(embedded.Close)
-		opts = embedded.Options(log)
-	}
-	s.openKeyValue(opts)
-	return nil
-}
-
-// join opens the stores of a running server.
-func (s *stores) join(cfg config.Config, log *slog.Logger) error {
-	err := s.openDatabase(cfg, log)
-	if err == nil {
-		err = s.openKeyValueForCommand(cfg, log)
-	}
-	if err == nil && s.kv == nil {
-		err = redisstore.ErrNoServer
-	}
-	return err
-}
-
-// openKeyValueForCommand opens the key-value store for a command. It leaves kv nil if the
-// store is embedded and no server is running.
-func (s *stores) openKeyValueForCommand(cfg config.Config, log *slog.Logger) error {
-	opts, err := redisOptions(cfg, log)
-	if cfg.RedisURL == "" {
-		opts, err = redisstore.Join(cfg.DataDir)
-	}
-	if errors.Is(err, redisstore.ErrNoServer) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	opts.Logger, opts.ConnectTimeout = log, commandTimeout
-	s.openKeyValue(opts)
-	return nil
-}
-
-func (s *stores) openKeyValue(opts redisstore.Options) {
-	s.kv = redisstore.Open(opts)
-	s.onClose(s.kv.Close)
-}
-
-func (s *stores) openDatabase(cfg config.Config, log *slog.Logger) (err error) {
-	s.sql, err = sqlstore.Open(sqlstore.Options{DSN: cfg.DatabaseDSN(), DataDir: cfg.DataDir, Logger: log})
-	if err != nil {
-		return fmt.Errorf("open database: %w", err)
-	}
-	s.onClose(func() { _ = s.sql.Close() })
-	return nil
-}
-
-func redisOptions(cfg config.Config, log *slog.Logger) (redisstore.Options, error) {
-	redis, err := cfg.Redis()
-	return redisstore.Options{RedisOptions: redis, Logger: log, MinReplicas: cfg.KVMinReplicas}, err
-}
-
-// ensureSchema creates the schema of an empty database. It does not upgrade an
-// existing one: a read-only command must not break servers of an older version.
-func (s *stores) ensureSchema(ctx context.Context, cfg config.Config) error {
-	schema, err := s.connect(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	if schema.Current > 0 && len(schema.Pending) > 0 {
-		return fmt.Errorf("%s has an older schema: run telapi migrate, or restart the server", s.sql)
-	}
-	if err := s.sql.Migrate(ctx); err != nil {
-		return fmt.Errorf("create the schema of %s: %w", s.sql, err)
-	}
-	return nil
-}
-
-// connect connects to the database and returns its schema.
-func (s *stores) connect(ctx context.Context, cfg config.Config) (sqlstore.Schema, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	schema, err := s.sql.MigrationStatus(ctx)
-	if err != nil {
-		err = databaseError(s.sql, cfg, err)
-	}
-	return schema, err
-}
-
-// openMedia returns nil if no media service is configured.
-func openMedia(cfg config.Config) (*media.Client, error) {
-	if cfg.MediaCacheURL == "" {
-		return nil, nil
-	}
-	roots, err := cfg.MediaCacheCAs()
-	if err != nil {
-		return nil, err
-	}
-	return media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, roots)
-}
-
 // OpenRuntime returns a call runtime for commands and the playground's feed.
 func OpenRuntime(cfg config.Config) (*calls.Runtime, error) {
-	store, err := runtimeStore(cfg)
+	opts, err := locateKeyValue(cfg, nil)
 	if err != nil {
-		return nil, err
+		return nil, noServerError(cfg, err)
 	}
-	r, err := calls.New(calls.Options{Name: "telapi-operator", Store: store})
+	r, err := calls.New(calls.Options{Name: "telapi-operator", Store: kv.ClientOption(opts.RedisOptions)})
 	if err != nil {
 		return nil, keyValueError(err)
 	}
@@ -333,15 +209,14 @@ func OpenRuntime(cfg config.Config) (*calls.Runtime, error) {
 
 // ListChannels returns the live channels, the oldest first.
 func ListChannels(ctx context.Context, cfg config.Config, log io.Writer) (list []redisstore.ChannelInfo, err error) {
-	if _, err := runtimeStore(cfg); err != nil {
-		return nil, err
+	opts, err := locateKeyValue(cfg, commandLogger(cfg, log))
+	if err != nil {
+		return nil, noServerError(cfg, err)
 	}
 	var s stores
 	defer s.close()
-	if err := s.openKeyValueForCommand(cfg, commandLogger(cfg, log)); err != nil {
-		return nil, err
-	}
-	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
+	s.openKeyValue(opts)
+	connecting, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	if err := s.kv.Connect(connecting); err != nil {
 		return nil, keyValueError(err)
@@ -354,16 +229,4 @@ func ListChannels(ctx context.Context, cfg config.Config, log io.Writer) (list [
 	}
 	slices.SortFunc(list, func(a, b redisstore.ChannelInfo) int { return a.OpenedAt.Compare(b.OpenedAt) })
 	return list, nil
-}
-
-func runtimeStore(cfg config.Config) (rueidis.ClientOption, error) {
-	if cfg.RedisURL == "" {
-		store, err := calls.Locate("", cfg.DataDir)
-		if err != nil {
-			return store, fmt.Errorf("no server is running with the embedded stores in %s: start one with telapi dev or telapi serve, or set REDIS_URL", cfg.DataDir)
-		}
-		return store, nil
-	}
-	redis, err := cfg.Redis()
-	return redisconn.ClientOption(redis), err
 }

@@ -1,5 +1,5 @@
-// Package app assembles the service from configuration, adapters and domain. New
-// contains the whole assembly.
+// Package app assembles the service from configuration, adapters and domain. New does so in
+// five steps, each of which uses what the former ones have made.
 package app
 
 import (
@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,14 +15,13 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/audit"
 	"telapi/internal/auth"
+	"telapi/internal/cache"
 	"telapi/internal/callback"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/command"
 	"telapi/internal/config"
-	"telapi/internal/demo"
 	"telapi/internal/endpoint"
-	"telapi/internal/fault"
 	"telapi/internal/httpapi"
 	"telapi/internal/media"
 	"telapi/internal/ratelimit"
@@ -59,8 +56,11 @@ type Options struct {
 // App is the API server. New binds its port; Run serves until its context ends.
 type App struct {
 	process
-	version  string
+	opts     Options
 	started  time.Time
+	platform command.PlatformPolicy
+	secrets  auth.Secrets
+	failures *auth.TokenFailures
 	stores   stores
 	media    *media.Client // nil if not configured
 	probes   []*probe
@@ -76,204 +76,217 @@ type App struct {
 // New assembles the server. If it fails, it closes everything it opened. Otherwise
 // Run closes it.
 func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err error) {
-	a := &App{process: process{cfg: cfg}, version: opts.Version, started: time.Now(), observer: observer{cfg: cfg}}
+	a := &App{process: process{cfg: cfg}, opts: opts, started: time.Now(), observer: observer{cfg: cfg}}
 	defer func() {
 		if err != nil {
 			a.close()
 		}
 	}()
-
+	if a.platform, err = PlatformPolicy(cfg); err != nil {
+		return nil, err
+	}
 	if opts.Development && !opts.Join {
-		a.demo = &demoState{withBot: opts.DemoBot, botURL: opts.BotURL, events: demo.NewHub(), stopped: make(chan struct{}), ready: make(chan struct{})}
-		a.demo.ctx, a.demo.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		a.demo = newDemoState(ctx, opts)
 	}
-	platform, err := PlatformPolicy(cfg)
-	if err != nil {
-		return nil, err
+	var deps httpapi.Deps
+	for _, assemble := range []func(context.Context, *httpapi.Deps) error{
+		a.openStores, a.assembleIdentity, a.assembleConversations, a.assembleSpeech, a.assembleServer,
+	} {
+		if err := assemble(ctx, &deps); err != nil {
+			return nil, err
+		}
 	}
-	if a.listener, err = listenAPI(ctx, cfg); err != nil {
-		return nil, err
+	return a, nil
+}
+
+// openStores binds the port, starts telemetry and opens the stores.
+func (a *App) openStores(ctx context.Context, deps *httpapi.Deps) (err error) {
+	if a.listener, err = listenAPI(ctx, a.cfg); err != nil {
+		return err
 	}
 	a.onClose(func() { _ = a.listener.Close() }) // Shutdown has closed it already
-	if err := a.startTelemetry(ctx, opts); err != nil {
-		return nil, err
+	if err := a.startTelemetry(ctx, a.opts); err != nil {
+		return err
 	}
 	a.onClose(a.stores.close)
 	openStores := a.stores.openForServer
-	if opts.Join {
+	if a.opts.Join {
 		openStores = a.stores.join
 	}
-	if err := openStores(cfg, a.log); err != nil {
-		return nil, err
+	if err := openStores(a.cfg, a.log); err != nil {
+		return err
 	}
-	if a.media, err = openMedia(cfg); err != nil {
-		return nil, err
+	if a.media, err = openMedia(a.cfg); err != nil {
+		return err
+	}
+	probes := []*probe{
+		{name: "database", label: "database", failedStatus: statusUnavailable, ping: a.stores.sql.Ready},
+		{name: "kv", label: "key-value store", failedStatus: statusUnavailable, ping: a.stores.kv.Ping},
 	}
 	if a.media != nil {
 		a.onClose(a.media.Close)
+		deps.Media = a.media
+		probes = append(probes, &probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
 	}
 	a.onClose(a.observer.close)
-	if opts.Development && cfg.JWTSecret == "" {
-		if cfg.JWTSecret, err = developmentSecret(cfg.DataDir); err != nil {
-			return nil, err
+	a.addProbes(probes...)
+	a.addFullGauge(a.stores.kv.Full)
+	a.addJobs(func(ctx context.Context) { _ = a.stores.sql.Connect(ctx) }) // retries and logs until ctx ends
+	return nil
+}
+
+// assembleIdentity adds who may do what: credentials, teams, endpoints and limits.
+func (a *App) assembleIdentity(_ context.Context, deps *httpapi.Deps) (err error) {
+	db, kv, registry := a.stores.sql, a.stores.kv, a.telemetry.Registry
+	if a.opts.Development && a.cfg.JWTSecret == "" {
+		if a.cfg.JWTSecret, err = developmentSecret(a.cfg.DataDir); err != nil {
+			return err
 		}
-		a.cfg.JWTSecret = cfg.JWTSecret
 	}
-	db, kv := a.stores.sql, a.stores.kv
+	a.secrets = auth.Secrets{Current: a.cfg.JWTSecret, Previous: a.cfg.JWTPrevious}
+	a.failures = auth.NewTokenFailures(registry)
+	deps.Auth = auth.NewAuthenticator(db, auth.NewConsoleTokens(a.secrets, a.cfg.JWTMaxAge, time.Now), a.failures, a.log, time.Now)
+	deps.Teams = team.NewCatalog(db)
+	limits := ratelimit.NewSettings(kv, db, a.log, registry)
+	deps.Limits = ratelimit.NewLimiter(kv, limits.Limits, registry)
+	deployment := endpoint.Deployment{Version: a.opts.Version, Features: endpoint.Features{
+		APIAccess: a.cfg.FeatureAPIAccess, WebRTC: a.cfg.FeatureWebRTC, DisabledCommands: a.cfg.CommandsDisabled, Channel: connectionLimits(a.cfg),
+	}}
+	if deps.Capabilities, err = deployment.Capabilities(); err != nil {
+		return err
+	}
+	deps.Endpoints = endpoint.NewCatalog(db, deployment)
+	a.onClose(func() { deps.Auth.Close(); deps.Teams.Close(); deps.Endpoints.Close(); deps.Limits.Close() }) // before the stores
+	rejections := audit.NewRejections(db, a.log, time.Now)
+	announce := announcer{kv, []cached{deps.Auth, deps.Teams, deps.Endpoints}}
+	deps.Admin = httpapi.Admin{
+		Teams:     &team.Registry{Store: db, Announce: announce, Now: time.Now},
+		Keys:      &auth.KeyRegistry{Store: db, Announce: announce, Now: time.Now},
+		Endpoints: &endpoint.Registry{Store: db, Announce: announce, Now: time.Now},
+		Limits:    limits, Quotas: kv, Audit: db, Rejections: rejections,
+	}
+	a.addJobs(deps.Auth.Run, auth.NewSecretMonitor(kv, a.secrets, a.log, registry).Run, limits.Run)
+	a.addAPIJobs(rejections.Run, audit.NewCleaner(db, redisstore.NewLeases(kv), a.cfg.AuditRetention, a.log, time.Now).Run)
+	return nil
+}
 
-	secrets := auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}
-	failures := auth.NewTokenFailures(a.telemetry.Registry)
-	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, cfg.JWTMaxAge, time.Now), failures, a.log, time.Now)
-	teams := team.NewCatalog(db)
-	limits := ratelimit.NewSettings(kv, db, a.log, a.telemetry.Registry)
-	limiter := ratelimit.NewLimiter(kv, limits.Limits, a.telemetry.Registry)
-	endpointCache := endpoint.NewCache()
-	a.onClose(func() { authenticator.Close(); teams.Close(); endpointCache.Close(); limiter.Close() }) // before the stores
-	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: connectionLimits(cfg)}
-	deployment := endpoint.Deployment{Version: opts.Version, Features: features}
-	capabilities, err := deployment.Capabilities()
-	if err != nil {
-		return nil, err
-	}
-	endpoints := &endpoint.Service{Store: db, Cache: endpointCache, Announce: kv, Deployment: deployment, Now: time.Now}
+// sessions implements channel.Sessions.
+type sessions struct {
+	*session.Service
+	*session.Sweeper
+	*session.ActionQueue
+}
 
-	iceServers, err := cfg.ICEServerList()
+// assembleConversations adds sessions, their channels, call runtimes and callbacks.
+func (a *App) assembleConversations(_ context.Context, deps *httpapi.Deps) error {
+	db, kv, registry := a.stores.sql, a.stores.kv, a.telemetry.Registry
+	iceServers, err := a.cfg.ICEServerList()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	channels := redisstore.NewChannels(kv, channelLimits(cfg))
-	sessions := &session.Service{
-		Store:     db,
-		Endpoints: endpoints,
-		Tokens:    session.NewTokens(secrets),
-		Failures:  failures,
-		Channels:  channels,
-		WebRTC:    cfg.FeatureWebRTC,
-		ICE:       session.ICEConfig{Servers: iceServers, Secret: cfg.TURNSecret},
-		Limits:    features.Channel,
-		Now:       time.Now,
+	channels, limits := redisstore.NewChannels(kv, channelLimits(a.cfg)), deps.Endpoints.Deployment.Features.Channel
+	deps.Sessions = &session.Service{
+		Store: db, Endpoints: deps.Endpoints, Tokens: session.NewTokens(a.secrets), Failures: a.failures, Channels: channels,
+		WebRTC: a.cfg.FeatureWebRTC, ICE: session.ICEConfig{Servers: iceServers, Secret: a.cfg.TURNSecret}, Limits: limits, Now: time.Now,
 	}
-	refusals := audit.NewRefusals(db, a.log, time.Now)
-	sweeper := session.NewSweeper(sessions, cfg.SessionIdleTimeout, cfg.SessionRetention, a.log)
-	actions := session.NewActionQueue(db, cfg.EnablePIILogging, a.log, a.telemetry.Registry)
-	reportStream := redisstore.NewReportStream(kv)
-	reporter := usage.NewReporter(reportStream, a.log, a.telemetry.Registry)
-	consumer := usage.NewConsumer(reportStream, db, a.log, a.telemetry.Registry, time.Now)
-	providers, err := speechProviders(ctx, cfg)
+	sweeper := session.NewSweeper(deps.Sessions, a.cfg.SessionIdleTimeout, a.cfg.SessionRetention, a.log)
+	actions := session.NewActionQueue(db, a.cfg.EnablePIILogging, a.log, registry)
+	deps.Channels = channel.NewService(channels, sessions{deps.Sessions, sweeper, actions}, limits, a.log, registry)
+	a.onClose(deps.Channels.Close)
+	deps.Runtimes = runtimeapi.New(runtimeapi.Deps{
+		Calls: func() (*calls.Runtime, error) {
+			return calls.New(calls.Options{Store: kv.ClientOption(), Name: a.opts.Version, Lease: runtimeapi.Lease, Limits: channelLimits(a.cfg), MinReplicas: a.cfg.KVMinReplicas})
+		},
+		Secrets: a.secrets, Instance: rand.Text(), TeamShare: a.cfg.TeamShare, Log: a.log, Registry: registry,
+	})
+	callbacks := redisstore.NewCallbacks(kv)
+	deps.Callbacks = callback.NewService(callbacks, deps.Channels, a.platform, a.log, registry, time.Now, a.cfg.TeamShare)
+	a.onClose(deps.Callbacks.Close)
+	a.onClose(callbacks.SubscribeStreams(deps.Callbacks.StreamNotices())) // before the former
+	a.addJobs(deps.Channels.Run, func(ctx context.Context) {
+		kv.Subscribe(ctx, deps.Auth, deps.Teams, deps.Endpoints, deps.Admin.Limits, sweeper)
+	})
+	a.addAPIJobs(deps.Runtimes.Run, sweeper.Run, actions.Run)
+	return nil
+}
+
+// assembleSpeech adds speech, its cache and its usage.
+func (a *App) assembleSpeech(ctx context.Context, deps *httpapi.Deps) error {
+	db, kv, registry := a.stores.sql, a.stores.kv, a.telemetry.Registry
+	reports := redisstore.NewReportStream(kv)
+	reporter := usage.NewReporter(reports, a.log, registry)
+	providers, err := speechProviders(ctx, a.cfg)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	speechDeps := speech.Deps{
-		Store: db, Leases: redisstore.NewLeases(kv), Reporter: reporter, Endpoints: endpoints,
-		Providers: providers, Retries: cfg.SpeechRetries, TeamShare: cfg.TeamShare, Log: a.log, Registry: a.telemetry.Registry, Now: time.Now,
+		Store: db, Leases: redisstore.NewLeases(kv), Reporter: reporter, Endpoints: deps.Endpoints,
+		Providers: providers, Retries: a.cfg.SpeechRetries, TeamShare: a.cfg.TeamShare, Log: a.log, Registry: registry, Now: time.Now,
 	}
-	var mediaReader httpapi.MediaReader
 	if a.media != nil {
-		speechDeps.Blobs, mediaReader = a.media, a.media
-		cleaner := speech.NewCleaner(db, a.media, redisstore.NewLeases(kv), cfg.MediaCacheRetention, a.log, a.telemetry.Registry, time.Now)
-		a.jobs = append(a.jobs, cleaner.Run)
+		speechDeps.Blobs = a.media
+		a.addJobs(speech.NewCleaner(db, a.media, redisstore.NewLeases(kv), a.cfg.MediaCacheRetention, a.log, registry, time.Now).Run)
 	}
 	a.speech = speech.NewService(speechDeps)
 	a.onClose(a.speech.Close)
+	deps.Speech, deps.Usage = a.speech, &usage.Service{Store: db, Now: time.Now}
+	a.addAPIJobs(reporter.Run, usage.NewConsumer(reports, db, a.log, registry, time.Now).Run)
+	return nil
+}
 
-	connections := channel.NewService(channels, struct {
-		*session.Service
-		*session.Sweeper
-		*session.ActionQueue
-	}{sessions, sweeper, actions}, features.Channel, a.log, a.telemetry.Registry)
-	a.onClose(connections.Close)
-
-	runtimes, err := runtimeapi.New(runtimeapi.Deps{
-		Calls: func() (*calls.Runtime, error) {
-			return calls.New(calls.Options{Store: kv.ClientOption(), Name: opts.Version, Lease: runtimeapi.Lease, Limits: channelLimits(cfg), MinReplicas: cfg.KVMinReplicas})
-		},
-		Secret: cfg.JWTSecret, Instance: rand.Text(), TeamShare: cfg.TeamShare, Log: a.log, Registry: a.telemetry.Registry,
-	})
-	if err != nil {
-		return nil, err
-	}
-
-	var forwarded httpapi.Instances
-	if opts.Instances > 0 {
-		a.instances = newInstances(opts.Instances, opts.InstanceCommand, a.log)
+// assembleServer adds the settings of the HTTP server and creates it.
+func (a *App) assembleServer(_ context.Context, deps *httpapi.Deps) error {
+	if a.opts.Instances > 0 {
+		a.instances = newInstances(a.opts.Instances, a.opts.InstanceCommand, a.log)
 		a.onClose(a.instances.close)
-		forwarded = a.instances
+		deps.Instances = a.instances
 	}
-	a.server = httpapi.New(httpapi.Deps{
-		Log:            a.log,
-		Registry:       a.telemetry.Registry,
-		Tracing:        a.telemetry.TracerProvider,
-		Now:            time.Now,
-		APIAccess:      cfg.FeatureAPIAccess,
-		MaxSockets:     cfg.MaxConnections,
-		TeamShare:      cfg.TeamShare,
-		PublicURL:      cfg.PublicURL,
-		TrustedProxies: cfg.TrustedProxies,
-		ConsoleOrigins: cfg.ConsoleOrigins,
-		MetricsToken:   cfg.MetricsToken,
-		OpenAPI:        api.OpenAPI,
-		AsyncAPI:       api.AsyncAPI,
-		Health:         a.Health,
-		Draining:       a.draining.Load,
-		Auth:           authenticator,
-		Limits:         limiter,
-		Teams:          teams,
-		Admin: httpapi.Admin{
-			Teams:    &team.Registry{Store: db, Announce: kv, Now: time.Now},
-			Keys:     &auth.KeyRegistry{Store: db, Announce: kv, Now: time.Now},
-			Limits:   limits,
-			Quotas:   kv,
-			Audit:    db,
-			Refusals: refusals,
-		},
-		Endpoints:    endpoints,
-		Capabilities: capabilities,
-		Usage:        &usage.Service{Store: db, Now: time.Now},
-		Sessions:     sessions,
-		Channels:     connections,
-		Runtimes:     runtimes,
-		Speech:       a.speech,
-		Media:        mediaReader,
-		Callbacks:    callback.NewService(redisstore.NewCallbacks(kv), connections, platform, a.log, a.telemetry.Registry, time.Now, cfg.TeamShare),
-		AnyOrigin:    opts.Development,
-		Playground:   a.playground(),
-		Instances:    forwarded,
-	})
-
-	probes := []*probe{
-		{name: "database", label: "database", failedStatus: statusUnavailable, ping: db.Ready},
-		{name: "kv", label: "key-value store", failedStatus: statusUnavailable, ping: kv.Ping},
-	}
-	if a.media != nil {
-		probes = append(probes, &probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
-	}
-	a.addProbes(probes...)
-	a.addFullGauge(kv.Full)
-	a.jobs = append(a.jobs,
-		func(ctx context.Context) { _ = db.Connect(ctx) }, // retries and logs until ctx ends
-		authenticator.Run,
-		auth.NewSecretMonitor(kv, secrets, a.log, a.telemetry.Registry).Run,
-		limits.Run,
-		connections.Run,
-		collectLessOften,
-		func(ctx context.Context) { releaseMemory(ctx, releaseInterval) },
-		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, teams, endpointCache, limits, sweeper) },
-	)
+	deps.Log, deps.Registry, deps.Tracing, deps.Now = a.log, a.telemetry.Registry, a.telemetry.TracerProvider, time.Now
+	deps.APIAccess, deps.MaxSockets, deps.TeamShare = a.cfg.FeatureAPIAccess, a.cfg.MaxConnections, a.cfg.TeamShare
+	deps.PublicURL, deps.TrustedProxies, deps.MetricsToken = a.cfg.PublicURL, a.cfg.TrustedProxies, a.cfg.MetricsToken
+	deps.ConsoleOrigins, deps.AnyOrigin = a.cfg.ConsoleOrigins, a.opts.Development
+	deps.OpenAPI, deps.AsyncAPI, deps.Playground = api.OpenAPI, api.AsyncAPI, a.playground()
+	deps.Health, deps.Draining = a.Health, a.draining.Load
+	a.server = httpapi.New(*deps)
+	a.addJobs(collectLessOften, func(ctx context.Context) { releaseMemory(ctx, releaseInterval) })
 	if a.demo != nil {
-		a.jobs = append(a.jobs, a.runDemo)
+		a.addJobs(a.runDemo)
 	}
-	if cfg.FeatureAPIAccess {
-		a.jobs = append(a.jobs, runtimes.Run, sweeper.Run, actions.Run, reporter.Run, consumer.Run, refusals.Run,
-			audit.NewCleaner(db, redisstore.NewLeases(kv), cfg.AuditRetention, a.log, time.Now).Run)
+	return nil
+}
+
+func (a *App) addJobs(jobs ...func(context.Context)) { a.jobs = append(a.jobs, jobs...) }
+
+// addAPIJobs adds jobs that only an instance with FEATURE_API_ACCESS runs.
+func (a *App) addAPIJobs(jobs ...func(context.Context)) {
+	if a.cfg.FeatureAPIAccess {
+		a.addJobs(jobs...)
 	}
-	return a, nil
+}
+
+// announcer makes a change take effect in this process at once, and announces it to the
+// others.
+type announcer struct {
+	cache.Announcer
+	caches []cached
+}
+
+// cached is a cache that announcements invalidate.
+type cached interface{ Message(topic string) }
+
+// Announce implements cache.Announcer.
+func (a announcer) Announce(ctx context.Context, topic string) error {
+	for _, c := range a.caches {
+		c.Message(topic)
+	}
+	return a.Announcer.Announce(ctx, topic)
 }
 
 // Run serves until ctx ends, shuts down gracefully and closes everything New opened.
 func (a *App) Run(ctx context.Context) error {
 	defer a.close()
 	a.log.InfoContext(ctx, "telapi is listening",
-		"version", a.version, "url", a.URL(), "jwt_fingerprint", a.cfg.JWTSecret.Fingerprint(),
+		"version", a.opts.Version, "url", a.URL(), "jwt_fingerprint", a.cfg.JWTSecret.Fingerprint(),
 		"api_access", a.cfg.FeatureAPIAccess, "webrtc", a.cfg.FeatureWebRTC)
 	return a.serve(ctx,
 		func() error { return a.server.Serve(a.listener) },
@@ -285,7 +298,8 @@ func (a *App) Run(ctx context.Context) error {
 		})
 }
 
-// drain makes /health return 503.
+// drain makes /health return 503, and stops the demo and the instances while this server
+// still serves them.
 func (a *App) drain() {
 	a.draining.Store(true)
 	if a.demo != nil {
@@ -305,31 +319,9 @@ func (a *App) URL() string { return a.cfg.LocalURL(a.address().Port) }
 // Routes returns the registered routes.
 func (a *App) Routes() []httpapi.Route { return a.server.Routes() }
 
-// PlatformPolicy returns the command policy that applies to all gateway profiles. Its
-// errors are config.Problems, like those of config.Load.
-func PlatformPolicy(cfg config.Config) (command.PlatformPolicy, error) {
-	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets, cfg.TransferHeaders)
-	if err == nil {
-		return platform, nil
-	}
-	var problems config.Problems
-	issues, _ := fault.From(err).Details.([]fault.Issue)
-	for _, issue := range issues {
-		name, values := "TRANSFER_ALLOWED_TARGETS", cfg.TransferTargets
-		switch {
-		case strings.HasPrefix(issue.Path, "/disabled/"):
-			name, values = "COMMANDS_DISABLED", cfg.CommandsDisabled
-		case strings.HasPrefix(issue.Path, "/headers/"):
-			name, values = "TRANSFER_ALLOWED_HEADERS", cfg.TransferHeaders
-		}
-		problems = append(problems, config.Problem{Name: name, Value: strconv.Quote(strings.Join(values, ",")), Text: issue.Message})
-	}
-	return platform, problems
-}
-
 // connectionLimits returns the limits of a browser's connection.
-func connectionLimits(cfg config.Config) channel.Limits {
-	return channel.Limits{
+func connectionLimits(cfg config.Config) channel.ConnectionLimits {
+	return channel.ConnectionLimits{
 		FrameBytes:          int64(cfg.MaxFrameBytes),
 		QueuedBytes:         int64(cfg.MaxQueuedBytes),
 		FramesPerSecond:     cfg.FramesPerSecond,
@@ -373,6 +365,8 @@ func speechProviders(ctx context.Context, cfg config.Config) (providers []speech
 			}
 		case "tone":
 			p = synth.Tone{}
+		default: // config.Load rejects it
+			return nil, fmt.Errorf("SPEECH_PROVIDERS: unknown provider %q", name)
 		}
 		providers = append(providers, p)
 	}

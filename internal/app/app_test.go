@@ -1,12 +1,25 @@
 package app
 
 import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"telapi/internal/config"
+	"telapi/internal/demo"
 	"telapi/internal/speech"
 	"telapi/internal/synth"
+	"telapi/test/testkit"
 )
 
 func TestProviderTimeoutLeavesTimeForOthers(t *testing.T) {
@@ -19,5 +32,222 @@ func TestProviderTimeoutLeavesTimeForOthers(t *testing.T) {
 		if got, want := providers[0].(*synth.OpenAI).Timeout, speech.ProviderTimeout(10*time.Minute, others+1); got != want {
 			t.Errorf("timeout before %d other providers: %v, want %v", others, got, want)
 		}
+	}
+}
+
+// openSockets returns the number of sockets of this process.
+func openSockets(t *testing.T) (n int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("list open files in /proc/self/fd: %v", err)
+	}
+	for _, file := range files {
+		if target, _ := os.Readlink(file); strings.HasPrefix(target, "socket:") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestDemoClosesBotIfRuntimeFails(t *testing.T) {
+	listener, err := listenTCP(t.Context(), "127.0.0.1", 0, "TELAPI")
+	testkit.Must(t, err)
+	defer listener.Close()
+	a := &App{process: process{log: slog.New(slog.DiscardHandler), listener: listener}, demo: &demoState{events: demo.NewHub()}}
+	before := openSockets(t)
+	if _, err := a.openDemo(demo.Resources{}); err == nil || !strings.Contains(err.Error(), "start demo runtime") {
+		t.Fatalf("without a key: error %v, want \"start demo runtime\"", err)
+	}
+	testkit.Until(t, "the bot's port is closed", func() bool { return openSockets(t) <= before })
+}
+
+// running returns instances with the given addresses that count as running.
+func running(hosts ...string) *instances {
+	s := newInstances(len(hosts), nil, slog.New(slog.DiscardHandler))
+	for n, host := range hosts {
+		s.all[n].state, s.all[n].host = instanceRunning, host
+	}
+	return s
+}
+
+func (s *instances) post(t *testing.T, body string) (response string, failure error) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://public.example/api/v1/endpoints", strings.NewReader(body))
+	r.Header.Set("X-Forwarded-For", "192.0.2.7")
+	s.Forward(w, r, "", func(err error) { failure = err })
+	return w.Body.String(), failure
+}
+
+func TestRequestGoesToOtherInstanceIfOneDoesNotAccept(t *testing.T) {
+	live := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		_, _ = io.WriteString(w, r.Host+" "+r.Header.Get("X-Forwarded-For")+" "+string(body))
+	}))
+	defer live.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	_ = closed.Close()
+	s := running(closed.Addr().String(), live.Listener.Addr().String())
+	for range 4 {
+		if got, err := s.post(t, "the body"); got != "public.example 192.0.2.7 the body" || err != nil {
+			t.Errorf("got %q, %v, want host, client address and body from the running instance", got, err)
+		}
+	}
+}
+
+// The instance may have handled the request.
+func TestRequestIsNotRepeatedIfInstanceEnds(t *testing.T) {
+	var requests atomic.Int64
+	ending := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		requests.Add(1)
+		panic(http.ErrAbortHandler)
+	}))
+	defer ending.Close()
+	host := ending.Listener.Addr().String()
+	if got, err := running(host, host).post(t, "the body"); err == nil || requests.Load() != 1 {
+		t.Errorf("got %q, %v after %d requests, want an error after one", got, err, requests.Load())
+	}
+}
+
+func TestInstanceThatDoesNotStart(t *testing.T) {
+	for name, command := range map[string][]string{
+		"missing program": {"/nonexistent"},
+		"ends at once":    {"false"},
+		"prints nothing":  {"sh", "-c", "exec 1>&-; exec cat"},
+	} {
+		s := newInstances(1, func() *exec.Cmd { return exec.CommandContext(t.Context(), command[0], command[1:]...) }, slog.New(slog.DiscardHandler))
+		if err := s.Start(t.Context(), 1); err == nil {
+			t.Errorf("%s: started, want an error", name)
+		}
+		if _, err := s.post(t, ""); !errors.Is(err, errNoInstance) {
+			t.Errorf("%s: got %v, want %v", name, err, errNoInstance)
+		}
+		s.close()
+		if list := s.List(""); list[0].State != instanceStopped {
+			t.Errorf("%s: the instance is %s, want stopped", name, list[0].State)
+		}
+	}
+}
+
+func TestInstancesThatDoNotShutDownAreKilled(t *testing.T) {
+	s := newInstances(3, func() *exec.Cmd {
+		return exec.CommandContext(t.Context(), "sh", "-c", "echo 127.0.0.1:1; exec sleep 3600")
+	}, slog.New(slog.DiscardHandler))
+	s.stopTimeout = time.Millisecond
+	for number := range 3 {
+		testkit.Must(t, s.Start(t.Context(), number+1))
+	}
+	s.close()
+	for _, i := range s.List("") {
+		if i.State != instanceStopped {
+			t.Errorf("instance %d is %s after close, want stopped", i.Number, i.State)
+		}
+	}
+}
+
+// startListener returns a listener that has accepted a connection, and a function that
+// opens another one.
+func startListener(t *testing.T) (l net.Listener, dial func() net.Conn) {
+	l, err := listenAPI(t.Context(), config.Config{Host: "127.0.0.1"})
+	testkit.Must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	dial = func() net.Conn {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			return nil
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	dial()
+	if conn, err := l.Accept(); err != nil {
+		t.Fatal(err)
+	} else if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return l, dial
+}
+
+func TestConnectionsOpenedBeforeCloseAreAccepted(t *testing.T) {
+	l, dial := startListener(t)
+	const waiting = 20
+	for range waiting {
+		if _, err := dial().Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testkit.Must(t, l.Close())
+	for i := range waiting {
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: %v, want %v", err, net.ErrClosed)
+	}
+	if dial() != nil {
+		t.Error("the port is still open")
+	}
+}
+
+func TestCloseWakesAccept(t *testing.T) {
+	l, _ := startListener(t)
+	accepted := make(chan error)
+	go func() { _, err := l.Accept(); accepted <- err }()
+	testkit.Must(t, l.Close())
+	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: %v, want %v", err, net.ErrClosed)
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("second Close: %v", err)
+	}
+}
+
+func TestNewConnectionsDoNotKeepListenerOpen(t *testing.T) {
+	l, dial := startListener(t)
+	testkit.Must(t, l.Close())
+	rejected := make(chan struct{})
+	go func() {
+		defer close(rejected)
+		for dial() != nil { // until the port is closed
+		}
+	}()
+	for {
+		conn, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			break
+		}
+		testkit.Must(t, err)
+		_ = conn.Close()
+	}
+	<-rejected
+}
+
+func TestListenerIsClosedAfterTimeout(t *testing.T) {
+	l, dial := startListener(t)
+	before := time.Now().Add(-2 * acceptTimeout)
+	l.(*listener).closed.Store(&before)
+	dial()
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: %v, want %v", err, net.ErrClosed)
+	}
+}
+
+func TestUnusedListenerIsClosedAtOnce(t *testing.T) {
+	l, err := listenAPI(t.Context(), config.Config{Host: "127.0.0.1"})
+	testkit.Must(t, err)
+	testkit.Must(t, l.Close())
+	if conn, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		_ = conn.Close()
+		t.Error("the port is still open")
 	}
 }

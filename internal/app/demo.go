@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/background"
 	"telapi/internal/calls"
 	"telapi/internal/config"
 	"telapi/internal/demo"
 	"telapi/internal/fault"
 	"telapi/internal/httpapi"
-	"telapi/internal/sleep"
 	"telapi/web"
 )
 
@@ -24,7 +24,7 @@ const (
 	demoStoreTimeout   = 30 * time.Second
 	demoRequestTimeout = 30 * time.Second
 	readyInterval      = 20 * time.Millisecond // between checks of the stores
-	playgroundItemTTL  = 30 * time.Second      // the page sends its callback at once
+	playgroundItemTTL  = time.Minute           // the page sends its callback at once, or the user pastes it
 )
 
 // demoState is the demo of a development server.
@@ -40,6 +40,12 @@ type demoState struct {
 	resources        demo.Resources
 	playgroundConfig httpapi.PlaygroundConfig
 	err              error
+}
+
+func newDemoState(ctx context.Context, opts Options) *demoState {
+	d := &demoState{withBot: opts.DemoBot, botURL: opts.BotURL, events: demo.NewHub(), stopped: make(chan struct{}), ready: make(chan struct{})}
+	d.ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return d
 }
 
 // Demo waits for the demo team of a running development server.
@@ -80,7 +86,7 @@ func (a *App) WaitForStores(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, demoStoreTimeout)
 	defer cancel()
 	for a.Health().Status != httpapi.Healthy || a.stores.sql.Ready(ctx) != nil {
-		if err := sleep.For(ctx, readyInterval); err != nil {
+		if err := background.Sleep(ctx, readyInterval); err != nil {
 			return fmt.Errorf("wait for stores (%v): %w", a.Health().Checks, err)
 		}
 	}
@@ -105,7 +111,7 @@ func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err e
 	a.demo.resources = resources
 	a.demo.playgroundConfig = httpapi.PlaygroundConfig{
 		APIKey: resources.Key.Reveal(), TeamID: resources.TeamID,
-		Endpoints:       []httpapi.PlaygroundEndpoint{{ID: ep.ID, Name: ep.Name, Modes: ep.Modes}},
+		Endpoints:       []httpapi.PlaygroundEndpoint{{ID: ep.ID, Name: ep.Name}},
 		SpeechProviders: a.cfg.SpeechProviders,
 	}
 	if a.instances != nil {
@@ -152,8 +158,9 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 		}
 		botURL, runBot, closeBot = bot.URL(), bot.Run, bot.Close
 	}
+	a.demo.playgroundConfig.BotURL, a.demo.playgroundConfig.OwnBot = botURL, a.demo.botURL != ""
 	runtime, err := demo.NewRuntime(demo.RuntimeOptions{
-		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Demo: resources, API: a.URL(), TLS: insecure, Bot: botURL, Client: client,
+		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Demo: resources, API: a.URL(), TLS: insecure, Bot: botURL, OwnBot: a.demo.botURL != "", Client: client,
 		Recognizer: demo.NewModel("DEMO_STT_URL", a.cfg.DemoSTTURL, a.cfg.DemoSTTModel, a.cfg.DemoSTTKey), Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {
@@ -175,11 +182,12 @@ func (a *App) playground() *httpapi.Playground {
 		return nil
 	}
 	p := &httpapi.Playground{Files: web.Playground(), Docs: web.Docs(), Config: func() httpapi.PlaygroundConfig { return httpapi.PlaygroundConfig{} }}
-	feed := demo.Feed{Observer: a.observer.open}
+	feed := demo.Feed{Observer: a.observer.open, Unclaimed: a.unclaimed}
 	if a.demo != nil {
 		feed.Hub, p.Config = a.demo.events, a.demo.currentConfig
 	}
-	p.Feed, p.IssueCredential = feed.Open, a.observer.issueCredential
+	p.Feed, p.ChannelTeam = feed.Open, a.observer.channelTeam
+	p.IssueCredential, p.CancelWorkItem = a.observer.issueCredential, a.observer.cancelWorkItem
 	return p
 }
 
@@ -211,25 +219,62 @@ func (o *observer) open() (_ *calls.Runtime, err error) {
 	return o.runtime, err
 }
 
+// use calls f with the runtime. Any error that is not in meaning is one of the key-value store.
+func (o *observer) use(meaning map[error]*fault.Error, f func(*calls.Runtime) error) error {
+	runtime, err := o.open()
+	if err == nil {
+		err = f(runtime)
+	}
+	if err == nil {
+		return nil
+	}
+	for known, public := range meaning {
+		if errors.Is(err, known) {
+			return public
+		}
+	}
+	return fault.Unavailable("The key-value store", err)
+}
+
+// channelTeam returns the team of a channel.
+func (o *observer) channelTeam(ctx context.Context, channelID string) (team string, err error) {
+	err = o.use(map[error]*fault.Error{calls.ErrNotFound: fault.New(fault.NotFound, "Channel not found.")}, func(r *calls.Runtime) error {
+		team, err = r.Team(ctx, channelID)
+		return err
+	})
+	return team, err
+}
+
 // issueCredential registers a work item on the channel of a session. Answers to later
 // work items wait for it until it expires.
-func (o *observer) issueCredential(ctx context.Context, sessionID string, kind wire.WorkItemKind) (httpapi.CallbackCredential, error) {
-	runtime, err := o.open()
-	if err != nil {
-		return httpapi.CallbackCredential{}, fault.Unavailable("The key-value store", err)
-	}
-	ch := runtime.Observe(sessionID, "")
-	item, err := ch.Await(ctx, calls.AwaitOptions{Kind: kind, TTL: playgroundItemTTL})
-	_ = ch.Close(ctx) // an observer has no claim to release
-	switch {
-	case errors.Is(err, calls.ErrNotFound):
-		err = fault.New(fault.NotFound, "The session has not connected yet. Connect first.")
-	case errors.Is(err, calls.ErrEnded):
-		err = fault.New(fault.SessionEnded, "The session has ended. Connect to start another.")
-	case err != nil:
-		err = fault.Unavailable("The key-value store", err)
-	}
-	return httpapi.CallbackCredential{Token: item.Token, Path: item.Path, ExpiresAt: item.ExpiresAt.UTC()}, err
+func (o *observer) issueCredential(ctx context.Context, sessionID string, kind wire.WorkItemKind) (c httpapi.CallbackCredential, err error) {
+	err = o.use(map[error]*fault.Error{
+		calls.ErrNotFound: fault.New(fault.NotFound, "The session has not connected yet. Connect first."),
+		calls.ErrEnded:    fault.New(fault.SessionEnded, "The session has ended. Connect to start another."),
+	}, func(r *calls.Runtime) error {
+		ch := r.Observe(sessionID, "")
+		item, err := ch.Await(ctx, calls.AwaitOptions{Kind: kind, TTL: playgroundItemTTL})
+		_ = ch.Close(ctx) // an observer has no claim to release
+		c = httpapi.CallbackCredential{Token: item.Token, Path: item.Path, ExpiresAt: item.ExpiresAt.UTC()}
+		return err
+	})
+	return c, err
+}
+
+// cancelWorkItem cancels a work item, so that later answers need not wait for it.
+func (o *observer) cancelWorkItem(ctx context.Context, sessionID, workItemID string) error {
+	closed := fault.New(fault.NotFound, "The work item is not open: it was answered, cancelled or has expired.")
+	return o.use(map[error]*fault.Error{calls.ErrNotFound: closed, calls.ErrEnded: closed, calls.ErrWorkItemNotFound: closed}, func(r *calls.Runtime) error {
+		ch := r.Observe(sessionID, "")
+		defer func() { _ = ch.Close(ctx) }() // an observer has no claim to release
+		return ch.Cancel(ctx, workItemID)
+	})
+}
+
+// unclaimed reports whether the browser of a session waits for a runtime.
+func (a *App) unclaimed(ctx context.Context, sessionID string) (bool, error) {
+	channel, err := a.stores.kv.Channel(ctx, sessionID)
+	return channel.Waiting(), err
 }
 
 func (o *observer) close() {

@@ -56,21 +56,30 @@ func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log 
 	if err != nil {
 		// Continue if only a setting that serve requires is missing.
 		if cfg, _, err = config.Load(env, config.Tool); err != nil {
-			d.warn("other checks", "skipped: fix the configuration first")
+			d.add("other checks", "", warningf("skipped: fix the configuration first"))
 			return d.findings
 		}
 	}
-	d.cfg, d.log = cfg, commandLogger(cfg, log)
-	if len(cfg.JWTSecret) >= auth.MinSecretBytes { // otherwise reported as a configuration problem
-		text, err := compareSecrets(cfg, consoleFingerprint)
-		d.add("jwt secret", text, err)
+	d.cfg, d.log, d.consoleFingerprint = cfg, commandLogger(cfg, log), consoleFingerprint
+	defer d.stores.close()
+	for _, check := range []struct {
+		name string
+		run  func(context.Context) (string, error)
+	}{
+		{"jwt secret", d.jwtSecret},
+		{"server", d.server},
+		{"database", d.database},
+		{"key-value store", d.keyValue},
+		{"rate limits", d.rateLimits},
+		{"runtimes", d.runtimes},
+		{"instances", d.instances},
+		{"media service", d.mediaService},
+		{"speech", d.speech},
+		{"ice servers", d.iceServers},
+	} {
+		text, err := check.run(ctx)
+		d.add(check.name, text, err)
 	}
-	d.server(ctx)
-	d.run(ctx, "database", d.database)
-	d.run(ctx, "key-value store", d.keyValue)
-	d.run(ctx, "media service", d.mediaService)
-	d.speech(ctx)
-	d.iceServers(ctx)
 	return d.findings
 }
 
@@ -91,37 +100,33 @@ func developmentConfig(env []string) (config.Config, []config.Warning, bool) {
 
 // diagnosis collects findings.
 type diagnosis struct {
-	cfg         config.Config
-	development bool // it is that of telapi dev
-	log         *slog.Logger
-	health      *httpapi.Health // of the running server; nil if there is none
-	findings    []Finding
+	cfg                config.Config
+	development        bool // cfg is that of telapi dev
+	consoleFingerprint string
+	log                *slog.Logger
+	health             *httpapi.Health // of the running server; nil if there is none
+	stores             stores          // kv is nil unless it is available
+	findings           []Finding
 }
 
-// warning is the error of a check that found nothing wrong, but something missing.
+// warning is the error of a check that found something that works, but needs attention. Its
+// text has the remedy.
 type warning string
 
 func (w warning) Error() string { return string(w) }
 
-// run runs a check, which returns a description or an error, and adds its result.
-func (d *diagnosis) run(ctx context.Context, name string, check func(context.Context) (string, error)) {
-	text, err := check(ctx)
-	if w, ok := errors.AsType[warning](err); ok {
-		d.warn(name, "%s", string(w))
-		return
-	}
-	d.add(name, text, err)
-}
+func warningf(format string, args ...any) error { return warning(fmt.Sprintf(format, args...)) }
 
+// add adds the result of a check: a description or an error. A check without either adds
+// nothing.
 func (d *diagnosis) add(check, text string, err error) {
+	_, isWarning := errors.AsType[warning](err)
 	if err != nil {
 		text = err.Error()
 	}
-	d.findings = append(d.findings, Finding{Check: check, OK: err == nil, Text: text})
-}
-
-func (d *diagnosis) warn(check, format string, args ...any) {
-	d.findings = append(d.findings, Finding{Check: check, OK: true, Warning: true, Text: fmt.Sprintf(format, args...)})
+	if text != "" {
+		d.findings = append(d.findings, Finding{Check: check, OK: err == nil || isWarning, Warning: isWarning, Text: text})
+	}
 }
 
 func (d *diagnosis) configuration(valid string, warnings []config.Warning, err error) {
@@ -130,7 +135,7 @@ func (d *diagnosis) configuration(valid string, warnings []config.Warning, err e
 	for _, p := range problems {
 		d.add(check, "", p)
 	}
-	for _, w := range warnings {
+	for _, w := range warnings { // they fail the check: nobody reads the server's log if doctor is content
 		d.add(check, "", errors.New(w.String()))
 	}
 	if err != nil && !listed || err == nil && len(warnings) == 0 {
@@ -138,13 +143,18 @@ func (d *diagnosis) configuration(valid string, warnings []config.Warning, err e
 	}
 }
 
-func compareSecrets(cfg config.Config, expected string) (string, error) {
-	switch actual := cfg.JWTSecret.Fingerprint(); {
+// jwtSecret compares the secret with the console's. A secret that is too short is reported as
+// a configuration problem.
+func (d *diagnosis) jwtSecret(context.Context) (string, error) {
+	expected := d.consoleFingerprint
+	switch actual := d.cfg.JWTSecret.Fingerprint(); {
+	case len(d.cfg.JWTSecret) < auth.MinSecretBytes:
+		return "", nil
 	case expected == "":
 		return "fingerprint " + actual + "; compare it with the console's with --jwt-fingerprint", nil
 	case expected == actual:
 		return "fingerprint " + actual + " matches", nil
-	case cfg.JWTPrevious != "" && expected == cfg.JWTPrevious.Fingerprint():
+	case d.cfg.JWTPrevious != "" && expected == d.cfg.JWTPrevious.Fingerprint():
 		return "fingerprint " + expected + " matches JWT_SECRET_PREVIOUS; remove that once the console uses JWT_SECRET", nil
 	default:
 		return "", fmt.Errorf("fingerprint is %s, expected %s: every console JWT is rejected with 401. Set JWT_SECRET to the console's secret", actual, expected)
@@ -152,17 +162,14 @@ func compareSecrets(cfg config.Config, expected string) (string, error) {
 }
 
 // server checks the server on this machine.
-func (d *diagnosis) server(ctx context.Context) {
-	const check = "server"
+func (d *diagnosis) server(ctx context.Context) (string, error) {
 	url, status, body, err := CheckHealth(ctx, d.cfg, false)
 	if err != nil {
-		d.warn(check, "no server at %s: %v. Start it with telapi serve or telapi dev, or set TELAPI_HOST and TELAPI_PORT as for the server", url, Reason(err))
-		return
+		return "", warningf("no server at %s: %v. Start it with telapi serve or telapi dev, or set TELAPI_HOST and TELAPI_PORT as for the server", url, fault.Reason(err))
 	}
 	var health httpapi.Health
 	if json.Unmarshal(body, &health) != nil || health.Status == "" {
-		d.add(check, "", fmt.Errorf("%s returns status %d, but is not telapi: stop the other program, or set TELAPI_PORT", url, status))
-		return
+		return "", fmt.Errorf("%s returns status %d, but is not telapi: stop the other program, or set TELAPI_PORT", url, status)
 	}
 	d.health = &health
 	text := fmt.Sprintf("%s, version %s: %s", url, health.Version, health.Status)
@@ -170,31 +177,29 @@ func (d *diagnosis) server(ctx context.Context) {
 		text += fmt.Sprintf("; %s %s", name, health.Checks[name])
 	}
 	if status != http.StatusOK {
-		err = fmt.Errorf("%s. Read its log", text)
+		return "", fmt.Errorf("%s. Read its log", text)
 	}
-	d.add(check, text, err)
+	return text, nil
 }
 
 func (d *diagnosis) database(ctx context.Context) (string, error) {
 	if d.cfg.DatabaseURL == "" && !sqlstore.Exists(d.cfg.DataDir) {
-		return "", warning("no SQLite database in " + d.cfg.DataDir + " yet: the server creates it when it starts. Set DATABASE_URL to use PostgreSQL")
+		return "", warningf("no SQLite database in %s yet: the server creates it when it starts. Set DATABASE_URL to use PostgreSQL", d.cfg.DataDir)
 	}
-	var s stores
-	defer s.close()
-	if err := s.openDatabase(d.cfg, d.log); err != nil {
+	if err := d.stores.openDatabase(d.cfg, d.log); err != nil {
 		return "", err
 	}
-	db := s.sql
+	db := d.stores.sql
 	if err := db.Ping(ctx); err != nil {
 		return "", databaseError(db, d.cfg, err)
 	}
 	d.clock(ctx, db.String(), db.Clock)
-	schema, err := db.MigrationStatus(ctx)
+	schema, err := db.SchemaStatus(ctx)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("%s: %w", db, cause(err))
+		return "", fmt.Errorf("%s: %w", db, fault.Reason(err))
 	case len(schema.Pending) > 0:
-		return "", warning(fmt.Sprintf("%s is available; pending migrations: %d. Run telapi migrate or restart the server", db, len(schema.Pending)))
+		return "", warningf("%s is available; pending migrations: %d. Run telapi migrate or restart the server", db, len(schema.Pending))
 	case schema.Current > schema.Newest:
 		return fmt.Sprintf("%s is available with schema version %d of a newer telapi; this one has version %d and is compatible", db, schema.Current, schema.Newest), nil
 	}
@@ -210,7 +215,7 @@ func (d *diagnosis) clock(ctx context.Context, server string, now func(context.C
 	skew := remote.Sub(start.Add(uncertainty)).Round(time.Millisecond)
 	switch {
 	case err != nil:
-		err = fmt.Errorf("read clock of %s: %w", server, cause(err))
+		err = fmt.Errorf("read clock of %s: %w", server, fault.Reason(err))
 	case skew.Abs() > auth.MaxSkew+uncertainty:
 		err = fmt.Errorf("clock of %s differs by %s: synchronize both with NTP, or tokens and work items expire at wrong times", server, skew)
 	}
@@ -218,45 +223,44 @@ func (d *diagnosis) clock(ctx context.Context, server string, now func(context.C
 }
 
 func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
-	var s stores
-	defer s.close()
-	if err := s.openKeyValueForCommand(d.cfg, d.log); err != nil {
+	if err := d.stores.openRunningKeyValue(d.cfg, d.log); err != nil {
 		return "", err
 	}
-	kv := s.kv
+	kv := d.stores.kv
 	if kv == nil {
-		return "", warning("embedded in the server, and no server is running in " + d.cfg.DataDir + ". Start one, or set REDIS_URL to use Redis")
+		return "", warningf("embedded in the server, and no server is running in %s. Start one, or set REDIS_URL to use Redis", d.cfg.DataDir)
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	connecting, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	if err := kv.Connect(ctx); err != nil {
+	if err := kv.Connect(connecting); err != nil {
+		d.stores.kv = nil
 		return "", keyValueError(err)
 	}
 	if kv.Full() { // as the probe of the connection found
-		return "", errors.New("full: frames, callbacks and new sessions are refused. Remedy: " + kv.FullRemedy())
+		return "", errors.New("full: frames, callbacks and new sessions are rejected. Remedy: " + kv.FullRemedy())
 	}
-	name := "embedded in the server that runs in " + d.cfg.DataDir
-	if d.cfg.RedisURL != "" {
-		name = d.nodes(ctx, kv)
+	if d.cfg.RedisURL == "" {
+		return "embedded in the server that runs in " + d.cfg.DataDir + " is available", nil
 	}
-	d.run(ctx, "runtimes", func(ctx context.Context) (string, error) { return d.runtimes(ctx, kv) })
-	if err := d.instanceSecrets(ctx, kv); err != nil {
-		return "", err
+	return d.nodes(ctx) + " is available", nil
+}
+
+// rateLimits checks the limits in the key-value store.
+func (d *diagnosis) rateLimits(ctx context.Context) (string, error) {
+	if d.stores.kv == nil {
+		return "", nil
 	}
-	value, saved, err := kv.Limits(ctx)
-	if err != nil {
-		return "", fmt.Errorf("read rate limits: %w", cause(err))
+	value, saved, err := d.stores.kv.Limits(ctx)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("read rate limits: %w", fault.Reason(err))
+	case !saved:
+		return "default", nil
 	}
-	if saved {
-		_, err = ratelimit.ParseLimits(value)
+	if _, err := ratelimit.ParseLimits(value); err != nil {
+		return "", fmt.Errorf("stored rate limits are invalid: %w. Replace them with telapi limits set", fault.Reason(err))
 	}
-	if err != nil {
-		return "", fmt.Errorf("stored rate limits are invalid: %w. Replace them with telapi limits set", cause(err))
-	}
-	if !saved {
-		return name + " is available; rate limits: default", nil
-	}
-	return name + " is available; rate limits: valid", nil
+	return "as stored", nil
 }
 
 const (
@@ -267,16 +271,19 @@ const (
 )
 
 // runtimes checks whether sessions wait for a runtime.
-func (d *diagnosis) runtimes(ctx context.Context, kv *redisstore.Store) (string, error) {
-	offers, err := kv.Offers(ctx)
+func (d *diagnosis) runtimes(ctx context.Context) (string, error) {
+	if d.stores.kv == nil {
+		return "", nil
+	}
+	offers, err := d.stores.kv.Offers(ctx)
 	if err != nil {
-		return "", fmt.Errorf("read offers: %w", cause(err))
+		return "", fmt.Errorf("read offers: %w", fault.Reason(err))
 	}
 	var channels, claimed, expired, waiting int
 	var oldest time.Duration
-	for c, err := range kv.List(ctx) {
+	for c, err := range d.stores.kv.List(ctx) {
 		if err != nil {
-			return "", cause(err)
+			return "", fmt.Errorf("list channels: %w", fault.Reason(err))
 		}
 		switch channels++; c.Claim {
 		case redisstore.ClaimHeld:
@@ -294,31 +301,29 @@ func (d *diagnosis) runtimes(ctx context.Context, kv *redisstore.Store) (string,
 	}
 	text := fmt.Sprintf("channels: %d, claimed: %d, expired claims: %d; offers: %d", channels, claimed, expired, offers)
 	if channels == maxListed {
-		text += "; only the first channels were counted"
+		text += fmt.Sprintf("; counted only the first %d channels", maxListed)
 	}
 	if oldest > maxWait {
-		d.warn("runtimes", "sessions that wait for a runtime: %d, the oldest for %s. Start a runtime; telapi channel list shows the sessions", waiting, oldest.Round(time.Second))
+		return "", warningf("%s; sessions that wait for a runtime: %d, the oldest for %s. Start a runtime; telapi channel list shows the sessions", text, waiting, oldest.Round(time.Second))
 	}
 	return text, nil
 }
 
-// instanceSecrets compares JWT_SECRET with those of running instances.
-func (d *diagnosis) instanceSecrets(ctx context.Context, kv *redisstore.Store) error {
-	all, err := kv.ShareFingerprint(ctx, "", 0)
-	if err != nil {
-		return fmt.Errorf("read fingerprints of JWT secrets: %w", cause(err))
+// instances compares JWT_SECRET with those of running instances.
+func (d *diagnosis) instances(ctx context.Context) (string, error) {
+	if d.stores.kv == nil || d.cfg.JWTSecret == "" {
+		return "", nil
 	}
-	const check = "instances"
+	all, err := d.stores.kv.ShareFingerprint(ctx, "", 0)
+	if err != nil || len(all) == 0 {
+		return "", fault.Reason(err)
+	}
 	secrets := auth.Secrets{Current: d.cfg.JWTSecret, Previous: d.cfg.JWTPrevious}
-	switch others := secrets.OtherFingerprints(all); {
-	case d.cfg.JWTSecret == "":
-	case len(others) > 0:
-		d.add(check, "", fmt.Errorf("running instances have other JWT secrets, with the fingerprints %s: tokens work on some instances only. Set the same JWT_SECRET everywhere",
-			strings.Join(others, ", ")))
-	case len(all) > 0:
-		d.add(check, "running instances have the same JWT secret", nil)
+	if others := secrets.OtherFingerprints(all); len(others) > 0 {
+		return "", fmt.Errorf("running instances have other JWT secrets, with the fingerprints %s: tokens work on some instances only. Set the same JWT_SECRET everywhere",
+			strings.Join(others, ", "))
 	}
-	return nil
+	return "running instances have the same JWT secret", nil
 }
 
 func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
@@ -333,12 +338,12 @@ func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
 		}
 		return state, nil
 	case client == nil && d.development:
-		return "", warning("part of telapi dev, which is not running")
+		return "", warningf("part of telapi dev, which is not running")
 	case client == nil:
-		return "", warning("not configured: speech is synthesized on every request. Run telapi media and set TTS_MEDIA_CACHE_BASE_URL")
+		return "", warningf("not configured: speech is synthesized on every request. Run telapi media and set TTS_MEDIA_CACHE_BASE_URL")
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	err = client.Ping(ctx)
 	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
@@ -351,14 +356,13 @@ func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
 }
 
 // speech lets every provider say a word.
-func (d *diagnosis) speech(ctx context.Context) {
-	const check = "speech"
+func (d *diagnosis) speech(ctx context.Context) (string, error) {
 	providers, err := speechProviders(ctx, d.cfg)
 	switch {
 	case err != nil:
-		d.add(check, "", err)
+		return "", err
 	case len(providers) == 0:
-		d.warn(check, "no speech provider configured; speech requests return 503. Set SPEECH_PROVIDERS")
+		return "", warningf("no speech provider configured; speech requests return 503. Set SPEECH_PROVIDERS")
 	}
 	for i, p := range providers {
 		voice, model := p.Resolve("", "")
@@ -366,15 +370,7 @@ func (d *diagnosis) speech(ctx context.Context) {
 		if err != nil {
 			err = fmt.Errorf("provider %s: %w", p.Name(), err)
 		}
-		d.add(check, fmt.Sprintf("provider %d, %s: %.1f s of audio with voice %s and model %s", i+1, p.Name(), float64(len(sound.Samples))/float64(sound.Rate), voice, model), err)
+		d.add("speech", fmt.Sprintf("provider %d, %s: %.1f s of audio with voice %s and model %s", i+1, p.Name(), float64(len(sound.Samples))/float64(sound.Rate), voice, model), err)
 	}
-}
-
-// cause returns the internal cause of an error, which is more useful to operators
-// than its public text.
-func cause(err error) error {
-	if public, ok := errors.AsType[*fault.Error](err); ok && public.Cause != nil {
-		return public.Cause
-	}
-	return err
+	return "", nil
 }

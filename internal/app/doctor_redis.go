@@ -9,22 +9,24 @@ import (
 
 // redisSettings lists the settings that a Redis server needs to keep channels.
 var redisSettings = []struct{ name, value, risk string }{
-	{"maxmemory-policy", "noeviction", "a full server deletes live channels instead of refusing new ones"},
+	{"maxmemory-policy", "noeviction", "a full server deletes live channels instead of rejecting new ones"},
 	{"appendonly", "yes", "acknowledged data is lost when the server restarts"},
 }
 
 // nodes checks the clock and the settings of each Redis server, and returns their
 // names.
-func (d *diagnosis) nodes(ctx context.Context, kv *redisstore.Store) (names string) {
-	for i, node := range kv.Nodes() {
-		names += map[bool]string{true: "Redis at ", false: ", "}[i == 0] + node.Name
+func (d *diagnosis) nodes(ctx context.Context) (names string) {
+	prefix := "Redis at "
+	for _, node := range d.stores.kv.Nodes() {
+		names += prefix + node.Name
+		prefix = ", "
 		d.clock(ctx, "Redis at "+node.Name, node.Clock)
 		for _, s := range redisSettings {
 			switch value := node.Setting(ctx, s.name); value {
 			case s.value:
 				d.add(s.name, value+" on "+node.Name, nil)
 			case "":
-				d.warn(s.name, "not readable on %s: make sure that it is %s", node.Name, s.value)
+				d.add(s.name, "", warningf("not readable on %s: make sure that it is %s", node.Name, s.value))
 			default:
 				d.add(s.name, "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value))
 			}
@@ -42,9 +44,9 @@ func (d *diagnosis) appendfsync(ctx context.Context, node redisstore.Node) {
 	case "always":
 		d.add(check, value+" on "+node.Name, nil)
 	case "everysec":
-		d.warn(check, "everysec on %s: a machine crash loses up to 2 s of acknowledged frames and callbacks. Set it to always to keep them", node.Name)
+		d.add(check, "", warningf("everysec on %s: a machine crash loses up to 2 s of acknowledged frames and callbacks. Set it to always to keep them", node.Name))
 	case "":
-		d.warn(check, "not readable on %s: make sure that it is always, or everysec", node.Name)
+		d.add(check, "", warningf("not readable on %s: make sure that it is always, or everysec", node.Name))
 	default:
 		d.add(check, "", fmt.Errorf("%s on %s: a machine crash loses all that the operating system has not written yet. Set it to always, or to everysec", value, node.Name))
 	}
@@ -58,7 +60,7 @@ func (d *diagnosis) replicas(ctx context.Context, node redisstore.Node) {
 		return
 	}
 	if replicas < d.cfg.KVMinReplicas {
-		d.add(check, "", fmt.Errorf("%s has %d replicas, but KV_MIN_REPLICAS is %d: frames and callbacks are refused. Add replicas, or lower KV_MIN_REPLICAS",
+		d.add(check, "", fmt.Errorf("%s has %d replicas, but KV_MIN_REPLICAS is %d: frames and callbacks are rejected. Add replicas, or lower KV_MIN_REPLICAS",
 			node.Name, replicas, d.cfg.KVMinReplicas))
 		return
 	}
@@ -66,11 +68,11 @@ func (d *diagnosis) replicas(ctx context.Context, node redisstore.Node) {
 	case replicas == 0:
 		d.add(check, node.Name+" has no replicas", nil)
 	case value == "":
-		d.warn(check, "not readable on %s: make sure that it is 1 or more", node.Name)
+		d.add(check, "", warningf("not readable on %s: make sure that it is 1 or more", node.Name))
 	case value == "0":
-		d.warn(check, "0 on %s, which has %d replicas: a master that lost its replicas accepts writes that a failover discards. Set it to 1", node.Name, replicas)
+		d.add(check, "", warningf("0 on %s, which has %d replicas: a master that lost its replicas accepts writes that a failover discards. Set it to 1", node.Name, replicas))
 	case d.cfg.KVMinReplicas == 0:
-		d.warn(check, "%s on %s, but KV_MIN_REPLICAS is 0: a failover can discard frames and callbacks that were acknowledged a moment before. Set KV_MIN_REPLICAS to 1", value, node.Name)
+		d.add(check, "", warningf("%s on %s, but KV_MIN_REPLICAS is 0: a failover can discard frames and callbacks that were acknowledged a moment before. Set KV_MIN_REPLICAS to 1", value, node.Name))
 	default:
 		d.add(check, fmt.Sprintf("%s on %s; KV_MIN_REPLICAS is %d", value, node.Name, d.cfg.KVMinReplicas), nil)
 	}

@@ -6,12 +6,19 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"telapi/internal/background"
 	"telapi/internal/config"
+	"telapi/internal/httpapi"
 )
 
 const (
@@ -45,4 +52,99 @@ func CheckHealth(ctx context.Context, cfg config.Config, media bool) (url string
 	defer resp.Body.Close()
 	body, err = io.ReadAll(io.LimitReader(resp.Body, maxHealthBytes))
 	return url, resp.StatusCode, body, err
+}
+
+// Statuses of a dependency in /health.
+const (
+	statusOK          = "ok"
+	statusDegraded    = "degraded"
+	statusUnavailable = "unavailable"
+	statusDisabled    = "disabled"
+)
+
+const (
+	probeInterval = time.Second
+	retryInterval = 100 * time.Millisecond // while a dependency is unavailable
+	probeTimeout  = 2 * time.Second
+)
+
+// probe checks one dependency in the background, so that /health never waits for it.
+type probe struct {
+	name         string // in /health
+	label        string // in log messages
+	failedStatus string // in /health, while ping fails
+	ping         func(context.Context) error
+	ok           atomic.Bool
+	up           prometheus.Gauge // 1 if ok
+}
+
+// run probes until ctx ends and logs when the dependency becomes unavailable or available again.
+func (p *probe) run(ctx context.Context, log *slog.Logger) {
+	for everOK := false; ctx.Err() == nil; {
+		pingCtx, cancel := context.WithTimeout(ctx, probeTimeout)
+		err := p.ping(pingCtx)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		switch wasOK := p.ok.Swap(err == nil); {
+		case err == nil && !wasOK && everOK:
+			log.InfoContext(ctx, p.label+" is available again")
+		case err != nil && wasOK:
+			log.WarnContext(ctx, p.label+" is unavailable", "error", err)
+		}
+		interval, up := retryInterval, 0.0
+		if err == nil {
+			interval, everOK, up = probeInterval, true, 1
+		}
+		p.up.Set(up)
+		_ = background.Sleep(ctx, interval)
+	}
+}
+
+// addFullGauge adds a metric that is 1 while the key-value store is full.
+func (a *App) addFullGauge(isFull func() bool) {
+	promauto.With(a.telemetry.Registry).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "telapi_kv_full", Help: "1 if the key-value store has just rejected a write because it is full, 0 otherwise."},
+		func() float64 {
+			if isFull() {
+				return 1
+			}
+			return 0
+		})
+}
+
+// addProbes adds dependencies to /health and to the metrics.
+func (a *App) addProbes(probes ...*probe) {
+	up := promauto.With(a.telemetry.Registry).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "telapi_dependency_up", Help: "1 if the dependency (database, kv or media) answered the last probe, 0 otherwise."}, []string{"dependency"})
+	for _, p := range probes {
+		p.up = up.WithLabelValues(p.name)
+		a.probes = append(a.probes, p)
+		a.jobs = append(a.jobs, func(ctx context.Context) { p.run(ctx, a.log) })
+	}
+}
+
+// Health returns the response of /health.
+func (a *App) Health() httpapi.Health {
+	h := httpapi.Health{
+		Status:        httpapi.Healthy,
+		Version:       a.opts.Version,
+		UptimeSeconds: int64(time.Since(a.started).Seconds()),
+		Checks:        map[string]string{"database": statusDisabled, "kv": statusDisabled, "media": statusDisabled},
+	}
+	for _, p := range a.probes {
+		h.Checks[p.name] = p.failedStatus
+		if p.ok.Load() {
+			h.Checks[p.name] = statusOK
+		}
+	}
+	switch {
+	case a.draining.Load():
+		h.Status = "draining"
+	case h.Checks["kv"] != statusOK,
+		a.cfg.FeatureAPIAccess && h.Checks["database"] != statusOK:
+		h.Status = statusUnavailable
+	}
+	return h
 }

@@ -19,6 +19,7 @@ import (
 
 const (
 	instanceStartTimeout = 30 * time.Second
+	metricsTimeout       = 2 * time.Second
 	instanceStopTimeout  = 12 * time.Second // longer than instances take to shut down
 )
 
@@ -81,6 +82,40 @@ func (s *instances) List(sessionID string) []httpapi.Instance {
 		list = append(list, view)
 	}
 	return list
+}
+
+// Metrics implements httpapi.Instances. It leaves out an instance that does not answer.
+func (s *instances) Metrics(ctx context.Context) (all []byte) {
+	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
+	defer cancel()
+	for _, host := range s.hosts() {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/metrics", http.NoBody)
+		if err != nil {
+			continue
+		}
+		resp, err := s.transport.RoundTrip(req)
+		if err != nil {
+			continue
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close() // it is read
+		if err == nil && resp.StatusCode == http.StatusOK {
+			all = append(all, body...)
+		}
+	}
+	return all
+}
+
+// hosts returns the addresses of the running instances.
+func (s *instances) hosts() (hosts []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, i := range s.all {
+		if i.state == instanceRunning {
+			hosts = append(hosts, i.host)
+		}
+	}
+	return hosts
 }
 
 // Start implements httpapi.Instances.

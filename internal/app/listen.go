@@ -28,9 +28,7 @@ func (e portInUse) Unwrap() error { return e.cause }
 // listenTCP listens on a port. Its configuration variables are prefix_HOST and
 // prefix_PORT.
 func listenTCP(ctx context.Context, host string, port int, prefix string) (net.Listener, error) {
-	var options net.ListenConfig
-	options.SetMultipathTCP(false) // it does not support the filter of ignoreNewConnections
-	l, err := options.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, portInUse{fmt.Sprintf("port %d is in use: stop the other program, or set %s_PORT=%d (0 selects a free port)", port, prefix, port+10), err}
 	}
@@ -69,7 +67,7 @@ type listener struct {
 
 const (
 	handshakeTime = 10 * time.Millisecond // for connections that are being opened
-	acceptTimeout = time.Second           // if new connections cannot be ignored
+	acceptTimeout = time.Second           // if clients open new ones all the time
 )
 
 // Accept returns net.ErrClosed after Close when no more connections wait.
@@ -87,15 +85,14 @@ func (l *listener) Accept() (net.Conn, error) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return conn, err
 		}
-		if closed != nil && waitingConnections(l.TCPListener) == 0 {
+		if closed != nil {
 			_ = l.TCPListener.Close()
 		}
 	}
 }
 
-// Close makes Accept return an error after the last waiting connection. The operating
-// system does not answer clients that connect meanwhile; they try again a second later.
-// The second Close closes the port at once, as does the first if Accept was never called.
+// Close makes Accept return an error after the last waiting connection. The second Close
+// closes the port at once, as does the first if Accept was never called.
 func (l *listener) Close() error {
 	if !l.accepting.Load() || l.closing.Swap(true) {
 		if err := l.TCPListener.Close(); !errors.Is(err, net.ErrClosed) {
@@ -103,7 +100,6 @@ func (l *listener) Close() error {
 		}
 		return nil
 	}
-	_ = ignoreNewConnections(l.TCPListener)
 	now := time.Now()
 	defer l.closed.Store(&now) // not earlier: Accept sets its own deadline then
 	return l.SetDeadline(now)  // wakes Accept

@@ -33,7 +33,8 @@ func (s Sound) PCM() []byte {
 	return pcm
 }
 
-// ALaw encodes the samples as ITU-T G.711 A-law. It rounds them to 13 bits.
+// ALaw encodes the samples as ITU-T G.711 A-law. It rounds them to 13 bits, the nearest
+// multiple of 8.
 func (s Sound) ALaw() []byte {
 	alaw := make([]byte, len(s.Samples))
 	for i, v := range s.Samples {
@@ -55,8 +56,9 @@ func FromALaw(rate int, alaw []byte) Sound {
 func (s Sound) WAV() []byte {
 	const format, channels, sampleBytes = 1, 1, 2
 	size, rate, little := uint32(sampleBytes*len(s.Samples)), uint32(s.Rate), binary.LittleEndian //nolint:gosec // a sound in memory is shorter than 4 GiB
-	file := little.AppendUint32([]byte("RIFF"), 36+size)
-	file = little.AppendUint32(append(file, "WAVEfmt "...), 16)
+	const formatBytes, headerBytes = 16, 36                                                       // of the part "fmt ", and of all before the samples without the first 8
+	file := little.AppendUint32([]byte("RIFF"), headerBytes+size)
+	file = little.AppendUint32(append(file, "WAVEfmt "...), formatBytes)
 	file = little.AppendUint16(little.AppendUint16(file, format), channels)
 	file = little.AppendUint32(little.AppendUint32(file, rate), rate*sampleBytes)
 	file = little.AppendUint16(little.AppendUint16(file, sampleBytes), 8*sampleBytes)

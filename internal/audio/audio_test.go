@@ -116,10 +116,3 @@ func TestResampleEdgeCases(t *testing.T) {
 		t.Errorf("three bytes decoded as %v, want one sample 0x0201", s)
 	}
 }
-
-func BenchmarkResampleOneSecond(b *testing.B) {
-	in := tones(24000, 1, 8000, 440)
-	for b.Loop() {
-		in.Resample(8000)
-	}
-}

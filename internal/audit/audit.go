@@ -1,5 +1,5 @@
 // Package audit records the changes that administrators make, and requests for
-// changes that were refused. Stores write an entry in the transaction of the change
+// changes that were rejected. Stores write an entry in the transaction of the change
 // it describes. Entries are small and are deleted after a time.
 package audit
 
@@ -14,7 +14,6 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/page"
-	"telapi/internal/tenant"
 )
 
 // ActorType is the way in which a change was requested.
@@ -51,21 +50,21 @@ const (
 	DeleteEndpoint Action = "endpoint.delete"
 	UpdateLimits   Action = "limits.update"
 	RevokeSession  Action = "session.revoke"
-	RefuseRequest  Action = "request.refused" // see Refusals
+	RejectRequest  Action = "request.reject" // see Rejections
 )
 
 // Actions lists all actions.
-var Actions = []Action{CreateTeam, UpdateTeam, CreateKey, RevokeKey, CreateEndpoint, UpdateEndpoint, DeleteEndpoint, UpdateLimits, RevokeSession, RefuseRequest}
+var Actions = []Action{CreateTeam, UpdateTeam, CreateKey, RevokeKey, CreateEndpoint, UpdateEndpoint, DeleteEndpoint, UpdateLimits, RevokeSession, RejectRequest}
 
-// Entry is one change, or the refused requests of one actor. IDs sort by age.
+// Entry is one change, or the rejected requests of one actor. IDs sort by age.
 type Entry struct {
 	ID      string         `json:"id"`
 	At      time.Time      `json:"at"`
 	Actor   Actor          `json:"actor"`
 	Action  Action         `json:"action"`
 	Target  string         `json:"target"`          // as announced, such as key:ID
-	TeamID  string         `json:"teamId,omitzero"` // of the target, or of the actor that was refused; empty for the rate limits
-	Details jsontext.Value `json:"details"`         // a JSON object: changes, or refused
+	TeamID  string         `json:"teamId,omitzero"` // of the target, or of the actor that was rejected; empty for the rate limits
+	Details jsontext.Value `json:"details"`         // a JSON object: changes, or rejected
 }
 
 // milliseconds marshals times with three decimals, so that they all have the same
@@ -130,8 +129,8 @@ func ActorFrom(ctx context.Context) Actor {
 
 // Query selects entries, newest first.
 type Query struct {
-	Teams    tenant.Filter // of the targets
-	From, To time.Time     // From is inclusive, To is not; zero: no bound
+	Teams    page.Teams // of the targets
+	From, To time.Time  // From is inclusive, To is not; zero: no bound
 	page.Query
 }
 

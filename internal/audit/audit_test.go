@@ -93,10 +93,10 @@ func (s *store) DeleteAuditEntries(_ context.Context, before time.Time, limit in
 	return deleted, nil
 }
 
-func TestRefusedRequestsShareAnEntryPerActorAndMinute(t *testing.T) {
+func TestRejectedRequestsShareAnEntryPerActorAndMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
-		r := audit.NewRefusals(s, slog.New(slog.DiscardHandler), time.Now)
+		r := audit.NewRejections(s, slog.New(slog.DiscardHandler), time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); r.Run(ctx) }()
@@ -115,7 +115,7 @@ func TestRefusedRequestsShareAnEntryPerActorAndMinute(t *testing.T) {
 		<-done
 		var got []string
 		for _, e := range s.entries {
-			if e.Action != audit.RefuseRequest || len(e.Details) > 2100 {
+			if e.Action != audit.RejectRequest || len(e.Details) > 2100 {
 				t.Errorf("%s entry with %d bytes", e.Action, len(e.Details))
 			}
 			if e.Actor == eve {

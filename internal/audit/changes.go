@@ -3,8 +3,10 @@ package audit
 import (
 	"bytes"
 	"strconv"
-	"strings"
 	"unicode/utf8"
+
+	"telapi/internal/fault"
+	"telapi/internal/strictjson"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -92,36 +94,19 @@ type member struct {
 	value jsontext.Value
 }
 
-// members returns the members of an object, or the elements of an array by index. The
-// value is valid JSON.
+// members returns the members of an object, or the elements of an array by index.
 func members(v jsontext.Value) (all []member) {
-	kind := v.Kind()
-	if kind != '{' && kind != '[' {
-		return nil
+	for name, value := range strictjson.Members(v) {
+		all = append(all, member{name, value.Clone()})
 	}
-	d := jsontext.NewDecoder(bytes.NewReader(v), jsontext.AllowDuplicateNames(true))
-	_, err := d.ReadToken()
-	for err == nil && d.PeekKind() != '}' && d.PeekKind() != ']' {
-		m := member{name: strconv.Itoa(len(all))}
-		if kind == '{' {
-			var name jsontext.Token
-			if name, err = d.ReadToken(); err != nil {
-				break
-			}
-			m.name = name.String()
-		}
-		if m.value, err = d.ReadValue(); err == nil {
-			m.value = m.value.Clone()
-			all = append(all, m)
-		}
+	for i, value := range strictjson.Elements(v) {
+		all = append(all, member{strconv.Itoa(i), value.Clone()})
 	}
 	return all
 }
 
-var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
-
 // join appends a name to a JSON Pointer. Long names and pointers are cut.
-func join(path, name string) string { return cut(path + "/" + escapePointer.Replace(cut(name))) }
+func join(path, name string) string { return cut(fault.Pointer(path, cut(name))) }
 
 // shorten returns a value, or the beginning of a long one as a string.
 func shorten(v jsontext.Value) jsontext.Value {

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"telapi/internal/background"
 	"telapi/internal/fault"
-	"telapi/internal/sleep"
 )
 
 const (
@@ -46,7 +46,7 @@ func (c *Cleaner) Run(ctx context.Context) {
 		if err := c.clean(ctx); err != nil && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) { // stores log their own outages
 			c.log.WarnContext(ctx, "deleting old audit entries failed", "error", err)
 		}
-		_ = sleep.For(ctx, cleanInterval)
+		_ = background.Sleep(ctx, cleanInterval)
 	}
 }
 

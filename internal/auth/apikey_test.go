@@ -1,7 +1,11 @@
 package auth_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -9,17 +13,15 @@ import (
 	"time"
 
 	"telapi/internal/auth"
-	"telapi/internal/cache"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 func TestAPIKeyReturnsItsPrincipal(t *testing.T) {
 	m := newTestStore(t)
 	k, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps, auth.CreateCallToken)
 	who, err := newTestAuthenticator(m, time.Now).APIKey(t.Context(), presented)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if who.TeamID != "tm_1" || who.Subject != k.ID || !slices.Equal(who.Scopes, []auth.Scope{auth.CreateCallToken, auth.ReadTeamApps}) {
 		t.Errorf("principal %+v, want team tm_1, subject %s and both scopes", who, k.ID)
 	}
@@ -30,36 +32,13 @@ func TestMalformedKeyIsRejectedWithoutLookup(t *testing.T) {
 	_, good := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	id, secret, _ := strings.Cut(strings.TrimPrefix(good, "tk_"), "_")
 	a := newTestAuthenticator(m, time.Now)
-	for name, presented := range map[string]string{
-		"empty":             "",
-		"only a prefix":     "tk_",
-		"no prefix":         id + "_" + secret,
-		"another prefix":    "sk_" + id + "_" + secret,
-		"upper-case prefix": "TK_" + id + "_" + secret,
-		"no secret":         "tk_" + id,
-		"empty secret":      "tk_" + id + "_",
-		"no id":             "tk__" + secret,
-		"truncated secret":  good[:len(good)-1],
-		"secret too long":   good + "A",
-		"padded secret":     good + "=",
-		"plain base64":      "tk_" + id + "_" + strings.Repeat("+", 43),
-		"space before":      " " + good,
-		"space after":       good + " ",
-		"line break after":  good + "\n",
-		"NUL after":         good + "\x00",
-		"with Bearer":       "Bearer " + good,
-		"two keys":          good + "," + good,
-		"id with a quote":   "tk_a'b_" + secret,
-		"id with a path":    "tk_../x_" + secret,
-		"id too long":       "tk_" + strings.Repeat("a", 65) + "_" + secret,
-		"Cyrillic id":       "tk_Б_" + secret,
-		"not UTF-8":         "tk_\xff_" + secret,
-		"huge":              "tk_" + strings.Repeat("a", 1<<20) + "_" + secret,
+	for _, presented := range []string{
+		"", "tk_", id + "_" + secret, "sk_" + id + "_" + secret, "TK_" + id + "_" + secret, "tk_" + id, "tk_" + id + "_", "tk__" + secret,
+		good[:len(good)-1], good + "A", good + "=", "tk_" + id + "_" + strings.Repeat("+", 43), " " + good, good + " ", good + "\n", good + "\x00", "Bearer " + good, good + "," + good,
+		"tk_a'b_" + secret, "tk_../x_" + secret, "tk_" + strings.Repeat("a", 65) + "_" + secret, "tk_Б_" + secret, "tk_\xff_" + secret, "tk_" + strings.Repeat("a", 1<<20) + "_" + secret,
 	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := a.APIKey(t.Context(), presented)
-			wantUnauthorized(t, err)
-		})
+		_, err := a.APIKey(t.Context(), presented)
+		wantUnauthorized(t, err)
 	}
 	if n := m.lookupCount(); n != 0 {
 		t.Errorf("%d database lookups, want 0", n)
@@ -73,9 +52,7 @@ func TestInvalidKeyIsRejected(t *testing.T) {
 	_, other := createKey(t, m, now, time.Time{}, auth.ReadTeamApps)
 	revoked := func(at time.Time) string {
 		k, presented := createKey(t, m, now, time.Time{}, auth.ReadTeamApps)
-		if err := m.RevokeKey(t.Context(), k.ID, at); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, m.RevokeKey(t.Context(), k.ID, at))
 		return presented
 	}
 	secretOf := func(full string) string { return full[len(full)-43:] }
@@ -100,9 +77,7 @@ func TestInvalidKeyIsRejected(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := newTestAuthenticator(m, func() time.Time { return tt.at }).APIKey(t.Context(), tt.presented)
 			if tt.valid {
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				return
 			}
 			wantUnauthorized(t, err)
@@ -140,12 +115,8 @@ func TestAnnouncedRevocationTakesEffect(t *testing.T) {
 	k, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	a := newTestAuthenticator(m, time.Now)
 	a.Up()
-	if _, err := a.APIKey(t.Context(), presented); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errorOf(a.APIKey(t.Context(), presented)))
+	testkit.Must(t, m.RevokeKey(t.Context(), k.ID, time.Now()))
 	if _, err := a.APIKey(t.Context(), presented); err != nil {
 		t.Fatalf("the cached record was not used: %v", err)
 	}
@@ -159,36 +130,6 @@ func TestAnnouncedRevocationTakesEffect(t *testing.T) {
 	wantUnauthorized(t, err)
 }
 
-func TestRevocationDuringLookupTakesEffect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newTestStore(t)
-		k, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
-		a := newTestAuthenticator(m, time.Now)
-		a.Up()
-
-		hold := make(chan struct{})
-		m.set(func(m *testStore) { m.hold = hold })
-		first := make(chan error)
-		go func() {
-			_, err := a.APIKey(t.Context(), presented)
-			first <- err
-		}()
-		synctest.Wait() // the old record is read, and not yet cached
-
-		if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		a.Message(auth.TopicPrefix + k.ID)
-		m.set(func(m *testStore) { m.hold = nil })
-		close(hold)
-		if err := <-first; err != nil {
-			t.Fatalf("request that started before the revocation: %v", err)
-		}
-		_, err := a.APIKey(t.Context(), presented)
-		wantUnauthorized(t, err)
-	})
-}
-
 func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
 	m := newTestStore(t)
 	_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
@@ -197,9 +138,7 @@ func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
 		t.Helper()
 		before := m.lookupCount()
 		for range times {
-			if _, err := a.APIKey(t.Context(), presented); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, errorOf(a.APIKey(t.Context(), presented)))
 		}
 		if n := m.lookupCount() - before; n != wantLookups {
 			t.Errorf("%d requests made %d lookups, want %d", times, n, wantLookups)
@@ -214,34 +153,13 @@ func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
 	authenticate(3, 1)
 }
 
-func TestKeyIsReadAgainAfterTTL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newTestStore(t)
-		k, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
-		a := newTestAuthenticator(m, time.Now)
-		a.Up()
-		if _, err := a.APIKey(t.Context(), presented); err != nil {
-			t.Fatal(err)
-		}
-		// Revoked without an announcement.
-		if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(cache.TTL)
-		_, err := a.APIKey(t.Context(), presented)
-		wantUnauthorized(t, err)
-	})
-}
-
 func TestCachedKeyExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestStore(t)
 		_, presented := createKey(t, m, time.Now(), time.Now().Add(5*time.Second), auth.ReadTeamApps)
 		a := newTestAuthenticator(m, time.Now)
 		a.Up()
-		if _, err := a.APIKey(t.Context(), presented); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, errorOf(a.APIKey(t.Context(), presented)))
 		time.Sleep(5 * time.Second)
 		_, err := a.APIKey(t.Context(), presented)
 		wantUnauthorized(t, err)
@@ -292,5 +210,130 @@ func TestOnlyPlatformGrantsPlatformScopes(t *testing.T) {
 		if err := team.CheckGrant([]auth.Scope{auth.ManageTeam, s}); fault.Is(err, fault.Forbidden) != want {
 			t.Errorf("team grants %s: error %v, want one: %v", s, err, want)
 		}
+	}
+}
+
+// discard returns a logger without output.
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func TestLastUseIsWrittenInBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTestStore(t)
+		_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+		a := newTestAuthenticator(m, time.Now)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { a.Run(ctx); close(done) }()
+
+		for range 1000 {
+			testkit.Must(t, errorOf(a.APIKey(t.Context(), presented)))
+			time.Sleep(time.Millisecond)
+		}
+		last := time.Now().Add(-time.Millisecond)
+		a.RecordUse("another", last)
+		synctest.Wait()
+		if len(m.written()) != 0 {
+			t.Fatal("written before the batch was due")
+		}
+		time.Sleep(auth.FlushInterval)
+		synctest.Wait()
+		written := m.written()
+		if len(written) != 1 || len(written[0]) != 2 || !written[0]["another"].Equal(last) {
+			t.Fatalf("wrote batches %v, want one with both keys", written)
+		}
+		for id, at := range written[0] {
+			if !at.Equal(last) {
+				t.Errorf("%s last used %v, want %v", id, at, last)
+			}
+		}
+		time.Sleep(3 * auth.FlushInterval)
+		synctest.Wait()
+		if len(m.written()) != 1 {
+			t.Error("an empty batch was written")
+		}
+		stop()
+		<-done
+	})
+}
+
+func TestRejectedCredentialIsNotAUse(t *testing.T) {
+	m := newTestStore(t)
+	_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+	a := newTestAuthenticator(m, time.Now)
+	_, err := a.APIKey(t.Context(), presented[:len(presented)-1]+flip(presented[len(presented)-1]))
+	wantUnauthorized(t, err)
+	a.Flush(t.Context())
+	if len(m.touched) != 0 {
+		t.Errorf("wrote last uses %v, want none", m.touched)
+	}
+}
+
+func TestLastUseIsWrittenAtShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTestStore(t)
+		a := newTestAuthenticator(m, time.Now)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { a.Run(ctx); close(done) }()
+		synctest.Wait()
+		a.RecordUse("k", time.Now())
+		stop()
+		<-done
+		if len(m.touched) != 1 {
+			t.Errorf("written %d times, want 1", len(m.touched))
+		}
+	})
+}
+
+// hookedStore is a store that calls onFirstWrite during its first write.
+type hookedStore struct {
+	*testStore
+	onFirstWrite func()
+}
+
+func (s *hookedStore) TouchKeys(ctx context.Context, used map[string]time.Time) error {
+	if hook := s.onFirstWrite; hook != nil {
+		s.onFirstWrite = nil
+		hook()
+	}
+	return s.testStore.TouchKeys(ctx, used)
+}
+
+func TestUseDuringFinalWriteIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &hookedStore{testStore: newTestStore(t)}
+		a := auth.NewAuthenticator(store, nil, nil, discard(), time.Now)
+		ctx, stop := context.WithCancel(t.Context())
+		store.onFirstWrite = func() { a.RecordUse("l", time.Now()); stop() }
+		a.RecordUse("k", time.Now())
+		a.Run(ctx)
+		all := map[string]time.Time{}
+		for _, batch := range store.written() {
+			maps.Copy(all, batch)
+		}
+		if len(all) != 2 {
+			t.Errorf("wrote last uses %v, want those of k and l", all)
+		}
+	})
+}
+
+func TestLastUseIsRetriedAndLogged(t *testing.T) {
+	m := newTestStore(t)
+	m.outage = errors.New("database unavailable")
+	var log bytes.Buffer
+	a := auth.NewAuthenticator(m, nil, nil, slog.New(slog.NewTextHandler(&log, nil)), time.Now)
+	first, later := time.Now(), time.Now().Add(time.Second)
+	a.RecordUse("k", first)
+	a.RecordUse("l", first)
+	a.Flush(t.Context())
+	if !strings.Contains(log.String(), "database unavailable") {
+		t.Errorf("logged %q, want the error", log.String())
+	}
+	m.outage = nil
+	a.RecordUse("l", later)
+	a.Flush(t.Context())
+	written := m.written()
+	if last := written[len(written)-1]; !last["k"].Equal(first) || !last["l"].Equal(later) {
+		t.Errorf("batches %v, want the last with k at %v and l at %v", written, first, later)
 	}
 }

@@ -11,10 +11,9 @@ import (
 	"time"
 
 	"telapi/internal/audit"
+	"telapi/internal/background"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/sleep"
-	"telapi/internal/writebehind"
 )
 
 // Scope is a permission of an API key or console JWT.
@@ -108,7 +107,7 @@ type Authenticator struct {
 	keys     KeyStore
 	tokens   *ConsoleTokens
 	failures *TokenFailures
-	lastUsed writebehind.LastSeen
+	lastUsed background.LastSeen
 	log      *slog.Logger
 	now      func() time.Time
 }
@@ -117,7 +116,7 @@ type Authenticator struct {
 // start Run, which writes the last use of keys.
 func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, failures *TokenFailures, log *slog.Logger, now func() time.Time) *Authenticator {
 	one := func(k Key) (teamID string, size int64) { return k.TeamID, 1 }
-	return &Authenticator{Cache: cache.New(topicPrefix, cache.Size, cache.TTL, one), keys: keys, tokens: tokens, failures: failures, log: log, now: now}
+	return &Authenticator{Cache: cache.New(topicPrefix, cache.Size, one), keys: keys, tokens: tokens, failures: failures, log: log, now: now}
 }
 
 // APIKey verifies the value of X-API-Key.
@@ -180,7 +179,7 @@ func (a *Authenticator) Missing() error { return unauthorized(errors.New("missin
 // Run periodically writes the times of last use until ctx ends, and a last time
 // before it returns. Authentication does not wait for these writes.
 func (a *Authenticator) Run(ctx context.Context) {
-	for sleep.For(ctx, flushInterval) == nil {
+	for background.Sleep(ctx, flushInterval) == nil {
 		a.flush(ctx)
 	}
 	a.flush(context.WithoutCancel(ctx))

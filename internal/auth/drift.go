@@ -2,22 +2,21 @@ package auth
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"telapi/internal/background"
 	"telapi/internal/fault"
-	"telapi/internal/sleep"
 )
 
 const (
 	compareInterval = 10 * time.Second
+	compareRetry    = time.Second         // while the store is unavailable, as it is before the first connection
 	fingerprintTTL  = 3 * compareInterval // of an instance that has stopped
 )
 
@@ -52,7 +51,7 @@ func NewSecretMonitor(store Fingerprints, secrets Secrets, log *slog.Logger, reg
 	return &SecretMonitor{store: store, secrets: secrets, log: log,
 		others: promauto.With(registry).NewGauge(prometheus.GaugeOpts{
 			Name: "telapi_jwt_other_secrets",
-			Help: "Number of JWT secrets, besides its own, that other instances on the same key-value store use.",
+			Help: "Other JWT secrets that instances on the same key-value store use.",
 		})}
 }
 
@@ -60,10 +59,14 @@ func NewSecretMonitor(store Fingerprints, secrets Secrets, log *slog.Logger, reg
 // the store itself does.
 func (m *SecretMonitor) Run(ctx context.Context) {
 	for {
-		if err := m.compare(ctx); err != nil && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) {
+		wait, err := compareInterval, m.compare(ctx)
+		switch {
+		case fault.Is(err, fault.ServiceUnavailable):
+			wait = compareRetry
+		case err != nil && ctx.Err() == nil:
 			m.log.WarnContext(ctx, "comparing the JWT secrets of all instances failed; retrying", "error", err)
 		}
-		if sleep.For(ctx, compareInterval) != nil {
+		if background.Sleep(ctx, wait) != nil {
 			return
 		}
 	}
@@ -88,51 +91,4 @@ func (m *SecretMonitor) compare(ctx context.Context) error {
 	}
 	m.logged = list
 	return nil
-}
-
-// Kinds of tokens.
-const (
-	ConsoleToken = "console"
-	CallToken    = "call"
-)
-
-// TokenFailures counts rejected JWTs by reason. A nil pointer counts nothing.
-type TokenFailures struct{ counter *prometheus.CounterVec }
-
-// tokenReasons are the reasons of rejected JWTs, most specific first.
-var tokenReasons = []struct {
-	err  error
-	name string
-}{
-	{jwt.ErrTokenSignatureInvalid, "signature"},
-	{jwt.ErrTokenExpired, "expired"},
-	{jwt.ErrTokenMalformed, "malformed"},
-	{nil, "claims"}, // all others
-}
-
-// NewTokenFailures returns counters that start at 0.
-func NewTokenFailures(registry prometheus.Registerer) *TokenFailures {
-	f := &TokenFailures{promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
-		Name: "telapi_jwt_failures_total",
-		Help: "Rejected JWTs by token (console or call) and reason (signature, expired, malformed or claims).",
-	}, []string{"token", "reason"})}
-	for _, token := range []string{ConsoleToken, CallToken} {
-		for _, reason := range tokenReasons {
-			f.counter.WithLabelValues(token, reason.name)
-		}
-	}
-	return f
-}
-
-// Count counts a token that was rejected with err. It ignores nil.
-func (f *TokenFailures) Count(token string, err error) {
-	if f == nil || err == nil {
-		return
-	}
-	for _, reason := range tokenReasons {
-		if reason.err == nil || errors.Is(err, reason.err) {
-			f.counter.WithLabelValues(token, reason.name).Inc()
-			return
-		}
-	}
 }

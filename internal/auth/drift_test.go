@@ -2,6 +2,8 @@ package auth_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
 	"strings"
 	"sync"
@@ -13,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/internal/auth"
+	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/test/testkit"
 )
@@ -91,9 +94,7 @@ func TestRejectedTokensAreCountedByReason(t *testing.T) {
 	a := auth.NewAuthenticator(nil, tokens, auth.NewTokenFailures(registry), discard(), time.Now)
 	sign := func(secret string, claims jwt.MapClaims) string {
 		token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte(secret))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return token
 	}
 	claims := func(expires time.Duration) jwt.MapClaims {
@@ -125,9 +126,7 @@ func TestRejectedTokensAreCountedByReason(t *testing.T) {
 func metrics(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	values := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
@@ -139,4 +138,108 @@ func metrics(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 		}
 	}
 	return values
+}
+
+func TestLongestTokenIsAccepted(t *testing.T) {
+	for length, accepted := range map[int]bool{auth.MaxTokenBytes: true, auth.MaxTokenBytes + 1: false} {
+		// Leading spaces in the claims make the token as long as needed.
+		padding, token := 0, ""
+		for len(token) < length {
+			padding++
+			token = hs256(validHeader, strings.Repeat(" ", padding)+validClaims)
+		}
+		if len(token) != length {
+			t.Fatalf("the token has %d bytes, want %d", len(token), length)
+		}
+		if _, err := newTestTokens().Verify(token); (err == nil) != accepted {
+			t.Errorf("%d bytes: error %v, want accepted: %v", length, err, accepted)
+		}
+	}
+}
+
+func TestLastSecondOfYear9999IsATime(t *testing.T) {
+	var claims jwt.RegisteredClaims
+	if err := auth.UnmarshalClaims([]byte(`{"exp":253402300799}`), &claims); err != nil || claims.ExpiresAt.UTC().Year() != 9999 {
+		t.Errorf("claims %+v, error %v", claims, err)
+	}
+	if err := auth.UnmarshalClaims([]byte(`{"exp":253402300800}`), &claims); err == nil {
+		t.Error("no error one second later")
+	}
+}
+
+func TestSecretOfCallTokensIsDerived(t *testing.T) {
+	derived := auth.Secrets{Current: testSecret}.ForCallTokens()
+	h := hmac.New(sha256.New, []byte(testSecret.Reveal()))
+	h.Write([]byte("telapi-call-token"))
+	if derived.Current.Reveal() != string(h.Sum(nil)) || derived.Previous != "" {
+		t.Error("the current secret is not the HMAC of the label, or there is a previous one")
+	}
+}
+
+func FuzzAPIKey(f *testing.F) {
+	m := newTestStore(f)
+	k, full := createKey(f, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+	a := newTestAuthenticator(m, time.Now)
+
+	f.Add(full)
+	f.Add("tk_" + k.ID + "_" + strings.Repeat("A", 43))
+	f.Add("tk__")
+	f.Add("tk_a_b_c")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, presented string) {
+		gotID, gotDigest, ok := auth.ParseKey(presented)
+		if ok && (presented != "tk_"+gotID+"_"+presented[len(presented)-43:] ||
+			gotDigest != sha256.Sum256([]byte(presented[len(presented)-43:]))) {
+			t.Fatalf("ParseKey(%q) = ID %q and a digest, which do not match the input", presented, gotID)
+		}
+		who, err := a.APIKey(t.Context(), presented)
+		switch {
+		case presented == full:
+			testkit.Must(t, err)
+		case !fault.Is(err, fault.Unauthorized):
+			t.Fatalf("%q: principal %+v and error %v, want %s", presented, who, err, fault.Unauthorized)
+		}
+	})
+}
+
+func FuzzVerify(f *testing.F) {
+	tokens := newTestTokens()
+	good := hs256(validHeader, validClaims)
+	f.Add(good)
+	f.Add(hs256(`{"alg":"none"}`, validClaims))
+	f.Add(hs256(validHeader, `{"sub":1e999}`))
+	f.Add("..")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, token string) {
+		who, err := tokens.Verify(token)
+		if err != nil && !fault.Is(err, fault.Unauthorized) {
+			t.Fatalf("%q: error %v, want %s", token, err, fault.Unauthorized)
+		}
+		// The base64 decoder ignores line breaks. An HTTP header cannot contain them.
+		if err == nil && strings.NewReplacer("\r", "", "\n", "").Replace(token) != good {
+			t.Fatalf("accepted unsigned token %q as %+v", token, who)
+		}
+	})
+}
+
+// FuzzClaims signs arbitrary claims. Even a console that is tricked into signing
+// unusual claims must not create a principal without team and name.
+func FuzzClaims(f *testing.F) {
+	tokens := newTestTokens()
+	f.Add(validHeader, validClaims)
+	f.Add(`{"alg":"HS256","crit":["x"]}`, validClaims)
+	f.Add(validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"aud":["telapi:session"]}`)
+	f.Add(validHeader, `null`)
+	f.Fuzz(func(t *testing.T, header, claims string) {
+		who, err := tokens.Verify(hs256(header, claims))
+		if err != nil {
+			if !fault.Is(err, fault.Unauthorized) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if !auth.TeamPattern.MatchString(who.TeamID) || !auth.SubjectPattern.MatchString(who.Subject) || who.Scopes == nil {
+			t.Fatalf("%s was accepted as the invalid principal %+v", claims, who)
+		}
+	})
 }

@@ -16,7 +16,6 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/redact"
-	"telapi/internal/tenant"
 )
 
 // Key is an API key. Digest is the SHA-256 of its secret, which is not stored.
@@ -88,7 +87,7 @@ type KeyStore interface {
 	CreateKey(ctx context.Context, k Key, entries ...audit.Entry) error
 	Key(ctx context.Context, id string) (Key, error)
 	// Keys returns a page of the teams' keys, oldest first.
-	Keys(ctx context.Context, teams tenant.Filter, q page.Query) ([]Key, error)
+	Keys(ctx context.Context, teams page.Teams, q page.Query) ([]Key, error)
 	// RevokeKey is idempotent: it keeps the time of the first revocation.
 	RevokeKey(ctx context.Context, id string, at time.Time, entries ...audit.Entry) error
 	// TouchKeys stores times of last use. An older time never replaces a newer one.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+
+	"telapi/test/testkit"
 )
 
 func TestWorkOutlivesItsCallerAndEndsWithTheGroup(t *testing.T) {
@@ -20,9 +22,7 @@ func TestWorkOutlivesItsCallerAndEndsWithTheGroup(t *testing.T) {
 		<-ctx.Done()
 		ended <- ctx.Err()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	cancel()
 	if err := <-started; err != nil {
 		t.Errorf("after the caller was canceled: context error %v, want none", err)

@@ -13,7 +13,7 @@ import (
 	"telapi/internal/fault"
 )
 
-// retryAfter is the delay after which a refused client should retry.
+// retryAfter is the delay after which a rejected client should retry.
 const retryAfter = 2 * time.Second
 
 // Budget is an amount that the requests of an instance share. A holder, usually a team,
@@ -21,7 +21,7 @@ const retryAfter = 2 * time.Second
 type Budget struct {
 	name, unit   string
 	total, share int64
-	refused      *prometheus.CounterVec
+	rejected     *prometheus.CounterVec
 
 	mu       sync.Mutex
 	used     int64
@@ -34,14 +34,14 @@ type Budget struct {
 // "WebSockets".
 func New(registry prometheus.Registerer, name, unit string, total int64, percent int) *Budget {
 	b := &Budget{name: name, unit: unit, total: total, share: share(total, percent), holders: map[string]int64{}}
-	b.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "telapi_budget_refusals_total", Help: "Refusals because a team already uses its share of a budget (share), or because all of it is in use (total)."},
+	b.rejected = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "telapi_budget_rejections_total", Help: "Rejections because a team uses its share of a budget (share), or all of it is in use (total)."},
 		[]string{"budget", "limit"})
-	if existing, ok := errors.AsType[prometheus.AlreadyRegisteredError](registry.Register(b.refused)); ok { // by another budget
-		b.refused, _ = existing.ExistingCollector.(*prometheus.CounterVec)
+	if existing, ok := errors.AsType[prometheus.AlreadyRegisteredError](registry.Register(b.rejected)); ok { // by another budget
+		b.rejected, _ = existing.ExistingCollector.(*prometheus.CounterVec)
 	}
 	for _, limit := range []string{"share", "total"} {
-		b.refused.WithLabelValues(name, limit) // start at 0, so that alerts see the first increase
+		b.rejected.WithLabelValues(name, limit) // start at 0, so that alerts see the first increase
 	}
 	return b
 }
@@ -60,7 +60,7 @@ func (b *Budget) Take(holder string, n int64) error {
 	defer b.mu.Unlock()
 	err := b.take(holder, n)
 	if err != nil {
-		return b.refuse(err)
+		return b.reject(err)
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func (b *Budget) Wait(ctx context.Context, holder string, n int64) error {
 		}
 		b.mu.Lock()
 		if ctx.Err() != nil {
-			return b.refuse(err).WithCause(ctx.Err())
+			return b.reject(err).WithCause(ctx.Err())
 		}
 	}
 }
@@ -122,12 +122,12 @@ type Exceeded struct {
 	Max   int64  `json:"max"`
 }
 
-func (b *Budget) refuse(err *fault.Error) *fault.Error {
+func (b *Budget) reject(err *fault.Error) *fault.Error {
 	limit := "total"
 	if err.Code == fault.RateLimitExceeded {
 		limit = "share"
 	}
-	b.refused.WithLabelValues(b.name, limit).Inc()
+	b.rejected.WithLabelValues(b.name, limit).Inc()
 	return err.WithRetryAfter(retryAfter)
 }
 

@@ -8,12 +8,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
-// A team gets its share and no more, and leaves the rest to others.
 func TestTeamGetsItsShare(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	b := New(registry, "things", "Things", 10, 40)
@@ -49,9 +48,8 @@ func TestTeamGetsItsShare(t *testing.T) {
 		t.Errorf("%d used by %v at the end, want nothing", b.Used(), b.holders)
 	}
 	for limit, want := range map[string]float64{"share": 6, "total": 6} { // Check counts too
-		var m dto.Metric
-		if err := b.refused.WithLabelValues("things", limit).Write(&m); err != nil || m.GetCounter().GetValue() != want {
-			t.Errorf("%v refusals by %s, want %v", m.GetCounter().GetValue(), limit, want)
+		if n := testkit.MetricValue(t, b.rejected.WithLabelValues("things", limit)); n != want {
+			t.Errorf("%v rejections by %s, want %v", n, limit, want)
 		}
 	}
 }
@@ -90,7 +88,6 @@ func TestWaitEndsWhenTheTeamReturnsSomething(t *testing.T) {
 	})
 }
 
-// A team evicts its own values first.
 func TestCacheKeepsValuesOfOtherTeams(t *testing.T) {
 	c := NewCache[int](10, 40)
 	expect := func(keys ...string) {

@@ -28,7 +28,7 @@ type Announcer interface {
 	Announce(ctx context.Context, topic string) error
 }
 
-// Cache keeps the most recently used values for a limited time. It is safe for
+// Cache keeps the most recently used values for at most TTL. It is safe for
 // concurrent use and guarantees:
 //
 //   - A Get that starts after Message, Down or Up has returned never returns a
@@ -37,11 +37,9 @@ type Announcer interface {
 //     load continues if its callers stop waiting.
 //   - Errors are returned to all waiting callers and are not stored.
 //
-// A single mutex guards everything. It is held only for tens of nanoseconds, and
-// shards would not help if most requests use the same key.
+// One mutex guards everything: it is held for tens of nanoseconds.
 type Cache[V any] struct {
 	topicPrefix string
-	ttl         time.Duration
 	cost        func(V) (teamID string, size int64)
 	loaders     *background.Group // runs the loads
 
@@ -63,12 +61,12 @@ type load[V any] struct {
 	err   error
 }
 
-// New returns a cache of values of at most size, each for at most ttl. The function
-// cost returns the team of a value and its part of the size. The cache stores nothing
-// before Up is called. The topic of a key is topicPrefix followed by the key.
-func New[V any](topicPrefix string, size int64, ttl time.Duration, cost func(V) (teamID string, size int64)) *Cache[V] {
+// New returns an empty cache. The topic of a key is topicPrefix followed by the key. cost
+// returns the team of a value and its size; all values together have at most the given size.
+// The cache stores nothing before Up is called.
+func New[V any](topicPrefix string, size int64, cost func(V) (teamID string, size int64)) *Cache[V] {
 	return &Cache[V]{
-		topicPrefix: topicPrefix, ttl: ttl, cost: cost, loaders: background.NewGroup(),
+		topicPrefix: topicPrefix, cost: cost, loaders: background.NewGroup(),
 		values: budget.NewCache[entry[V]](size, teamShare), loads: map[string]*load[V]{},
 	}
 }
@@ -85,7 +83,7 @@ func (c *Cache[V]) Get(ctx context.Context, key string, read func(context.Contex
 	}
 	l := c.loads[key]
 	if l == nil {
-		l = c.start(ctx, key, now.Add(c.ttl), read)
+		l = c.start(ctx, key, now.Add(TTL), read)
 	}
 	c.mu.Unlock()
 	select {
@@ -97,7 +95,7 @@ func (c *Cache[V]) Get(ctx context.Context, key string, read func(context.Contex
 	}
 }
 
-// start starts a load. The caller holds mu. The value expires ttl after the start of
+// start starts a load. The caller holds mu. The value expires TTL after the start of
 // the load, because it may have been read then.
 func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, read func(context.Context) (V, error)) *load[V] {
 	l := &load[V]{done: make(chan struct{})}

@@ -37,6 +37,7 @@ var errStoreDown = fault.Unavailable("The store", io.EOF)
 type recordingStore struct {
 	callback.Store
 	calls     []string
+	profile   []byte // if set, replaces that of channels
 	delivered []callback.DeliverParams
 
 	checkErr, parkedErr error
@@ -46,13 +47,17 @@ type recordingStore struct {
 
 func (s *recordingStore) Channel(ctx context.Context, id string) (callback.Channel, error) {
 	s.calls = append(s.calls, "channel")
-	return s.Store.Channel(ctx, id)
+	c, err := s.Store.Channel(ctx, id)
+	if s.profile != nil {
+		c.Profile = s.profile
+	}
+	return c, err
 }
 
-func (s *recordingStore) CheckCredential(ctx context.Context, c callback.Credential) (callback.Status, error) {
+func (s *recordingStore) CheckCredential(ctx context.Context, c callback.Credential) (callback.CredentialState, error) {
 	s.calls = append(s.calls, "check")
 	if s.checkErr != nil {
-		return "", s.checkErr
+		return callback.CredentialState{}, s.checkErr
 	}
 	return s.Store.CheckCredential(ctx, c)
 }
@@ -104,9 +109,7 @@ func newFixture(t *testing.T, o options) *fixture {
 	f.useService(o.disabled...)
 	var err error
 	f.runtime, err = calls.New(calls.Options{Store: engine.ClientOption(), Name: "runtime", Limits: o.limits})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(f.runtime.Close)
 	f.channel = f.open(channelID, o.profile)
 	return f
@@ -116,9 +119,7 @@ func newFixture(t *testing.T, o options) *fixture {
 func (f *fixture) useService(disabled ...string) {
 	f.Helper()
 	platform, err := command.NewPlatformPolicy(disabled, nil, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.registry = prometheus.NewRegistry()
 	f.service = callback.NewService(f.store, f, platform, slog.New(slog.DiscardHandler), f.registry, func() time.Time { return f.now }, 25)
 }
@@ -133,9 +134,7 @@ func (f *fixture) openOf(teamID, id, profile string) *calls.Channel {
 	c, err := f.runtime.Open(f.Context(), calls.OpenOptions{
 		ChannelID: id, TeamID: teamID, EndpointID: "endpoint", CallID: "sip-call", TransactionID: "tx-channel", Profile: []byte(profile),
 	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return c
 }
 
@@ -148,9 +147,7 @@ func (f *fixture) request(kind wire.WorkItemKind, body string) callback.Request 
 func (f *fixture) requestOn(c *calls.Channel, o calls.AwaitOptions, body string) callback.Request {
 	f.Helper()
 	item, err := c.Await(f.Context(), o)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	sum := sha256.Sum256([]byte(item.Token))
 	r := callback.Request{
 		Credential: callback.Credential{ChannelID: c.ID, Kind: item.Kind, Digest: hex.EncodeToString(sum[:])},
@@ -165,9 +162,7 @@ func (f *fixture) requestOn(c *calls.Channel, o calls.AwaitOptions, body string)
 func (f *fixture) accept(r callback.Request) callback.Receipt {
 	f.Helper()
 	receipt, err := f.service.Accept(f.Context(), r)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return receipt
 }
 
@@ -175,9 +170,7 @@ func (f *fixture) accept(r callback.Request) callback.Receipt {
 func (f *fixture) entries() []wire.Entry {
 	f.Helper()
 	all, err := f.runtime.Entries(f.Context(), channelID, "", 1000)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	var list []wire.Entry
 	for _, e := range all {
 		if e.Entry.CallbackID != "" {
@@ -191,9 +184,7 @@ func (f *fixture) entries() []wire.Entry {
 func (f *fixture) metric(name string, labels ...string) *dto.Metric {
 	f.Helper()
 	families, err := f.registry.Gather()
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			var values []string
@@ -206,4 +197,12 @@ func (f *fixture) metric(name string, labels ...string) *dto.Metric {
 		}
 	}
 	return nil
+}
+
+// must ends the test if there is an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

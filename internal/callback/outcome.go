@@ -16,7 +16,7 @@ import (
 )
 
 // errInvalid is the same for every invalid credential, so that guessing tokens
-// reveals nothing about existing channels and work items. Its cause is only logged.
+// reveals nothing about existing channels and work items. Callers add the cause, which is only logged.
 var errInvalid = fault.New(fault.CallbackToken, "Invalid callback token: it is missing, unknown, expired, or belongs to another channel or work item. Send the token of this work item in the token header, without a prefix.")
 
 var errBackpressure = fault.New(fault.ServiceUnavailable, "The call runtime has not processed earlier entries of this channel yet. Retry after the number of seconds in Retry-After.").WithRetryAfter(2 * time.Second)
@@ -27,9 +27,11 @@ var statusErrors = map[Status]error{
 	Invalid:      errInvalid.WithCause(errors.New("unknown or expired token, or one of another channel or work item")),
 	Ended:        fault.New(fault.ConversationEnded, "The conversation has ended. Discard the result."),
 	Consumed:     fault.New(fault.CallbackConsumed, "This work item was already answered with a different body. Discard this result.").WithDetails(consumedDetails{}),
+	Streaming:    fault.New(fault.CallbackConsumed, "A streamed answer to this work item has begun. Send the same stream again, or discard this result.").WithDetails(consumedDetails{State: string(Streaming)}),
 	Cancelled:    fault.New(fault.CallbackConsumed, "This work item was cancelled. Discard the result.").WithDetails(consumedDetails{State: string(Cancelled)}),
 	Backpressure: errBackpressure,
 	Stale:        errStale,
+	Missing:      fault.Unavailable("The key-value store", errors.New("parts of a streamed answer are missing")),
 }
 
 type consumedDetails struct {
@@ -68,24 +70,30 @@ type metrics struct {
 	callbacks *prometheus.CounterVec
 	commands  *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec
+	parts     *prometheus.CounterVec
 }
 
-func newMetrics(registry prometheus.Registerer, oldestParked func() float64) metrics {
+func newMetrics(registry prometheus.Registerer, oldestParked, openStreams func() float64) metrics {
 	auto := promauto.With(registry)
 	auto.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "telapi_callback_oldest_parked_seconds",
-		Help: "Age of the oldest callback that this instance parked and that is still parked; 0 if there is none. Use the maximum over all instances."},
+		Help: "Age of the oldest callback that this instance has parked, or 0. Use the maximum of all instances."},
 		oldestParked)
+	auto.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "telapi_callback_streams", Help: "Streamed answers that are arriving at this instance."}, openStreams)
 	m := metrics{
 		callbacks: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_callbacks_total", Help: "Provider callbacks by kind and outcome: accepted, parked, the error code, BACKPRESSURE if the runtime's backlog was full, or gone if the provider closed the connection early."},
+			Name: "telapi_callbacks_total", Help: "Callbacks by kind and outcome: accepted, parked, the error code, BACKPRESSURE (full backlog) or gone (the provider disconnected)."},
 			[]string{"kind", "outcome"}),
 		commands: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_commands_total", Help: "Commands in accepted callbacks by type and decision."},
 			[]string{"type", "decision"}),
 		seconds: auto.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "telapi_callback_seconds", Help: "Time from receiving a callback's header until its entries are routed or parked.",
+			Name: "telapi_callback_seconds", Help: "Time from a callback's header, or a stream's last line, until its entries are routed or parked.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}},
+			[]string{"kind"}),
+		parts: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_callback_parts_total", Help: "Parts of streamed answers that were delivered, by kind."},
 			[]string{"kind"}),
 	}
 	for _, kind := range wire.WorkItemKinds { // start at 0, so that alerts see the first error as an increase

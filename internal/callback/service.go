@@ -15,12 +15,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/bot"
 	"telapi/internal/budget"
 	"telapi/internal/command"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
-	"telapi/internal/tracing"
+	"telapi/internal/telemetry"
 )
 
 const (
@@ -33,8 +32,6 @@ const (
 	policyBytes    = 64 << 20
 	policyOverhead = 512
 	policyFactor   = 4
-	// entryOverhead is the typical size of an entry without the text of the body.
-	entryOverhead = 256
 	// resultWindow is how long a repeated body of an LLM or a tool is a duplicate.
 	// Such a body has no ID; after that time, the same body is a new result.
 	resultWindow = 10 * time.Minute
@@ -51,6 +48,7 @@ type Service struct {
 	log      *slog.Logger
 	now      func() time.Time
 	parked   *parkedItems
+	streams  *openStreams
 	metrics  metrics
 }
 
@@ -63,15 +61,25 @@ type channelPolicy struct {
 // applies to all channels. A team may use teamShare percent of the memory for policies
 // and of the bytes that this instance parks.
 func NewService(store Store, offers Offers, platform command.PlatformPolicy, log *slog.Logger, registry prometheus.Registerer, now func() time.Time, teamShare int) *Service {
-	parked := newParkedItems(store, registry, now, teamShare)
-	return &Service{store, offers, platform, budget.NewCache[*channelPolicy](policyBytes, teamShare), log, now, parked, newMetrics(registry, func() float64 {
+	parked, streams := newParkedItems(store, registry, now, teamShare), &openStreams{open: map[string]map[*Stream]struct{}{}}
+	oldestParked := func() float64 {
 		since := parked.oldest(context.Background())
 		if since.IsZero() {
 			return 0
 		}
 		return now().Sub(since).Seconds()
-	})}
+	}
+	streams.service = &Service{store, offers, platform, budget.NewCache[*channelPolicy](policyBytes, teamShare), log, now, parked, streams,
+		newMetrics(registry, oldestParked, func() float64 { return float64(streams.count()) })}
+	return streams.service
 }
+
+// Close waits for the service's goroutines. No notice may follow.
+func (s *Service) Close() { s.streams.checks.Wait() }
+
+// StreamNotices returns the subscriber that ends open streams of cancelled work items and
+// ended channels.
+func (s *Service) StreamNotices() NoticeSubscriber { return s.streams }
 
 // Request is a callback with its complete body.
 type Request struct {
@@ -94,18 +102,14 @@ func (s *Service) Accept(ctx context.Context, r Request) (Receipt, error) {
 	return receipt, nil
 }
 
-// Try returns the effects that a callback would have with the given profile. It
-// delivers nothing. The error is the one that a valid credential would get.
-func (s *Service) Try(kind wire.WorkItemKind, body []byte, profile wire.GatewayProfile) (DryRun, error) {
-	result, err := bot.Try(kind, body, "", command.NewPolicy(profile, s.platform), s.now())
-	if err != nil {
-		return DryRun{}, err
+// Try returns the effects that a callback would have with the given profile. The paths of
+// warnings are those in a request whose member body is the callback.
+func (s *Service) Try(t Trial, profile wire.GatewayProfile) (DryRun, error) {
+	result, err := Try(t, command.NewPolicy(profile, s.platform), s.now())
+	for i := range result.Warnings {
+		result.Warnings[i].Path = "/body" + result.Warnings[i].Path
 	}
-	report := DryRun{result.Entries, reportDecisions(result.Decisions), make([]strictjson.Warning, len(result.Warnings))}
-	for i, w := range result.Warnings {
-		report.Warnings[i] = strictjson.Warning{Path: "/body" + w.Path, Message: w.Message}
-	}
-	return report, nil
+	return result, err
 }
 
 // Check returns the channel's team, or an error if a callback with this credential is
@@ -114,19 +118,26 @@ func (s *Service) Try(kind wire.WorkItemKind, body []byte, profile wire.GatewayP
 // is read. It needs one round trip to the store, or two if the channel's policy is not
 // cached, or none without a token.
 func (s *Service) Check(ctx context.Context, c Credential) (teamID string, err error) {
-	status, err := s.checkCredential(ctx, c)
-	if err == nil && status != Usable && status != Consumed {
-		err = cmp.Or(c.check(), DeliverResult{Status: status}.err())
-	}
-	var ch *channelPolicy
-	if err == nil {
-		ch, err = s.channelPolicy(ctx, c.ChannelID)
-	}
+	ch, _, err := s.check(ctx, c)
 	if err != nil {
 		s.metrics.countError(c.Kind, err)
 		return "", err
 	}
 	return ch.TeamID, nil
+}
+
+// check returns the policy of a channel and the state of a credential, or the error of a
+// credential that no body can be accepted with.
+func (s *Service) check(ctx context.Context, c Credential) (*channelPolicy, CredentialState, error) {
+	state, err := s.checkCredential(ctx, c)
+	if err == nil && state.Status != Usable && state.Status != Consumed && state.Status != Streaming {
+		err = cmp.Or(c.check(), DeliverResult{Status: state.Status}.err())
+	}
+	if err != nil {
+		return nil, state, err
+	}
+	ch, err := s.channelPolicy(ctx, c.ChannelID)
+	return ch, state, err
 }
 
 // Reject returns the error for a callback whose body could not be read. It returns
@@ -143,8 +154,8 @@ func (s *Service) Reject(ctx context.Context, c Credential, problem error) error
 // otherwise. For a long body, whose credential passed Check, it returns the error of
 // the credential instead of errInvalid.
 func (s *Service) rejectBody(ctx context.Context, c Credential, size int, problem error) error {
-	status, err := s.checkCredential(ctx, c)
-	switch {
+	state, err := s.checkCredential(ctx, c)
+	switch status := state.Status; {
 	case err != nil:
 		return err
 	case status == Usable:
@@ -156,9 +167,9 @@ func (s *Service) rejectBody(ctx context.Context, c Credential, size int, proble
 	}
 }
 
-func (s *Service) checkCredential(ctx context.Context, c Credential) (Status, error) {
+func (s *Service) checkCredential(ctx context.Context, c Credential) (CredentialState, error) {
 	if c.check() != nil {
-		return Invalid, nil //nolint:nilerr // the status is the result
+		return CredentialState{Status: Invalid}, nil //nolint:nilerr // the status is the result
 	}
 	return s.store.CheckCredential(ctx, c)
 }
@@ -178,8 +189,8 @@ func (s *Service) accept(ctx context.Context, r Request) (Receipt, error) {
 	if err := r.check(); err != nil {
 		return Receipt{}, err
 	}
-	_, span := tracing.Start(ctx, "parse")
-	result, err := bot.Parse(r.Kind, r.Body, r.ChannelID)
+	_, span := telemetry.StartSpan(ctx, "parse")
+	result, err := Parse(r.Kind, r.Body, r.ChannelID)
 	span.End()
 	if err != nil {
 		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body), err)
@@ -225,7 +236,7 @@ func (s *Service) channelPolicy(ctx context.Context, channelID string) (*channel
 }
 
 // deliver decides on the commands of a body and hands its entries to the store.
-func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, digest string, ch *channelPolicy) (Receipt, error) {
+func (s *Service) deliver(ctx context.Context, r Request, result Result, digest string, ch *channelPolicy) (Receipt, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return Receipt{}, fmt.Errorf("create callback ID: %w", err)
@@ -236,7 +247,7 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 	}
 	base.Trace.CallID = cmp.Or(r.Trace.CallID, ch.CallID)
 	base.Trace.TransactionID = cmp.Or(r.Trace.TransactionID, ch.TransactionID)
-	_, span := tracing.Start(ctx, "policy")
+	_, span := telemetry.StartSpan(ctx, "policy")
 	entries, decisions := result.Entries(base, ch.policy)
 	span.End()
 
@@ -244,12 +255,10 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 		Credential: r.Credential, CallbackID: base.CallbackID, BodyDigest: digest,
 		DuplicateFor: duplicateFor(r.Kind, result), Epoch: ch.Epoch, Entries: make([][]byte, len(entries)),
 	}
-	buf := make([]byte, 0, len(r.Body)+len(entries)*entryOverhead) // shared by all entries
 	for i := range entries {
-		if buf, err = entries[i].AppendTo(buf[len(buf):]); err != nil {
-			return Receipt{}, err
+		if p.Entries[i], err = json.Marshal(&entries[i]); err != nil {
+			return Receipt{}, fmt.Errorf("encode entry: %w", err)
 		}
-		p.Entries[i] = buf
 	}
 	receipt := newReceipt(base.CallbackID, entries, decisions, result.Ignored(r.Body))
 	recordDecisions(ctx, ch.TeamID, receipt.Commands)
@@ -262,14 +271,14 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 	}
 	noRoom := s.parked.reserve(ctx, ch.TeamID, size)
 	p.Park = noRoom == nil
-	storing, span := tracing.Start(ctx, "store")
+	storing, span := telemetry.StartSpan(ctx, "store")
 	delivered, err := s.store.Deliver(storing, p)
 	if fault.Is(err, fault.ServiceUnavailable) && ctx.Err() == nil {
 		delivered, err = s.store.Deliver(storing, p) // with the same ID: if only the reply was lost, the result is the same
 	}
 	span.End()
 	if noRoom == nil {
-		s.parked.settle(ParkedItem{r.ChannelID, delivered.Number, s.now()}, ch.TeamID, size, err == nil && delivered.Status == Parked)
+		s.parked.settle(ParkedItem{r.ChannelID, delivered.Number, false, s.now()}, ch.TeamID, size, err == nil && delivered.Status == Parked)
 	}
 	switch {
 	case err != nil:
@@ -303,7 +312,7 @@ func recordDecisions(ctx context.Context, teamID string, decisions []CommandDeci
 // duplicateFor returns how long a repeated body is a duplicate under a channel's
 // credential. A bot's body without a message ID or timestamp never is, because a bot
 // may send the same text twice on purpose.
-func duplicateFor(kind wire.WorkItemKind, result bot.Result) time.Duration {
+func duplicateFor(kind wire.WorkItemKind, result Result) time.Duration {
 	switch {
 	case kind != wire.BotItem:
 		return resultWindow

@@ -33,13 +33,9 @@ func TestReopenedChannelUsesItsNewProfile(t *testing.T) {
 	}
 	first := f.store.delivered[0].Epoch
 	client, err := rueidis.NewClient(f.engine.ClientOption())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
-	if err := client.Do(t.Context(), client.B().Flushall().Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.Do(t.Context(), client.B().Flushall().Build()).Error())
 	f.channel = f.open(channelID, `{}`)
 	if receipt := f.accept(f.request(wire.BotItem, hangupBody)); receipt.Commands[0].Decision != "denied" {
 		t.Errorf("second profile, which allows nothing: %+v", receipt)
@@ -86,9 +82,7 @@ func TestDeliveryIsRetriedOnceIfTheStoreIsDown(t *testing.T) {
 func TestReceiptListsEveryCommand(t *testing.T) {
 	f := newFixture(t, options{profile: profileJSON})
 	first, err := f.channel.Await(t.Context(), calls.AwaitOptions{}) // not answered, so that the next one is parked
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.request(wire.BotItem, helloBody)
 	receipt := f.accept(f.request(wire.BotItem, hangupBody))
 	if receipt.Status != "parked" || receipt.Messages != 0 || len(receipt.Commands) != 3 {
@@ -237,9 +231,7 @@ func TestTeamsShareParkedBytes(t *testing.T) {
 	f := newFixture(t, options{})
 	first := f.request(wire.BotItem, helloBody)
 	parked, refused := f.request(wire.BotItem, helloBody), f.request(wire.BotItem, helloBody)
-	if err := f.service.TakeParked("team", f.service.ParkedShare()-2<<10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.service.TakeParked("team", f.service.ParkedShare()-2<<10))
 	if receipt := f.accept(parked); receipt.Status != "parked" {
 		t.Fatalf("receipt %+v, want parked", receipt)
 	}
@@ -277,11 +269,11 @@ func TestTeamsShareTheMemoryForPolicies(t *testing.T) {
 	}
 	other := f.openOf("other", "other", "")
 	answer(other)
-	profile := `{"unknown":"` + strings.Repeat("a", 1<<20) + `"}`
-	first := f.open("first", profile)
+	f.store.profile = []byte(`{"unknown":"` + strings.Repeat("a", 1<<20) + `"}`)
+	first := f.open("first", "")
 	answer(first)
 	for n := range callback.PolicyShare / (4 << 20) {
-		answer(f.open(fmt.Sprint("call-", n), profile))
+		answer(f.open(fmt.Sprint("call-", n), ""))
 	}
 	f.store.calls = nil
 	answer(other)
@@ -312,7 +304,6 @@ func TestErrorWithConversationIsRouted(t *testing.T) {
 	}
 }
 
-// A rejected body changes nothing: the work item can still be answered.
 func TestRejectedBodyDoesNotConsumeTheCredential(t *testing.T) {
 	f := newFixture(t, options{})
 	for _, body := range []string{
@@ -336,12 +327,12 @@ func TestRejectedBodyDoesNotConsumeTheCredential(t *testing.T) {
 
 func TestReceiptListsIgnoredMembers(t *testing.T) {
 	f := newFixture(t, options{profile: profileJSON})
-	receipt := f.accept(f.request(wire.BotItem, `{"conversation":{"identifier":{"id":"call-1"}},"error":{},"actions":[{"type":"hangup","why":1,"hangupReason":"done"},{"type":"hangup"}]}`))
-	if len(receipt.Commands) != 2 || !slices.Equal(receipt.Commands[0].Ignored, []string{"why"}) || receipt.Commands[1].Ignored != nil {
-		t.Errorf("commands %+v, want why as the only ignored member", receipt.Commands)
+	receipt := f.accept(f.request(wire.BotItem, `{"conversation":{"identifier":{"id":"call-1"}},"error":{},"actions":[{"type":"hangup","why":1,"hangupReason":"done","reason":"other"},{"type":"hangup"}]}`))
+	if len(receipt.Commands) != 2 || !slices.Equal(receipt.Commands[0].Ignored, []string{"why", "reason"}) || receipt.Commands[1].Ignored != nil {
+		t.Errorf("commands %+v, want why and reason as the only ignored members", receipt.Commands)
 	}
 	if !slices.Equal(receipt.Ignored, []string{"/error"}) {
-		t.Errorf("ignored %v, want /error, and why only with its command", receipt.Ignored)
+		t.Errorf("ignored %v, want /error, and the members of a command only with it", receipt.Ignored)
 	}
 
 	var members strings.Builder

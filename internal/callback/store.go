@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/command"
 	"telapi/internal/fault"
-	"telapi/internal/strictjson"
 )
 
 // Credential identifies the work item that a callback answers and proves the
@@ -56,13 +54,15 @@ const (
 	Stale        Status = "stale"        // the channel has another epoch; nothing changed
 	Backpressure Status = "backpressure" // the runtime's backlog is full; nothing changed
 	NotParked    Status = "not_parked"   // it would be parked, but Park is not set; nothing changed
+	Streaming    Status = "streaming"    // a streamed answer has begun
+	Missing      Status = "missing"      // the store has lost parts of a streamed answer
 	Usable       Status = "usable"       // from CheckCredential only: a callback would be routed or parked
 )
 
 // DeliverResult is the result of a delivery.
 type DeliverResult struct {
 	Status  Status
-	Receipt []byte // of the first callback, if Status is Duplicate or Consumed
+	Receipt []byte // of the first callback, if Status is Duplicate
 	// WaitsFor is the work item for which the callback waited when it was accepted, if
 	// it was parked; otherwise nil.
 	WaitsFor *AwaitedItem
@@ -70,10 +70,36 @@ type DeliverResult struct {
 	Offer    []byte // wire.Offer as JSON, if no runtime has claimed the session; otherwise empty
 }
 
+// Accepted reports whether the entries are stored.
+func (r DeliverResult) Accepted() bool { return r.Status == Routed || r.Status == Parked }
+
 // AwaitedItem is a work item that was not answered yet.
 type AwaitedItem struct {
 	WorkItemID string    `json:"workItemId"`
 	Deadline   time.Time `json:"deadline"` // it times out then
+}
+
+// StreamParams are parts of a streamed answer that are ready for the runtime stream, or
+// its last line.
+type StreamParams struct {
+	Credential
+	CallbackID string
+	Epoch      string // of the channel
+	// Digests has the digests of all parts so far, the newest ones included, and that of the
+	// last line.
+	Digests string
+	Parts   [][]byte // the entries of the newest parts
+	// Last has the entries of the last line, which settles the work item. It is nil before.
+	Last    [][]byte
+	Receipt []byte // JSON, returned for duplicates; only with Last
+	Park    bool   // as in DeliverParams
+}
+
+// CredentialState is the result of Store.CheckCredential.
+type CredentialState struct {
+	Status   Status
+	TimeLeft time.Duration // until it is invalid: at its deadline, or later if it was used
+	WorkItem bool          // false for a channel's credential
 }
 
 // Offers announces sessions to runtimes.
@@ -82,10 +108,20 @@ type Offers interface {
 	Reoffer(offer []byte)
 }
 
+// NoticeSubscriber receives the notices that end streamed answers: the ID of a channel that
+// has ended, or the ID of a channel, a space and the ID of a cancelled work item. Between
+// Down and Up notices may be missed.
+type NoticeSubscriber interface {
+	Up()
+	Down(error)
+	Message(notice string)
+}
+
 // ParkedItem is a work item whose answer waits for earlier work items.
 type ParkedItem struct {
 	ChannelID string
 	Number    int64
+	Parts     bool // parts of a streamed answer, without its last line
 	Since     time.Time
 }
 
@@ -107,84 +143,16 @@ type Store interface {
 	// found for some time.
 	Channel(ctx context.Context, channelID string) (Channel, error)
 	// CheckCredential returns Usable if a delivery with the credential would be
-	// routed or parked, and otherwise Invalid, Ended, Consumed or Cancelled. It
-	// changes nothing.
-	CheckCredential(ctx context.Context, c Credential) (Status, error)
+	// routed or parked, Streaming if a streamed answer has begun, and otherwise Invalid,
+	// Ended, Consumed or Cancelled. It changes nothing.
+	CheckCredential(ctx context.Context, c Credential) (CredentialState, error)
 	// Deliver checks and consumes the credential and routes or parks the
 	// entries in one atomic step. If the reply is lost, Deliver may be called again
 	// with the same CallbackID and returns the same result.
 	Deliver(ctx context.Context, p DeliverParams) (DeliverResult, error)
+	// DeliverStream routes or parks parts of a streamed answer, or settles it, in one atomic
+	// step. Parts that were delivered before are skipped, so it may be called again.
+	DeliverStream(ctx context.Context, p StreamParams) (DeliverResult, error)
 	// StillParked reports for each item whether it is still parked.
 	StillParked(ctx context.Context, items []ParkedItem) ([]bool, error)
-}
-
-// Receipt is the answer to an accepted callback. The store keeps a copy for
-// duplicates, without Status, WaitsFor and RequestID.
-type Receipt struct {
-	Status string `json:"status,omitzero"` // accepted or parked
-	// WaitsFor is the first of the work items for which a parked callback waits.
-	WaitsFor   *AwaitedItem      `json:"waitsFor,omitzero"`
-	CallbackID string            `json:"callbackId"`
-	Messages   int               `json:"messages"`
-	Commands   []CommandDecision `json:"commands"`
-	Ignored    []string          `json:"ignored,omitempty"` // JSON Pointers of members without effect, except those of commands
-	RequestID  string            `json:"requestId,omitzero"`
-}
-
-// setWaitsFor sets the status and the work item for which the callback waits.
-func (r *Receipt) setWaitsFor(first *AwaitedItem) {
-	r.Status, r.WaitsFor = "accepted", first
-	if first != nil {
-		r.Status = "parked"
-	}
-}
-
-// CommandDecision reports whether a command was allowed.
-type CommandDecision struct {
-	CommandID string   `json:"commandId,omitzero"`
-	Type      string   `json:"type"`
-	Decision  string   `json:"decision"` // allowed or denied
-	Reason    string   `json:"reason,omitzero"`
-	Ignored   []string `json:"ignored,omitempty"` // unknown members
-}
-
-// maxIgnored bounds the members of commands that a receipt lists.
-const maxIgnored = 100
-
-func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Decision, ignored []strictjson.Warning) Receipt {
-	r := Receipt{CallbackID: callbackID, Commands: reportDecisions(decisions)}
-	for _, w := range ignored {
-		r.Ignored = append(r.Ignored, w.Path)
-	}
-	for i := range entries {
-		switch entries[i].Kind {
-		case wire.KindBotMessage, wire.KindLLMResult, wire.KindToolResult:
-			r.Messages++
-		}
-	}
-	return r
-}
-
-func reportDecisions(decisions []command.Decision) []CommandDecision {
-	report := make([]CommandDecision, len(decisions))
-	left := maxIgnored
-	for i, d := range decisions {
-		common, decision := d.Command.Common(), "allowed"
-		if d.Reason != "" {
-			decision = "denied"
-		}
-		report[i] = CommandDecision{CommandID: common.CommandID, Type: common.Type, Decision: decision, Reason: d.Reason}
-		for _, name := range d.Ignored[:min(len(d.Ignored), left)] {
-			report[i].Ignored = append(report[i].Ignored, strictjson.Shorten(name))
-			left--
-		}
-	}
-	return report
-}
-
-// DryRun describes the effects that a callback would have.
-type DryRun struct {
-	Entries   []wire.Entry         `json:"entries"`
-	Decisions []CommandDecision    `json:"decisions"`
-	Warnings  []strictjson.Warning `json:"warnings"` // members without effect, as JSON Pointers below /body
 }

@@ -17,20 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/sleep"
-)
-
-// Scope determines how often a credential can be used.
-type Scope string
-
-// The scopes.
-const (
-	// ScopeWorkItem credentials are consumed by the first result. Receive returns
-	// results in the order in which their work items were registered.
-	ScopeWorkItem Scope = "work_item"
-	// ScopeChannel credentials accept any number of results until they expire or
-	// the channel ends. Receive returns each result when it arrives.
-	ScopeChannel Scope = "channel"
+	"telapi/internal/background"
 )
 
 // Bounds of AwaitOptions.TTL.
@@ -39,11 +26,11 @@ const (
 	MaxTTL     = 24 * time.Hour
 )
 
-// AwaitOptions describe a work item. The defaults are wire.BotItem, ScopeWorkItem,
+// AwaitOptions describe a work item. The defaults are wire.BotItem, wire.ScopeItem,
 // a random ID and DefaultTTL.
 type AwaitOptions struct {
 	Kind       wire.WorkItemKind
-	Scope      Scope
+	Scope      wire.Scope
 	WorkItemID string // 1 to 128 letters, digits and . _ : -, unique among the channel's recent items
 	TTL        time.Duration
 	// Trace is that of the entry that caused the request. It is part of the URL of
@@ -53,6 +40,8 @@ type AwaitOptions struct {
 	// and Token can repeat Await or Cancel the item if the outcome is unknown.
 	// Without a Token, Await cancels such an item by itself.
 	Token string
+	// Commit is a position to commit before, as CommitAndSend does.
+	Commit string
 }
 
 // NewToken returns a random credential.
@@ -85,7 +74,7 @@ func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 	if err != nil {
 		return WorkItem{}, wrap("await", err)
 	}
-	c.newest.Store(&item)
+	c.newestItem.Store(&item)
 	return item, nil
 }
 
@@ -95,7 +84,7 @@ func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 func (c *Channel) cancelUnknown(id string) {
 	_ = c.runtime.start(func() {
 		_ = c.Cancel(c.ctx, id)
-		if sleep.For(c.ctx, attemptTimeout) == nil {
+		if background.Sleep(c.ctx, attemptTimeout) == nil {
 			_ = c.Cancel(c.ctx, id)
 		}
 	})
@@ -120,7 +109,7 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 	}
 	digest := sha256.Sum256([]byte(item.Token))
 	reply, err := c.run(ctx, "await",
-		c.token, hex.EncodeToString(digest[:]), string(o.Kind), string(o.Scope), item.ID, strconv.FormatInt(o.TTL.Milliseconds(), 10), string(timeout), c.newestItem(),
+		c.token, hex.EncodeToString(digest[:]), string(o.Kind), string(o.Scope), item.ID, strconv.FormatInt(o.TTL.Milliseconds(), 10), string(timeout), c.lastItem(), o.Commit,
 	).AsStrSlice()
 	if err == nil {
 		err = replyError(reply[0])
@@ -137,7 +126,7 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 
 func (o *AwaitOptions) complete() error {
 	o.Kind = cmp.Or(o.Kind, wire.BotItem)
-	o.Scope = cmp.Or(o.Scope, ScopeWorkItem)
+	o.Scope = cmp.Or(o.Scope, wire.ScopeItem)
 	o.TTL = cmp.Or(o.TTL, DefaultTTL)
 	if o.WorkItemID == "" {
 		o.WorkItemID = uuid.NewString()
@@ -145,8 +134,8 @@ func (o *AwaitOptions) complete() error {
 	switch {
 	case !slices.Contains(wire.WorkItemKinds, o.Kind):
 		return fmt.Errorf("invalid kind %q: use bot, llm or tool", o.Kind)
-	case o.Scope != ScopeWorkItem && o.Scope != ScopeChannel:
-		return fmt.Errorf("invalid scope %q: use work_item or channel", o.Scope)
+	case o.Scope != wire.ScopeItem && o.Scope != wire.ScopeChannel:
+		return fmt.Errorf("invalid scope %q: use item or channel", o.Scope)
 	case !wire.ValidID(o.WorkItemID):
 		return invalidID("work item", o.WorkItemID)
 	case o.Kind == wire.BotItem && !slices.Contains([]string{"", o.WorkItemID}, wire.TokenWorkItem(o.Token)): // its callbacks would be rejected
@@ -162,12 +151,13 @@ func (o *AwaitOptions) complete() error {
 type OpenWorkItem struct {
 	ID        string
 	Kind      wire.WorkItemKind
-	Scope     Scope
+	Scope     wire.Scope
 	ExpiresAt time.Time
 	Parked    bool // the result waits for those of earlier items
 }
 
-// WorkItems returns the open work items of the channel. After ErrLost and a new
+// WorkItems returns the open work items of the channel in the order of registration,
+// channel credentials first. After ErrLost and a new
 // Attach, a runtime compares them with those that it awaits, and awaits missing
 // ones again with the same ID and Token.
 func (c *Channel) WorkItems(ctx context.Context) ([]OpenWorkItem, error) {
@@ -176,14 +166,16 @@ func (c *Channel) WorkItems(ctx context.Context) ([]OpenWorkItem, error) {
 		return nil, wrap("list work items", err)
 	}
 	items := make([]OpenWorkItem, 0, len(values)/5)
-	for v := range slices.Chunk(values, 5) {
+	chunks := slices.Collect(slices.Chunk(values, 5))
+	slices.SortStableFunc(chunks, func(a, b []string) int { return cmp.Or(len(a[2])-len(b[2]), cmp.Compare(a[2], b[2])) }) // by number
+	for _, v := range chunks {
 		deadline, err := strconv.ParseInt(v[3], 10, 64)
 		if err != nil {
 			return nil, wrap("list work items", err)
 		}
-		item := OpenWorkItem{ID: v[0], Kind: wire.WorkItemKind(v[1]), Scope: ScopeWorkItem, ExpiresAt: time.UnixMilli(deadline), Parked: v[4] == "1"}
+		item := OpenWorkItem{ID: v[0], Kind: wire.WorkItemKind(v[1]), Scope: wire.ScopeItem, ExpiresAt: time.UnixMilli(deadline), Parked: v[4] == "1"}
 		if v[2] == "0" {
-			item.Scope = ScopeChannel
+			item.Scope = wire.ScopeChannel
 		}
 		items = append(items, item)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,14 +14,12 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/background"
 	"telapi/internal/kv"
-	"telapi/internal/pubsub"
-	"telapi/internal/redisconn"
-	"telapi/internal/sleep"
 )
 
-// keptEntries is how many committed entries stay on the stream for observers.
-const keptEntries = "1000"
+// drained is the reply of commit.lua after the last commit on an ended channel.
+const drained = "drained"
 
 // Channel is one live conversation. Its methods are safe for concurrent use.
 type Channel struct {
@@ -38,33 +37,29 @@ type Channel struct {
 	Lost bool
 
 	runtime      *Runtime
-	name         string                    // of the claim
-	token        string                    // token of the claim; empty for an observer
-	watcher      Watcher                   // nil: Receive reads
-	stream       stream                    // the stream that Receive reads
+	name         string // of the claim
+	requestedAt  time.Time
+	token        string // of the claim; empty for an observer
+	epoch        string // of the channel when it was claimed
+	watcher      Watcher
+	inbox        *inbox                    // the watcher if Receive reads the channel; otherwise nil
+	stream       stream                    // the stream that Poll reads
 	claimedUntil atomic.Pointer[time.Time] // local time until which no other runtime can claim the channel
-	subscription *pubsub.Subscription
+	subscription *kv.Subscription
 	ctx          context.Context // ends when the channel or its runtime is closed, or the claim is lost
 	cancel       context.CancelCauseFunc
-	renewed      chan struct{} // closed when the goroutine that renews the claim has returned
-	outbox       outbox
 
-	changed chan struct{} // holds a value if the stream may have new entries
-	audio   chan *wire.ChannelMessage
-	dropped atomic.Int64              // audio frames that did not fit into audio
-	due     atomic.Pointer[time.Time] // when to run touch.lua; nil: now
-	newest  atomic.Pointer[WorkItem]  // the work item that was registered last; nil if none
-	// lastReceived is a copy of position for renewals of the claim; nil if none.
-	lastReceived atomic.Pointer[string]
-	lastEntry    atomic.Pointer[string] // position of the entry channel_ended; nil before Receive has returned it
-	newestEntry  atomic.Pointer[string] // position of the newest entry on the stream; nil: not known
-	checkNow     atomic.Bool            // another runtime may have the claim
+	due         atomic.Pointer[time.Time] // when to run touch.lua; nil: now
+	newestItem  atomic.Pointer[WorkItem]  // the work item that was registered last; nil if none
+	newestSent  atomic.Pointer[string]    // ID of the newest message that the store acknowledged; nil if none
+	newestEntry atomic.Pointer[string]    // position of the newest entry on the stream; nil or "?": not known
+	checkNow    atomic.Bool               // another runtime may have the claim
+	sentBefore  string                    // newestSent at the time of the claim
+	kept        kept                      // entries of notices that Poll has not returned
 
-	reading  chan struct{} // holds a value while a call of Receive reads; guards the fields below
-	position string        // of the last entry that Receive returned
-	unread   []Delivery
-	current  bool // the stream had no further entries when it was last read
-	ended    bool // Receive has returned the last entry
+	// Used by Poll only.
+	position string // of the last entry that was read
+	drained  bool   // the channel has ended, and all entries are committed
 }
 
 // OpenOptions describe a channel without a browser session, such as a phone call.
@@ -105,6 +100,13 @@ func (r *Runtime) AttachAs(ctx context.Context, claim Claim, channelID string) (
 	return c, wrap("attach to channel "+channelID, err)
 }
 
+// Recover is AttachAs after ErrLost of another claim with the same name. LostAt of the
+// channel is the time of the call. It fails with ErrClaimLost if there is a later claim.
+func (r *Runtime) Recover(ctx context.Context, claim Claim, lost *Channel) (*Channel, error) {
+	c, err := r.claimChannel(ctx, claim, lost.ID, "recover", lost.token)
+	return c, wrap("recover channel "+lost.ID, err)
+}
+
 // Resume continues a claim under another token. It fails with ErrClaimLost if no claim
 // has this name, or if team is not empty and the channel is not of that team. received is
 // the position of the newest entry that the runtime has; empty: none.
@@ -119,7 +121,10 @@ type Claim struct {
 	Name string
 	// Token is new for every claim.
 	Token string
-	// Watcher makes Poll read the channel instead of Receive.
+	// RequestedAt is when the claim was requested; zero: now. Of two claims under one name
+	// the one that was requested later wins.
+	RequestedAt time.Time
+	// Watcher is notified when to call Poll; nil: Receive reads the channel.
 	Watcher Watcher
 }
 
@@ -130,8 +135,6 @@ func invalidID(kind, id string) error {
 	return fmt.Errorf("invalid %s ID %q: use 1 to 128 letters, digits and . _ : -", kind, id)
 }
 
-// claimChannel claims a channel. Unless there is a watcher, it renews the claim until the
-// channel or the runtime is closed.
 func (r *Runtime) claimChannel(ctx context.Context, claim Claim, channelID, action string, args ...string) (*Channel, error) {
 	if !wire.ValidID(channelID) {
 		return nil, ErrNotFound
@@ -142,34 +145,40 @@ func (r *Runtime) claimChannel(ctx context.Context, claim Claim, channelID, acti
 		c.cancel(err)
 		return nil, err
 	}
-	if reply[10] != "" {
+	if reply.offer != "" {
 		c.Offer = new(wire.Offer)
-		if err := json.Unmarshal([]byte(reply[10]), c.Offer); err != nil {
+		if err := json.Unmarshal([]byte(reply.offer), c.Offer); err != nil {
+			c.cancel(err)
+			_ = r.start(func() { r.undo(c.ID, c.token) })
 			return nil, fmt.Errorf("decode the offer: %w", err)
 		}
 	}
-	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = reply[2], reply[3], reply[4], reply[5], reply[6]
-	c.Profile, c.Committed, c.position = []byte(reply[7]), reply[8], reply[8]
-	if ms, err := strconv.ParseInt(reply[9], 10, 64); err == nil {
+	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = reply.team, reply.endpoint, reply.mode, reply.callID, reply.transactionID
+	c.Profile, c.Committed, c.position = []byte(reply.profile), reply.committed, reply.committed
+	if ms, err := strconv.ParseInt(reply.lostAt, 10, 64); err == nil {
 		c.LostAt = time.UnixMilli(ms)
 	}
-	c.Lost = reply[13] != ""
-	if c.watcher == nil {
-		c.renewed = make(chan struct{})
-		if err := r.start(c.keepClaim); err != nil {
-			return nil, err
-		}
+	c.Lost, c.epoch = reply.lost != "", strings.Clone(reply.epoch) // without the rest of the reply
+	if message := strings.Clone(reply.newestMessage); message != "" {
+		c.newestSent.Store(&message)
+		c.sentBefore = message
 	}
 	c.subscribe()
+	if held := strings.Clone(reply.held); held != "" {
+		_ = r.start(func() { c.showHeld(held) })
+	}
 	return c, nil
 }
 
 func newChannel(r *Runtime, id string, claim Claim, s stream) *Channel {
 	c := &Channel{ID: id, runtime: r, name: claim.Name, token: claim.Token, watcher: claim.Watcher, stream: s}
 	if c.watcher == nil {
-		c.changed, c.audio, c.reading = make(chan struct{}, 1), make(chan *wire.ChannelMessage, maxAudio), make(chan struct{}, 1)
+		c.inbox = &inbox{changed: make(chan struct{}, 1), audio: make(chan string, maxAudio)}
+		c.watcher = c.inbox
 	}
-	c.outbox.channel = c
+	if c.requestedAt = claim.RequestedAt; c.requestedAt.IsZero() {
+		c.requestedAt = time.Now()
+	}
 	c.ctx, c.cancel = context.WithCancelCause(r.ctx)
 	return c
 }
@@ -186,40 +195,81 @@ func (c *Channel) Close(ctx context.Context) error {
 		c.Abandon()
 		return nil
 	}
-	if c.renewed != nil {
+	reply, err := c.claim(ctx, "renew", 0, "", "", "", "") // a lease of 0 releases the claim
+	if errors.Is(err, ErrLost) {                           // the lease goes on
+		_, err = c.runtime.revoke(ctx, c.ID, c.token)
 		c.Abandon()
-		<-c.renewed
+		return err
 	}
-	reply, err := c.claim(ctx, "renew", 0, "", "", "")
-	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
+	if errors.Is(err, ErrClaimLost) {
 		c.Abandon()
 		return nil
 	}
 	if err == nil {
 		c.Abandon()
-		err = c.runtime.offer(ctx, reply[10])
+		err = c.runtime.offer(ctx, reply.offer)
 	}
 	return err
 }
 
+// Undo releases the claim in the background, until that succeeds. A session is offered again.
+func (c *Channel) Undo() {
+	c.Abandon()
+	_ = c.runtime.start(func() { c.runtime.undo(c.ID, c.token) })
+}
+
 // Abandon stops reading the channel without releasing the claim.
 func (c *Channel) Abandon() {
+	if c.token != "" && c.ctx.Err() == nil {
+		c.confirm()
+	}
 	c.cancel(ErrClosed)
 	c.subscription.Close()
 }
 
+// claimReply is the reply of claim.lua.
+type claimReply struct {
+	epoch, team, endpoint, mode, callID, transactionID, profile string
+
+	committed     string // position
+	lostAt        string // Unix ms of the last loss of data; empty: none
+	offer         string // of the session
+	wait          string // ms until the next work item times out; empty: there is none
+	newestEntry   string // position
+	lost          string // not empty: the entry of a resumed claim is lost
+	newestMessage string // ID of the newest one that the browser can have
+	held          string // ID of the newest one, if it is held back until replicas have it; otherwise empty
+}
+
+func parseClaim(words []string) (r claimReply, err error) {
+	fields := []*string{
+		&r.epoch, &r.team, &r.endpoint, &r.mode, &r.callID, &r.transactionID, &r.profile, &r.committed, &r.lostAt, &r.offer, &r.wait,
+		&r.newestEntry, &r.lost, &r.newestMessage, &r.held,
+	}
+	if err := replyError(words[0]); err != nil {
+		return r, err
+	}
+	if len(words) != 1+len(fields) {
+		return r, fmt.Errorf("claim.lua replied with %d words, not %d", len(words), 1+len(fields))
+	}
+	for i, field := range fields {
+		*field = words[1+i]
+	}
+	return r, nil
+}
+
 // claim runs claim.lua with an action that it defines.
-func (c *Channel) claim(ctx context.Context, action string, lease time.Duration, args ...string) ([]string, error) {
+func (c *Channel) claim(ctx context.Context, action string, lease time.Duration, args ...string) (reply claimReply, err error) {
 	until, due, newest := time.Now().Add(lease), c.due.Load(), c.newestEntry.Load()
-	args = append([]string{c.name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), action, c.runtime.clock.Now()}, args...)
-	reply, err := c.run(ctx, "claim", args...).AsStrSlice()
+	args = append([]string{c.name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), action, c.runtime.clock.At(c.ID, c.requestedAt)}, args...)
+	words, err := c.run(ctx, "claim", args...).AsStrSlice()
 	if err == nil {
-		err = replyError(reply[0])
+		reply, err = parseClaim(words)
 	}
 	if err == nil {
 		c.claimedUntil.Store(&until)
-		c.due.CompareAndSwap(due, c.dueIn(parseWait(reply[11]))) // unless a notice has arrived since
-		entry := reply[12]                                       // a pointer to the element would keep the whole reply in memory
+		c.due.CompareAndSwap(due, c.dueIn(parseWait(reply.wait))) // unless a notice has arrived since
+		entry := reply.newestEntry                                // a pointer to the field would keep the whole reply in memory
 		c.newestEntry.CompareAndSwap(newest, &entry)
 	}
 	return reply, wrap("claim", err)
@@ -228,66 +278,39 @@ func (c *Channel) claim(ctx context.Context, action string, lease time.Duration,
 // renewClaim extends the claim. It fails with ErrLost if the store has lost a
 // message, a work item or an entry that this runtime refers to.
 func (c *Channel) renewClaim(ctx context.Context) error {
-	_, err := c.claim(ctx, "renew", c.runtime.opts.Lease, c.outbox.newestID(), c.newestItem(), c.received())
+	_, err := c.claim(ctx, "renew", c.runtime.opts.Lease, c.lastSent(), c.lastItem(), c.position, c.epoch)
 	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
 		c.cancel(err)
 	}
 	return err
 }
 
-// received returns the position of the last entry that Receive returned; empty if
-// there is none.
-func (c *Channel) received() string {
-	if position := c.lastReceived.Load(); position != nil {
-		return *position
-	}
-	return ""
-}
-
 // itemRetention is how long after its deadline a work item must still be known to the
 // store, which keeps it for an hour. It is longer than a failover.
 const itemRetention = 10 * time.Minute
 
-// newestItem returns the ID of the work item that was registered last. It is empty
+// lastItem returns the ID of the work item that was registered last. It is empty
 // if there is none or the store may have forgotten it.
-func (c *Channel) newestItem() string {
-	if item := c.newest.Load(); item != nil && time.Now().Before(item.ExpiresAt.Add(itemRetention)) {
+func (c *Channel) lastItem() string {
+	if item := c.newestItem.Load(); item != nil && time.Now().Before(item.ExpiresAt.Add(itemRetention)) {
 		return item.ID
 	}
 	return ""
-}
-
-// checkClaim renews the claim if its lease has expired, for example because the
-// process was suspended. It fails with ErrClaimLost if another runtime has claimed
-// the channel meanwhile. An observer has no claim.
-func (c *Channel) checkClaim(ctx context.Context) error {
-	if c.token == "" || time.Now().Before(*c.claimedUntil.Load()) {
-		return nil
-	}
-	return c.renewClaim(ctx)
-}
-
-// keepClaim renews the claim until the channel is closed or the claim is lost,
-// which closes the channel for this runtime.
-func (c *Channel) keepClaim() {
-	defer close(c.renewed)
-	for sleep.For(c.ctx, c.runtime.opts.Lease/3) == nil {
-		ctx, cancel := context.WithTimeout(c.ctx, c.runtime.opts.Lease)
-		_ = c.renewClaim(ctx) // closes the channel if the claim is lost
-		cancel()
-	}
 }
 
 // Commit marks all entries up to a position as handled. The next runtime that
 // claims the channel receives the entries after this position. Committing the last
 // entry, channel_ended, also closes the channel for this runtime.
 func (c *Channel) Commit(ctx context.Context, position string) error {
-	err := c.do(ctx, "commit", c.token, position, keptEntries)
-	if last := c.lastEntry.Load(); err == nil && last != nil && *last == position {
+	word, err := c.run(ctx, "commit", c.token, position).ToString()
+	if err == nil {
+		err = replyError(word)
+	}
+	if word == drained {
 		c.cancel(ErrEnded)
 		c.subscription.Close()
 	}
-	return err
+	return wrap("commit", err)
 }
 
 // End ends the channel for all participants. Ending it again has no effect.
@@ -332,27 +355,38 @@ func (c *Channel) run(ctx context.Context, script string, args ...string) rueidi
 		}
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 		deadline, _ := attempt.Deadline()
-		args[len(args)-1] = r.clock.Deadline(deadline)
+		args[len(args)-1] = r.clock.Window(c.ID, deadline)
 		result := r.exec(attempt, script, c.ID, args)
 		cancel()
 		err := result.Error()
-		code := redisconn.ErrorCode(err)
-		if redisconn.Full(err) {
+		code := kv.ErrorCode(err)
+		if kv.IsFull(err) {
 			return rueidis.NewErrorResult(fmt.Errorf("%w: %w", ErrFull, err))
 		}
-		if err == nil || ctx.Err() != nil || code != "" && !redisconn.Temporary(err) {
+		if err == nil || code != "" && !kv.IsTemporary(err) {
 			return result
 		}
-		if code == "LATE" {
+		if ctx.Err() != nil {
+			return rueidis.NewErrorResult(fmt.Errorf("%w: %w", ErrUnavailable, err))
+		}
+		if code == "LATE" || code == "CLOCK" {
+			r.clock.Forget()
 			r.measureClock()
 		}
-		_ = sleep.For(ctx, retryDelay)
+		_ = background.Sleep(ctx, retryDelay)
 	}
 }
 
 func (r *Runtime) exec(ctx context.Context, script, channelID string, args []string) rueidis.RedisResult {
-	if replicated := r.replicated[script]; replicated != nil {
+	if replicated := r.replicated[script]; replicated != nil && waitsForReplicas(script, args) {
 		return replicated.Exec(ctx, r.client, channelID, args)
 	}
 	return r.scripts[script].Exec(ctx, r.client, kv.ChannelKeys(channelID), args)
+}
+
+// waitsForReplicas reports whether a call waits for replicas, if its script does. Of the
+// claims, only one that opens a channel or is released does: a runtime whose claim was lost
+// learns of it, and renewals are frequent.
+func waitsForReplicas(script string, args []string) bool {
+	return script != "claim" || args[2] == "0" || args[3] == "open"
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
 	"golang.org/x/sync/errgroup"
 
 	"telapi/internal/kv"
-	"telapi/internal/lua"
 )
 
 const (
@@ -19,8 +19,8 @@ const (
 )
 
 var (
-	connectionsScript = rueidis.NewLuaScriptRetryable(lua.Script("connections"))
-	claimsScript      = rueidis.NewLuaScriptRetryable(lua.Script("claims"))
+	connectionsScript = rueidis.NewLuaScriptRetryable(kv.Script("connections"))
+	claimsScript      = rueidis.NewLuaScriptRetryable(kv.Script("claims"))
 )
 
 // Lifetime is how long a connection of a runtime lives from now on.
@@ -48,37 +48,35 @@ func (r *Runtime) KeepConnections(ctx context.Context, list ...Lifetime) (unknow
 	return unknown, expired, err
 }
 
-// Hold records that a connection is about to claim channels, so that Sweep finds them. The
-// tokens of its claims must start with its ID.
-func (r *Runtime) Hold(ctx context.Context, connectionID string, channelIDs ...string) error {
-	return wrapStore("record claims", claimsScript.Exec(ctx, r.client, []string{kv.ClaimsKey(connectionID)}, channelIDs).Error())
+// RecordClaims records that a connection is about to make claims, so that Sweep finds them. Each is
+// the ID of a channel, a slash and a secret: a connection can claim a channel again before
+// ForgetClaim has removed its former claim. The tokens of its claims must start with its ID.
+func (r *Runtime) RecordClaims(ctx context.Context, connectionID string, claims ...string) error {
+	return wrapStore("record claims", claimsScript.Exec(ctx, r.client, []string{kv.ClaimsKey(connectionID)}, claims).Error())
 }
 
-// Drop records that a connection has no claim on a channel any more.
-func (r *Runtime) Drop(ctx context.Context, connectionID, channelID string) {
-	// A channel too many does no harm.
-	r.client.Do(ctx, r.client.B().Srem().Key(kv.ClaimsKey(connectionID)).Member(channelID).Build())
+// ForgetClaim records that a connection does not have a claim any more.
+func (r *Runtime) ForgetClaim(ctx context.Context, connectionID, claim string) {
+	// A claim too many does no harm.
+	r.client.Do(ctx, r.client.B().Srem().Key(kv.ClaimsKey(connectionID)).Member(claim).Build())
 }
 
 // Sweep releases the claims of an expired connection and offers its sessions. Claims that
 // another connection has resumed are kept.
 func (r *Runtime) Sweep(ctx context.Context, connectionID string) error {
 	key := kv.ClaimsKey(connectionID)
-	ids, err := r.client.Do(ctx, r.client.B().Smembers().Key(key).Build()).AsStrSlice()
+	claims, err := r.client.Do(ctx, r.client.B().Smembers().Key(key).Build()).AsStrSlice()
 	if err != nil {
 		return wrap("list claims", err)
 	}
 	var revoking errgroup.Group
 	revoking.SetLimit(sweepAtATime)
-	for _, id := range ids {
+	for _, claim := range claims {
 		revoking.Go(func() error {
-			c := Channel{ID: id, runtime: r}
-			offer, err := c.run(ctx, "revoke", connectionID).ToString()
+			id, _, _ := strings.Cut(claim, "/")
+			_, err := r.revoke(ctx, id, connectionID)
 			if err == nil {
-				err = r.offer(ctx, offer)
-			}
-			if err == nil {
-				r.Drop(ctx, connectionID, id) // a repetition after a failure need not release it again
+				r.ForgetClaim(ctx, connectionID, claim) // a repetition after a failure need not release it again
 			}
 			return err
 		})

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -14,9 +13,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/background"
 	"telapi/internal/kv"
-	"telapi/internal/lua"
-	"telapi/internal/sleep"
 )
 
 const (
@@ -34,9 +32,9 @@ type Demand struct {
 	// Claim returns how to claim the session of an offer. If it fails, the demand waits
 	// for another session.
 	Claim func(ctx context.Context, sessionID string) (Claim, error)
-	// Missed is called with a session that another runtime has claimed, or that is over. It
-	// may be nil.
-	Missed func(sessionID string)
+	// Missed is called after Claim if another runtime has claimed the session, or it is over.
+	// It may be nil.
+	Missed func()
 	// Got is called in a goroutine of its own, once, with the claimed session. It is nil if
 	// the demand was withdrawn while a session was claimed for it, and that failed.
 	Got func(*Channel)
@@ -64,37 +62,6 @@ type offered struct {
 	offer     wire.Offer
 	expiresAt int64 // Unix ms of the store's clock; 0: never
 	busy      bool  // it is being claimed for a demand
-}
-
-// Accept waits for an unclaimed session, claims it and returns its channel, with
-// Offer set. It leaves sessions for which want returns false to others; nil accepts all.
-// Exactly one runtime gets a session. If that runtime dies, the session is offered again.
-func (r *Runtime) Accept(ctx context.Context, want func(wire.Offer) bool) (*Channel, error) {
-	got := make(chan *Channel, 1)
-	d := &Demand{
-		Claim: func(context.Context, string) (Claim, error) { return r.claim(), nil },
-		Got:   func(c *Channel) { got <- c },
-	}
-	if want != nil {
-		d.Want = func(o *wire.Offer) bool { return want(*o) }
-	}
-	r.Demand(d)
-	select {
-	case c := <-got:
-		return c, nil
-	case <-ctx.Done():
-	case <-r.ctx.Done():
-	}
-	if !r.Withdraw(d) { // it is being claimed
-		select {
-		case c := <-got:
-			if c != nil {
-				return c, nil
-			}
-		case <-r.ctx.Done():
-		}
-	}
-	return nil, fmt.Errorf("accept a session: %w", cmp.Or(ctx.Err(), context.Cause(r.ctx)))
 }
 
 // Demand adds a demand. Sessions that wait longest are given first, to the demands that
@@ -131,6 +98,19 @@ func (o *offers) find(d *Demand) (int, bool) {
 
 func (d *Demand) wants(offer *wire.Offer) bool {
 	return (d.Team == "" || d.Team == offer.TeamID) && (d.Want == nil || d.Want(offer))
+}
+
+// Reoffer gives the offer of a session to a demand that did not want it before.
+func (r *Runtime) Reoffer(sessionID string) {
+	o := &r.offers
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range o.waiting {
+		if w.offer.SessionID == sessionID && !w.busy {
+			r.giveOffer(w)
+			return
+		}
+	}
 }
 
 // addDemand gives the demand the oldest offer that it wants, or lets it wait. The caller
@@ -170,14 +150,14 @@ func (r *Runtime) give(w *offered, d *Demand) {
 }
 
 // claimOffer claims a session for a demand. If another runtime has it, the offer is
-// removed and the demand gets the next one.
+// removed and the demand gets the next one. If the outcome is unknown, the claim is undone.
 func (r *Runtime) claimOffer(w *offered, d *Demand) {
 	id := w.offer.SessionID
 	var c *Channel
+	var claim Claim
 	err := ErrEnded
 	if !r.expired(w) {
 		ctx, cancel := context.WithTimeout(r.ctx, attemptTimeout)
-		var claim Claim
 		if claim, err = d.Claim(ctx, id); err == nil {
 			c, err = r.claimChannel(ctx, claim, id, "accept")
 		}
@@ -188,15 +168,43 @@ func (r *Runtime) claimOffer(w *offered, d *Demand) {
 	}
 	gone := err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrEnded)
 	if !gone {
-		_ = sleep.For(r.ctx, offerRetry)
+		_ = background.Sleep(r.ctx, offerRetry)
 	}
-	if gone && c == nil && d.Missed != nil {
-		d.Missed(id)
+	if gone && c == nil && claim.Token != "" && d.Missed != nil {
+		d.Missed()
 	}
-	r.offerDone(w, d, c, gone)
+	r.demandDone(d, c)
+	if !gone && claim.Token != "" {
+		gone = r.undo(id, claim.Token)
+	}
+	r.offerDone(w, gone)
 	if gone {
 		r.removeOffers(w.id)
 	}
+}
+
+// undo releases a claim until that succeeds, and offers the session again. It returns false
+// if the claim did not exist.
+func (r *Runtime) undo(channelID, token string) (existed bool) {
+	for r.ctx.Err() == nil {
+		existed, err := r.revoke(r.ctx, channelID, token)
+		if err == nil {
+			return existed
+		}
+		_ = background.Sleep(r.ctx, offerRetry)
+	}
+	return false
+}
+
+// revoke releases the claim with a token, or with one of a connection, and offers its
+// session. It returns whether there was one to offer.
+func (r *Runtime) revoke(ctx context.Context, channelID, token string) (bool, error) {
+	c := Channel{ID: channelID, runtime: r}
+	offer, err := c.run(ctx, "revoke", token).ToString()
+	if err == nil {
+		err = r.offer(ctx, offer)
+	}
+	return offer != "", err
 }
 
 // removeOffers removes offers from the stream. If it fails, the next reader finds that the
@@ -209,13 +217,12 @@ func (r *Runtime) removeOffers(ids ...string) {
 
 // expired reports whether the session of an offer has expired, by the store's clock.
 func (r *Runtime) expired(w *offered) bool {
-	now, err := strconv.ParseInt(r.clock.Now(), 10, 64)
+	now, err := strconv.ParseInt(r.clock.Earliest(), 10, 64)
 	return err == nil && w.expiresAt > 0 && w.expiresAt <= now
 }
 
-// offerDone passes a claimed session on. Without one, the demand gets the next offer, and
-// an offer that is not gone the next demand.
-func (r *Runtime) offerDone(w *offered, d *Demand, c *Channel, gone bool) {
+// offerDone gives an offer to the next demand, unless it is gone.
+func (r *Runtime) offerDone(w *offered, gone bool) {
 	o := &r.offers
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -225,6 +232,12 @@ func (r *Runtime) offerDone(w *offered, d *Demand, c *Channel, gone bool) {
 		w.busy = false
 		r.giveOffer(w)
 	}
+}
+
+// demandDone passes a claimed session on. Without one, the demand gets the next offer.
+func (r *Runtime) demandDone(d *Demand, c *Channel) {
+	r.offers.mu.Lock()
+	defer r.offers.mu.Unlock()
 	if c == nil && !d.withdrawn {
 		r.addDemand(d)
 	} else {
@@ -253,7 +266,7 @@ func (r *Runtime) followOffers() {
 	interval := resyncInterval
 	for r.ctx.Err() == nil {
 		if err := r.readOffers(); err != nil {
-			_ = sleep.For(r.ctx, offerRetry)
+			_ = background.Sleep(r.ctx, offerRetry)
 			continue
 		}
 		if time.Since(checked) >= interval {
@@ -339,37 +352,4 @@ func (r *Runtime) resyncOffers() {
 			o.remove(w.id)
 		}
 	}
-}
-
-var offerScript = rueidis.NewLuaScriptRetryable(lua.Script("offer"))
-
-// offer offers a session to the runtimes after its claim was released. The offer is
-// empty for a channel without a session.
-func (r *Runtime) offer(ctx context.Context, offer string) error {
-	if offer == "" {
-		return nil
-	}
-	var o wire.Offer
-	if err := json.Unmarshal([]byte(offer), &o); err != nil {
-		return fmt.Errorf("decode the offer: %w", err)
-	}
-	return Offer(ctx, r.client, o, true)
-}
-
-// Offer offers a session to the runtimes. Unless again is set, it changes nothing if an
-// earlier offer waits.
-func Offer(ctx context.Context, client rueidis.Client, o wire.Offer, again bool) error {
-	value, err := json.Marshal(o)
-	if err != nil {
-		return fmt.Errorf("encode an offer: %w", err)
-	}
-	left, replace := "", "" // a duration, because the store's clock may differ
-	if o.ExpiresAt > 0 {
-		left = strconv.FormatInt(time.Until(time.UnixMilli(o.ExpiresAt)).Milliseconds(), 10)
-	}
-	if again {
-		replace = "1"
-	}
-	keys := []string{kv.OffersStream, kv.NewestOfferKey(o.SessionID)}
-	return offerScript.Exec(ctx, client, keys, []string{string(value), left, maxOffers, replace}).Error()
 }

@@ -2,13 +2,12 @@
 // the sessions that browsers open, receives what happens on their channels, sends
 // messages, awaits results of bots, models and tools, and ends channels.
 //
-// Runtime and service communicate only through the key-value store, with the
-// scripts in internal/lua. A runtime in another language runs the same scripts;
-// see docs/runtime-contract.md.
+// Package runtimeapi runs the requests of call runtimes with it, and the command line
+// acts for them. It changes the store only with the scripts in internal/kv/lua.
 //
 // The entries of a channel arrive in order and at the runtime's own pace. The
 // runtime commits the position of each entry it has handled. After a restart or
-// a takeover by another runtime, Receive continues after that position.
+// a takeover by another runtime, reading continues after that position.
 package calls
 
 import (
@@ -24,12 +23,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/config"
+	"telapi/internal/background"
 	"telapi/internal/kv"
-	"telapi/internal/lua"
-	"telapi/internal/pubsub"
-	"telapi/internal/redisconn"
-	"telapi/internal/sleep"
 )
 
 // The errors that operations on a channel wrap. ErrLost means that the store has
@@ -57,7 +52,7 @@ var (
 
 // replyErrors maps the replies of the scripts to errors; nil means success.
 var replyErrors = map[string]error{
-	"claimed": nil, "committed": nil, "done": nil, "awaited": nil, "cancelled": nil, "sent": nil, "repeated": nil, "confirmed": nil,
+	"claimed": nil, "committed": nil, drained: nil, "done": nil, "awaited": nil, "cancelled": nil, "sent": nil, "repeated": nil, "confirmed": nil, "kept": nil,
 	"not_found": ErrNotFound, "lost": ErrLost, "ended": ErrEnded, "foreign": ErrOtherTeam, "taken": ErrClaimed, "claim_lost": ErrClaimLost, "unknown": ErrUnknownPosition,
 	"no_item": ErrWorkItemNotFound, "exists": ErrWorkItemExists,
 }
@@ -72,7 +67,7 @@ func replyError(word string) error {
 
 // Options configure a Runtime.
 type Options struct {
-	// Store describes how to connect to the service's store; see Locate.
+	// Store describes how to connect to the service's store.
 	Store rueidis.ClientOption
 	// Name identifies this runtime among others and stays the same after a
 	// restart. It is required.
@@ -82,8 +77,8 @@ type Options struct {
 	// Limits apply to channels that Open opens; default
 	// wire.DefaultChannelLimits.
 	Limits wire.ChannelLimits
-	// MinReplicas is the number of replicas that must have the writes of Send,
-	// Await and Commit before these return; see KV_MIN_REPLICAS in
+	// MinReplicas is the number of replicas that must have the writes of Open, Send, Await,
+	// Commit, Cancel, End and Close before these return; see KV_MIN_REPLICAS in
 	// docs/configuration.md. They wait for the replicas until their context ends.
 	MinReplicas int
 }
@@ -94,33 +89,21 @@ type Options struct {
 type Runtime struct {
 	opts    Options
 	client  rueidis.Client
-	topics  *pubsub.Hub
-	clock   redisconn.Clock
+	topics  *kv.Topics
+	clock   kv.Clock
 	ctx     context.Context // ends with Close
 	cancel  context.CancelCauseFunc
 	mu      sync.Mutex // held while a goroutine starts, so that Close waits for all of them
 	running sync.WaitGroup
-	offers  offers
-	scripts map[string]*rueidis.Lua // a second run after a lost reply changes nothing
+	// Close ends stopping and waits for confirming, the last checks of abandoned claims, before it ends ctx.
+	stopping   context.Context
+	stop       context.CancelFunc
+	confirming sync.WaitGroup
+	offers     offers
+	scripts    map[string]*rueidis.Lua // a second run after a lost reply changes nothing
 	// replicated holds the scripts that wait for replicas and replace those in
 	// scripts. It is empty without Options.MinReplicas.
-	replicated map[string]*redisconn.ReplicatedScript
-}
-
-// Locate returns how to connect to the service's key-value store. redisURL has
-// the form of REDIS_URL and may name several nodes of a cluster. If it is empty,
-// Locate finds the embedded store that a server on the same machine runs in
-// dataDir.
-func Locate(redisURL, dataDir string) (rueidis.ClientOption, error) {
-	if redisURL == "" {
-		found, _, err := redisconn.FindEmbedded(dataDir)
-		return redisconn.ClientOption(found), err
-	}
-	options, err := config.ParseRedisURL(redisURL)
-	if err != nil {
-		return rueidis.ClientOption{}, fmt.Errorf("parse the store's URL: %w", err)
-	}
-	return redisconn.ClientOption(options), nil
+	replicated map[string]*kv.ReplicatedScript
 }
 
 // defaultLease outlasts a short network failure. After a crash, other runtimes wait
@@ -140,8 +123,8 @@ func New(opts Options) (*Runtime, error) {
 	opts.Store.DisableCache = true
 	opts.Store.PipelineMultiplex = -1 // one connection: concurrent commands share its reads and writes
 	refresh := &opts.Store.ClusterOption.ShardsRefreshInterval
-	*refresh = cmp.Or(*refresh, redisconn.TopologyInterval)
-	opts.Store.RetryDelay = redisconn.RetryDelay(func(attempts int) time.Duration {
+	*refresh = cmp.Or(*refresh, kv.TopologyInterval)
+	opts.Store.RetryDelay = kv.RetryDelay(func(attempts int) time.Duration {
 		return min(maxRetryDelay, time.Millisecond<<min(attempts, 10))
 	})
 	client, err := rueidis.NewClient(opts.Store)
@@ -150,18 +133,22 @@ func New(opts Options) (*Runtime, error) {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &Runtime{
-		opts: opts, client: client, topics: pubsub.New(), ctx: ctx, cancel: cancel, scripts: map[string]*rueidis.Lua{},
+		opts: opts, client: client, topics: kv.NewTopics(), ctx: ctx, cancel: cancel, scripts: map[string]*rueidis.Lua{},
 		offers: offers{byID: map[string]*offered{}, byTeam: map[string]int{}},
 	}
-	for _, name := range []string{"claim", "revoke", "commit", "send", "confirm", "end", "await", "cancel", "items", "touch"} {
-		r.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
+	r.stopping, r.stop = context.WithCancel(ctx)
+	for _, name := range []string{"claim", "check_claim", "revoke", "commit", "send", "confirm", "end", "await", "cancel", "items", "touch"} {
+		r.scripts[name] = rueidis.NewLuaScriptRetryable(kv.ChannelScript(name))
 	}
-	r.replicated = redisconn.ReplicatedScripts(opts.MinReplicas, "send", "await", "commit")
-	r.measureClock()
+	r.replicated = kv.ReplicatedScripts(opts.MinReplicas, "send", "await", "commit", "cancel", "end", "claim")
+	if !r.measureClock() {
+		client.Close()
+		return nil, errors.New("connect to the store: it does not tell its time")
+	}
 	r.running.Go(r.serveTopics)
 	r.running.Go(func() {
-		for sleep.For(r.ctx, clockInterval) == nil {
-			r.measureClock()
+		for background.Sleep(r.ctx, clockInterval) == nil {
+			r.measureClock() // the former measurement is kept if it fails
 		}
 	})
 	return r, nil
@@ -170,16 +157,22 @@ func New(opts Options) (*Runtime, error) {
 // clockInterval is how often the store's clock is compared with the local one.
 const clockInterval = 2 * time.Second
 
-func (r *Runtime) measureClock() {
+// measureClock reports whether the store's clock is known. Without it, scripts would have no
+// deadlines.
+func (r *Runtime) measureClock() bool {
 	ctx, cancel := context.WithTimeout(r.ctx, clockInterval)
 	defer cancel()
-	r.clock.Measure(ctx, r.client)
+	return r.clock.Measure(ctx, r.client)
 }
 
-// Close disconnects from the store and waits for all goroutines of the runtime.
-// Calls that wait fail with ErrClosed. Claims expire with their lease; close a
+// Close checks abandoned claims a last time, disconnects from the store and waits for all
+// goroutines of the runtime. Calls that wait fail with ErrClosed. Claims expire with their lease; close a
 // channel first to release its claim at once.
 func (r *Runtime) Close() {
+	r.mu.Lock()
+	r.stop()
+	r.mu.Unlock()
+	r.confirming.Wait()
 	r.mu.Lock()
 	r.cancel(ErrClosed)
 	r.mu.Unlock()
@@ -200,12 +193,12 @@ func (r *Runtime) start(f func()) error {
 }
 
 func (r *Runtime) serveTopics() {
-	delays := sleep.Backoff{Min: 500 * time.Millisecond, Max: 5 * time.Second}
+	delays := background.Backoff{Min: 500 * time.Millisecond, Max: 5 * time.Second}
 	for r.ctx.Err() == nil {
 		if served, _ := r.topics.Serve(r.ctx, r.client, nil); served {
 			delays.Reset()
 		}
-		_ = sleep.For(r.ctx, delays.Next())
+		_ = background.Sleep(r.ctx, delays.Next())
 	}
 }
 

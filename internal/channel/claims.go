@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/sleep"
+	"telapi/internal/background"
 )
 
 const (
@@ -32,7 +32,7 @@ type Claim struct {
 // callbacks and runtimes that release a claim cause an offer without waiting for
 // it.
 func (s *Service) Run(ctx context.Context) {
-	for sleep.For(ctx, claimInterval) == nil {
+	for background.Sleep(ctx, claimInterval) == nil {
 		s.checkClaims(ctx)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/redisstore"
 	"telapi/test/stores"
+	"telapi/test/testkit"
 )
 
 // TestMemoryMatchesStore holds the fake store of this package to the behaviour of
@@ -25,9 +26,7 @@ func TestMemoryMatchesStore(t *testing.T) {
 			attach := func(resume *channel.Cursor) channel.AttachResult {
 				t.Helper()
 				result, err := store.Attach(t.Context(), request(resume))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				return result
 			}
 			if err := store.CheckAttach(t.Context(), request(nil)); err != nil {
@@ -76,9 +75,7 @@ func openEmbedded(t *testing.T) (channel.Store, func(*testing.T)) {
 	t.Helper()
 	kv := stores.OpenEmbedded(t)
 	runtime, err := calls.New(calls.Options{Store: kv.ClientOption(), Name: "runtime", Lease: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(runtime.Close)
 	var claimed *calls.Channel
 	return redisstore.NewChannels(kv, wire.DefaultChannelLimits()), func(t *testing.T) {
@@ -87,8 +84,6 @@ func openEmbedded(t *testing.T) (channel.Store, func(*testing.T)) {
 				t.Fatal(err)
 			}
 		}
-		if err := claimed.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"hello"}`)}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, claimed.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"hello"}`)}))
 	}
 }

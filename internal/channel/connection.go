@@ -11,22 +11,25 @@ import (
 	"golang.org/x/time/rate"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/background"
 	"telapi/internal/fault"
-	"telapi/internal/sleep"
 )
 
 const (
 	// storeTimeout bounds background calls to the stores.
 	storeTimeout = 5 * time.Second
-	// attachTimeout bounds Attach, which has no effect later.
+	// attachTimeout bounds Attach. After it, Attach cannot take effect any more.
 	attachTimeout = 3 * time.Second
 	// cancelInterval is the time between two attempts to cancel Attach.
 	cancelInterval = 100 * time.Millisecond
-	// releaseAttempts bounds how long release retries: an outage of a minute.
-	releaseAttempts = int(time.Minute / storeTimeout)
-	// confirmDelay is the time after which a connection that was detached is detached
-	// again, to detect that a failover lost data. It exceeds the replication lag.
+	// detachAttempts bounds how often a failed Detach is retried. It covers an outage of a
+	// minute.
+	detachAttempts = int(time.Minute / storeTimeout)
+	// confirmDelay is the time after which a detached connection is detached again, to
+	// detect that a failover lost data. It exceeds the replication lag.
 	confirmDelay = 20 * time.Second
+	// minConfirmDelay is the time before which that would tell nothing new.
+	minConfirmDelay = time.Second
 )
 
 // Socket is the transport of a connection. Its methods do not block.
@@ -55,7 +58,7 @@ type Connection struct {
 	openedAt time.Time
 	attached AttachResult
 	start    Cursor // sent to the browser in the ready frame
-	resuming bool
+	resumes  bool   // the browser has brought a cursor
 	// reoffer is set while an offer may be missing: the last one failed, or an
 	// earlier connection was responsible for it.
 	reoffer     atomic.Bool
@@ -67,17 +70,16 @@ type Connection struct {
 	tracer      trace.Tracer
 	handshake   trace.SpanContext // the span of the request that opened the connection
 
-	mu         sync.Mutex
-	socket     Socket    // nil until Start
-	position   Cursor    // of the last queued message
-	lastEntry  string    // newest entry that the store acknowledged
-	page       []Message // rest of the page that is being replayed
-	replayed   int       // messages since Start
-	hasFrames  bool      // the store acknowledged frames of this connection
-	recovering bool      // history is being replayed
-	unreported bool      // the outcome of the resume was not sent yet, in a reconnect frame
-	behind     bool      // messages arrived that could not be delivered in order
-	recheck    bool      // a notice before Start may mean that ownership is lost
+	mu        sync.Mutex
+	phase     phase
+	socket    Socket    // nil in the phase opening
+	position  Cursor    // of the last queued message
+	page      []Message // rest of the page that is being replayed
+	replayed  int       // messages since Start
+	behind    bool      // messages have arrived that were not delivered: when the phase ends, read the history
+	recheck   bool      // in the phase opening: ownership may be lost, so check it
+	lastEntry string    // newest entry that the store acknowledged
+	hasFrames bool      // the store acknowledged frames of this connection
 }
 
 // SessionID returns the ID of the session.
@@ -91,12 +93,12 @@ func (c *Connection) Start(socket Socket) {
 	c.socket = socket
 	a, limits := c.attached, c.service.limits
 	c.send(wire.TypeStatus, c.frame(wire.TypeStatus, readyPayload{
-		Event: "ready", ConnectionID: c.id, StreamID: c.start.String(), Resumed: c.resuming && a.Recovered,
+		Event: "ready", ConnectionID: c.id, StreamID: c.start.String(), Resumed: c.resumes && a.Recovered,
 		PingIntervalMs: limits.PingIntervalMs, MaxMessageBytes: limits.FrameBytes,
 		TextChat: a.TextChat, ExpiresAt: c.session.ExpiresAt.UTC(), ReconnectJitterMs: limits.ReconnectJitter.Milliseconds(),
 	}))
 	c.attached.Missed = nil // do not keep it for the connection's life
-	c.recovering, c.unreported, c.page = true, c.resuming, a.Missed
+	c.phase, c.page = firstReplay, a.Missed
 	c.replayPart()
 	if len(a.Missed) == 0 || c.position == a.Head {
 		c.endReplay()
@@ -116,14 +118,13 @@ func (c *Connection) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	err := c.detach(ctx)
-	if err == nil {
-		if c.hasFrames {
-			c.release(confirmDelay)
-		}
-		return
+	switch {
+	case err != nil:
+		c.service.log.WarnContext(ctx, "connection not detached; will retry", "session_id", c.session.SessionID, "error", err)
+		c.retryDetach()
+	case c.hasFrames:
+		c.confirmDetach()
 	}
-	c.service.log.WarnContext(ctx, "connection not detached; will retry", "session_id", c.session.SessionID, "error", err)
-	c.release(0)
 }
 
 func (c *Connection) detach(ctx context.Context) error {
@@ -137,26 +138,37 @@ func (c *Connection) cancelAttach(deadline time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	for c.detach(ctx) != nil {
-		if sleep.For(ctx, cancelInterval) != nil {
-			c.release(0)
+		if background.Sleep(ctx, cancelInterval) != nil {
+			c.retryDetach()
 			return
 		}
 	}
 }
 
-// release detaches a connection in the background, for one of two reasons. If Detach has
-// failed, the session would be in use until the lease expires. If Detach has succeeded,
-// a failover can still lose it, together with the newest acknowledged entry. Only this
-// connection knows that entry, so it detaches again after a delay to report the loss.
-func (c *Connection) release(delay time.Duration) {
-	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
-		if sleep.For(ctx, delay) != nil {
+// retryDetach detaches the connection in the background after Detach has failed. Otherwise
+// the session would be in use until the lease expires.
+func (c *Connection) retryDetach() { _ = c.service.tasks.Go(context.Background(), c.detachUntilDone) }
+
+func (c *Connection) detachUntilDone(ctx context.Context) {
+	for range detachAttempts {
+		if c.detach(ctx) == nil || background.Sleep(ctx, storeTimeout) != nil {
 			return
 		}
-		for range releaseAttempts {
-			if c.detach(ctx) == nil || sleep.For(ctx, storeTimeout) != nil {
-				return
-			}
+	}
+}
+
+// confirmDetach detaches the connection again after a delay, or when the instance stops
+// before. A failover can lose the first time, together with the newest acknowledged entry.
+// Only this connection knows that entry, so only it can report the loss.
+func (c *Connection) confirmDetach() {
+	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
+		start := time.Now()
+		if background.Sleep(ctx, confirmDelay) == nil {
+			c.detachUntilDone(ctx)
+		} else if time.Since(start) > minConfirmDelay {
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+			defer cancel()
+			_ = c.detach(last)
 		}
 	})
 }
@@ -252,7 +264,7 @@ func (c *Connection) expired() bool { return !c.service.now().Before(c.session.E
 
 // sendError sends an error frame. fatal means that the socket is closed after it.
 func (c *Connection) sendError(e *fault.Error, relatesTo string, fatal bool) {
-	c.service.metrics.refused.WithLabelValues(string(e.Code)).Inc()
+	c.service.metrics.rejected.WithLabelValues(string(e.Code)).Inc()
 	payload := errorPayload{Code: e.Code, Message: e.Message, Fatal: fatal, RelatesTo: relatesTo}
 	payload.Issues, _ = e.Details.([]fault.Issue)
 	if n := len(payload.Issues); n > 1 {
@@ -273,7 +285,7 @@ func (c *Connection) reply(t wire.MessageType, payload any) {
 func (c *Connection) close(code CloseCode) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.socket == nil {
+	if c.phase == opening {
 		c.recheck = true
 		return
 	}

@@ -1,14 +1,19 @@
 package channel
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 const (
@@ -45,68 +50,52 @@ func without(names ...string) func(map[string]any) {
 }
 
 func TestParseFrameReportsEveryIssue(t *testing.T) {
-	for name, c := range map[string]struct {
-		frame []byte
-		paths []string // of the issues; none: a good frame
-		code  fault.Code
-	}{
-		"a good frame":              {frame: object(nil)},
-		"a fractional timestamp":    {frame: object(set("timestamp", 1731641234567.25))},
-		"an unknown member":         {frame: object(set("colour", "red"))},
-		"a second payload object":   {frame: object(set("action", map[string]any{"x": 1}))},
-		"no type":                   {object(without("type")), []string{"/type"}, fault.Validation},
-		"an unknown type":           {object(set("type", "shout")), []string{"/type"}, fault.Validation},
-		"another session":           {object(set("sessionId", "ses_2")), []string{"/sessionId"}, fault.Validation},
-		"no message id":             {object(without("messageId")), []string{"/messageId"}, fault.Validation},
-		"an invalid message ID":     {object(set("messageId", "42")), []string{"/messageId"}, fault.Validation},
-		"a braced uuid":             {object(set("messageId", "{"+messageID+"}")), []string{"/messageId"}, fault.Validation},
-		"a number as message id":    {object(set("messageId", 42)), []string{"/messageId"}, fault.Validation},
-		"no timestamp":              {object(without("timestamp")), []string{"/timestamp"}, fault.Validation},
-		"a timestamp in words":      {object(set("timestamp", "now")), []string{"/timestamp"}, fault.Validation},
-		"a negative timestamp":      {object(set("timestamp", -1)), []string{"/timestamp"}, fault.Validation},
-		"the other direction":       {object(set("direction", "to_browser")), []string{"/direction"}, fault.Validation},
-		"no payload":                {object(without("chat")), []string{"/chat"}, fault.Validation},
-		"another type's payload":    {object(func(m map[string]any) { delete(m, "chat"); m["status"] = map[string]any{} }), []string{"/chat"}, fault.Validation},
-		"a payload that is a list":  {object(set("chat", []int{1})), []string{"/chat"}, fault.Validation},
-		"a payload that is null":    {object(set("chat", nil)), []string{"/chat"}, fault.Validation},
-		"everything wrong at once":  {[]byte(`{}`), []string{"/messageId", "/type", "/sessionId", "/direction", "/timestamp"}, fault.Validation},
-		"a list":                    {[]byte(`[]`), []string{""}, fault.Validation},
-		"null":                      {[]byte(`null`), []string{""}, fault.Validation},
-		"36 letters as message ID":  {object(set("messageId", strings.Repeat("x", 36))), []string{"/messageId"}, fault.Validation},
-		"a timestamp beyond 63 bit": {object(set("timestamp", 1e19)), []string{"/timestamp"}, fault.Validation},
-		"nothing":                   {nil, nil, fault.MalformedJSON},
-		"not JSON":                  {[]byte(`hello`), nil, fault.MalformedJSON},
-		"two values":                {append(object(nil), object(nil)...), nil, fault.MalformedJSON},
-		"a name twice":              {[]byte(`{"type":"chat","type":"ping"}`), nil, fault.MalformedJSON},
-		"invalid UTF-8":             {[]byte("{\"type\":\"\xff\"}"), nil, fault.MalformedJSON},
-		"nested without an end":     {object(set("chat", json.RawMessage(strings.Repeat(`{"a":`, 200)+"1"+strings.Repeat("}", 200)))), nil, fault.MalformedJSON},
-		"a timestamp beyond number": {[]byte(strings.Replace(string(object(nil)), "1731641234567", "1e400", 1)), []string{"/timestamp"}, fault.Validation},
+	const everything = "/messageId /type /sessionId /direction /timestamp"
+	for want, frames := range map[string][][]byte{ // paths of issues; none: a good frame
+		"": {
+			object(nil), object(set("timestamp", 1731641234567.25)), object(set("colour", "red")), object(set("action", map[string]any{"x": 1})),
+		},
+		"/type":      {object(without("type")), object(set("type", "shout"))},
+		"/sessionId": {object(set("sessionId", "ses_2"))},
+		"/messageId": {
+			object(without("messageId")), object(set("messageId", "42")), object(set("messageId", "{"+messageID+"}")), object(set("messageId", 42)),
+			object(set("messageId", strings.Repeat("x", 36))),
+		},
+		"/timestamp": {
+			object(without("timestamp")), object(set("timestamp", "now")), object(set("timestamp", -1)), object(set("timestamp", 1e19)),
+			[]byte(strings.Replace(string(object(nil)), "1731641234567", "1e400", 1)),
+		},
+		"/direction": {object(set("direction", "to_browser"))},
+		"/chat": {
+			object(without("chat")), object(func(m map[string]any) { delete(m, "chat"); m["status"] = map[string]any{} }), object(set("chat", []int{1})), object(set("chat", nil)),
+		},
+		everything:  {[]byte(`{}`)},
+		"the whole": {[]byte(`[]`), []byte(`null`)},
+		"malformed": {
+			nil, []byte(`hello`), append(object(nil), object(nil)...), []byte(`{"type":"chat","type":"ping"}`), []byte("{\"type\":\"\xff\"}"),
+			object(set("chat", json.RawMessage(strings.Repeat(`{"a":`, 200)+"1"+strings.Repeat("}", 200)))),
+		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			m, err := ParseFrame(c.frame, sessionID)
-			if c.code == "" {
-				if err != nil {
-					t.Fatal(err)
-				}
-				if m.MessageID != messageID || m.Timestamp != 1731641234567 || m.Action != nil || string(m.Chat) != `{"text":"hello"}` {
-					t.Errorf("read as %+v", m)
-				}
-				return
-			}
-			if !fault.Is(err, c.code) {
-				t.Fatalf("got %v, want %s", err, c.code)
-			}
+		for _, frame := range frames {
+			m, err := ParseFrame(frame, sessionID)
 			issues, _ := fault.From(err).Details.([]fault.Issue)
 			var got []string
 			for _, i := range issues {
 				got = append(got, i.Path)
 			}
-			for _, path := range c.paths {
-				if !slices.Contains(got, path) {
-					t.Errorf("no issue at %q in %q", path, got)
+			switch {
+			case want == "":
+				if err != nil || m.MessageID != messageID || m.Timestamp != 1731641234567 || m.Action != nil || string(m.Chat) != `{"text":"hello"}` {
+					t.Errorf("%s: read as %+v, %v", frame, m, err)
 				}
+			case want == "malformed":
+				if !fault.Is(err, fault.MalformedJSON) {
+					t.Errorf("%.80s: error %v, want %s", frame, err, fault.MalformedJSON)
+				}
+			case !fault.Is(err, fault.Validation) || strings.Join(slices.Compact(got), " ") != strings.TrimPrefix(want, "the whole"):
+				t.Errorf("%s: error %v with issues at %q, want %q", frame, err, got, want)
 			}
-		})
+		}
 	}
 }
 
@@ -144,15 +133,6 @@ func TestCursorRoundTrip(t *testing.T) {
 	for _, bad := range []string{"", "!", "YWJj", "YWJjLjEtMTIz!", "YWJjLjEtMg==", strings.Repeat("YWJj", 100), "LjEtMQ", "YS4tMQ"} {
 		if got, ok := ParseCursor(bad); ok {
 			t.Errorf("%q was read as %v", bad, got)
-		}
-	}
-}
-
-func TestStreamIDIsInserted(t *testing.T) {
-	id := at(1).String()
-	for message, want := range map[string]string{`{}`: `{"streamId":"` + id + `"}`, `{"a":1}`: `{"streamId":"` + id + `","a":1}`} {
-		if got := string(withStreamID(Message{Cursor: at(1), JSON: []byte(message)})); got != want {
-			t.Errorf("%s became %s, want %s", message, got, want)
 		}
 	}
 }
@@ -210,4 +190,159 @@ func FuzzParseCursor(f *testing.F) {
 			t.Errorf("%q was read as %v, which is written %q", s, c, c.String())
 		}
 	})
+}
+
+func TestFrameOutcomes(t *testing.T) {
+	for _, c := range []struct {
+		outcome Outcome
+		err     error
+		frame   string
+		code    CloseCode
+	}{
+		{outcome: Appended, frame: `"event":"ack"`},
+		{outcome: Duplicate, frame: `"event":"ack"`},
+		{outcome: ChatDisabled, frame: `"code":"TEXT_CHAT_DISABLED"`},
+		{outcome: Backpressure, frame: `"code":"BACKPRESSURE"`},
+		{outcome: NotOwner, code: CloseReplaced},
+		{outcome: Expired, code: CloseStoreUnavailable},
+		{outcome: Ended, code: CloseEnded},
+		{outcome: Lost, code: CloseHistoryLost},
+		{err: fault.Unavailable("The store", nil), frame: `"code":"SERVICE_UNAVAILABLE"`, code: CloseStoreUnavailable},
+	} {
+		m := &memory{outcome: c.outcome, err: c.err, complete: true}
+		conn, w := openConnection(t, m, "")
+		conn.Start(w)
+		handle(t, conn, object(nil))
+		last := w.frames[len(w.frames)-1]
+		if !strings.Contains(last, c.frame) || w.code != c.code || (c.frame != "" && !strings.Contains(last, messageID)) {
+			t.Errorf("%s %v: got %s and %d, want %s and %d", c.outcome, c.err, last, w.code, c.frame, c.code)
+		}
+	}
+}
+
+func TestBatchIsAppendedAndAcknowledgedInOrder(t *testing.T) {
+	m := &memory{outcome: Appended, complete: true}
+	c, w := openConnection(t, m, "")
+	c.Start(w)
+	var batch [][]byte
+	for n := range 3 {
+		batch = append(batch, object(set("messageId", fmt.Sprintf("00000000-0000-0000-0000-%012d", n))))
+	}
+	handle(t, c, append(batch, []byte(`{}`))...)
+	if len(m.appended) != 3 || m.calls != 1 {
+		t.Errorf("appended %d in %d calls", len(m.appended), m.calls)
+	}
+	frames := strings.Join(w.frames[1:], "\n")
+	for n := range 3 {
+		if want := fmt.Sprintf(`"status":{"event":"ack","messageId":"00000000-0000-0000-0000-%012d"}`, n); !strings.Contains(w.frames[len(w.frames)-4+n], want) {
+			t.Errorf("%s is out of order in %s", want, frames)
+		}
+	}
+	if last := w.frames[len(w.frames)-1]; !strings.Contains(last, `"type":"error"`) {
+		t.Errorf("the error for the last frame is not last in %s", frames)
+	}
+	c.Flush(t.Context())
+	if m.calls != 1 {
+		t.Error("the batch was appended again")
+	}
+}
+
+func TestFrameEntryMatchesEncoder(t *testing.T) {
+	c, _ := openConnection(t, &memory{complete: true}, "")
+	now := time.UnixMilli(1700000000123)
+	c.service.now = func() time.Time { return now }
+	c.handshake = trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
+	for _, kind := range wire.MessageTypes {
+		m := wire.ChannelMessage{Type: kind, SessionID: sessionID, MessageID: messageID, Timestamp: 17, Direction: wire.ToRuntime, Trace: c.trace()}
+		payload, _ := m.Payload()
+		if payload == nil {
+			if got, want := string(m.Append(nil)), string(encode(m)); got != want {
+				t.Errorf("%s, not %s", got, want)
+			}
+			continue
+		}
+		*payload = []byte(`{"text":"a \"quoted\" ü"}`)
+		if got, want := string(c.frameEntry(&m, now, c.trace())), string(c.entry(wire.Entry{Kind: wire.KindFrame, Message: &m})); got != want {
+			t.Errorf("%s, not %s", got, want)
+		}
+	}
+}
+
+func TestMalformedFrameGetsPosition(t *testing.T) {
+	c, w := openConnection(t, &memory{complete: true}, "")
+	c.Start(w)
+	handle(t, c, []byte(`{"type":chat}`))
+	if last := w.frames[len(w.frames)-1]; !strings.Contains(last, `"code":"MALFORMED_JSON","message":"Invalid JSON: syntax error at byte 8."`) {
+		t.Errorf("frame %s, want MALFORMED_JSON with the position of the error", last)
+	}
+}
+
+func TestTenthInvalidFrameInARowClosesSocket(t *testing.T) {
+	m := &memory{outcome: Appended, complete: true}
+	c, w := openConnection(t, m, "")
+	c.Start(w)
+	for range 9 {
+		handle(t, c, []byte(`{}`))
+	}
+	handle(t, c, object(nil)) // a valid frame resets the count
+	for range 9 {
+		handle(t, c, []byte(`{}`))
+	}
+	if w.code != 0 {
+		t.Fatalf("closed with %d", w.code)
+	}
+	handle(t, c, []byte(`{}`))
+	if w.code != CloseInvalidFrames {
+		t.Errorf("closed with %d", w.code)
+	}
+	all := strings.Join(w.frames, "")
+	if strings.Count(all, `"fatal":false`) != 18 || strings.Count(all, `"fatal":true`) != 1 || !strings.Contains(w.frames[len(w.frames)-1], `"fatal":true`) {
+		t.Errorf("want 18 errors and then a fatal one: %s", all)
+	}
+}
+
+func TestAcknowledgedBrowserActionsAreRecorded(t *testing.T) {
+	action := object(func(m map[string]any) { m["type"] = "browser_action"; m["browserAction"] = map[string]any{} })
+	for outcome, want := range map[Outcome]int{Appended: 1, Duplicate: 1, Backpressure: 0} {
+		m := &memory{outcome: outcome, complete: true}
+		c, w := openConnection(t, m, "")
+		c.Start(w)
+		handle(t, c, action)
+		handle(t, c, object(nil))
+		if len(m.actions) != want {
+			t.Errorf("%s: recorded %v", outcome, m.actions)
+		}
+	}
+}
+
+func TestAudioAboveRateIsDropped(t *testing.T) {
+	m := &memory{outcome: Appended, complete: true}
+	c, w := openConnection(t, m, "") // limited to 1,000 bytes a second
+	c.Start(w)
+	now := time.Now()
+	c.service.now = func() time.Time { return now }
+	frame := object(func(m map[string]any) {
+		m["type"], m["audio"] = "audio", map[string]any{"data": ""}
+	})
+	frame = bytes.Replace(frame, []byte(`"data":""`), fmt.Appendf(nil, `"data":%q`, strings.Repeat("x", 250-len(frame))), 1)
+	for _, step := range []struct {
+		after      time.Duration
+		sent, want int
+	}{{0, 6, 4}, {249 * time.Millisecond, 3, 0}, {time.Millisecond, 3, 1}, {time.Hour, 9, 4}} {
+		now = now.Add(step.after)
+		before := m.audio
+		for range step.sent {
+			handle(t, c, frame)
+		}
+		if got := m.audio - before; got != step.want {
+			t.Errorf("after %v, %d of %d audio frames were forwarded, want %d", step.after, got, step.sent, step.want)
+		}
+	}
+	if dropped := testkit.MetricValue(t, c.service.metrics.audioDropped); dropped != 12 {
+		t.Errorf("%v audio frames were counted as dropped, want 12", dropped)
+	}
+	handle(t, c, object(nil)) // other frames have their own limit
+	if len(w.frames) != 2 || len(m.appended) != 1 || w.code != 0 {
+		t.Errorf("frames %v, appended %d, closed with %d; want ready and an acknowledgement", w.frames, len(m.appended), w.code)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"telapi/callruntime/wire"
+	"telapi/test/testkit"
 )
 
 // memory is the Store and Sessions of one channel. It returns configured
@@ -191,13 +192,11 @@ func (w *fakeSocket) numbers() (n string) {
 
 func openConnection(t *testing.T, m *memory, resume string) (*Connection, *fakeSocket) {
 	t.Helper()
-	limits := Limits{PingIntervalMs: 1000, FrameBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000, AudioBytesPerSecond: 1000}
+	limits := ConnectionLimits{PingIntervalMs: 1000, FrameBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000, AudioBytesPerSecond: 1000}
 	s := NewService(m, m, limits, slog.New(slog.DiscardHandler), nil)
 	t.Cleanup(s.Close)
 	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return c, &fakeSocket{}
 }
 

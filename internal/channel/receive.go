@@ -61,7 +61,7 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 			return
 		}
 		if err := c.service.store.SendAudio(ctx, c.session.SessionID, m.Append(nil)); err != nil {
-			c.service.metrics.refused.WithLabelValues(string(fault.From(err).Code)).Inc()
+			c.service.metrics.rejected.WithLabelValues(string(fault.From(err).Code)).Inc()
 		}
 	default:
 		t, span := c.startFrame(&m)
@@ -197,7 +197,7 @@ func ParseFrame(raw []byte, sessionID string) (wire.ChannelMessage, error) {
 	issues.Check(m.Type.Known(), "/type", fault.IssueValue,
 		"type must be one of chat, browser_action, action, action_result, audio, status, control, reconnect, ping, pong, error.")
 	issues.Check(m.SessionID == sessionID, "/sessionId", fault.IssueValue, "sessionId must be the session of this socket.")
-	issues.Check(m.Direction == wire.ToRuntime, "/direction", fault.IssueValue, "direction must be to_ari.")
+	issues.Check(m.Direction == wire.ToRuntime, "/direction", fault.IssueValue, "direction must be to_ari: only messages from the runtime have to_browser.")
 	if t := in.Timestamp; t != nil && *t >= 0 && *t <= math.MaxInt64/2 {
 		m.Timestamp = int64(*t)
 	} else {

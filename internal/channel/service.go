@@ -15,12 +15,12 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
 	"telapi/internal/fault"
-	"telapi/internal/tracing"
+	"telapi/internal/telemetry"
 )
 
-// Limits bound a session's channel and its connection. Browsers receive them
+// ConnectionLimits bound a session's channel and its connection. Browsers receive them
 // with their token.
-type Limits struct {
+type ConnectionLimits struct {
 	FrameBytes      int64 `json:"frameBytes"`
 	QueuedBytes     int64 `json:"queuedBytes"`
 	FramesPerSecond int   `json:"framesPerSecond"` // audio excluded
@@ -34,10 +34,10 @@ type Limits struct {
 	HandshakesPerMinute int           `json:"-"` // of a session
 }
 
-// DefaultLimits returns the limits of a deployment that configures none.
-func DefaultLimits() Limits {
+// DefaultConnectionLimits returns the limits of a deployment that configures none.
+func DefaultConnectionLimits() ConnectionLimits {
 	history := wire.DefaultChannelLimits()
-	return Limits{
+	return ConnectionLimits{
 		FrameBytes:          64 << 10,
 		QueuedBytes:         1 << 20,
 		FramesPerSecond:     60,
@@ -50,7 +50,7 @@ func DefaultLimits() Limits {
 }
 
 // PingInterval returns PingIntervalMs as a duration.
-func (l Limits) PingInterval() time.Duration {
+func (l ConnectionLimits) PingInterval() time.Duration {
 	return time.Duration(l.PingIntervalMs) * time.Millisecond
 }
 
@@ -81,7 +81,7 @@ type Sessions interface {
 type Service struct {
 	store    Store
 	sessions Sessions
-	limits   Limits
+	limits   ConnectionLimits
 	log      *slog.Logger
 	now      func() time.Time
 	metrics  metrics
@@ -90,7 +90,7 @@ type Service struct {
 }
 
 // NewService returns a service that uses the given stores until Close.
-func NewService(store Store, sessions Sessions, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
+func NewService(store Store, sessions Sessions, limits ConnectionLimits, log *slog.Logger, registry prometheus.Registerer) *Service {
 	return &Service{
 		store: store, sessions: sessions, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry), tasks: background.NewGroup(),
 	}
@@ -111,58 +111,41 @@ func (s *Service) run(task func(ctx context.Context)) {
 }
 
 // Limits returns the limits of connections, which must not be changed.
-func (s *Service) Limits() *Limits { return &s.limits }
+func (s *Service) Limits() *ConnectionLimits { return &s.limits }
 
 // Open attaches a new connection to a session, before there is a socket, so that
 // errors can be HTTP responses. succeeds is the ID of the connection that the browser
 // replaces, resume the last cursor that it has received; both may be empty. The
 // caller calls Start once there is a socket, and Close at the end.
 func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resume string) (*Connection, error) {
+	profile := session.Profile
+	session.Profile = nil // only needed to open the channel; do not keep it for the connection's life
 	c := &Connection{
-		service: s, session: session, id: uuid.NewString(), openedAt: s.now(),
+		service: s, session: session, id: uuid.NewString(), openedAt: s.now(), resumes: resume != "",
 		rate:   perSecond(s.limits.FramesPerSecond),
-		tracer: tracing.TracerOf(ctx), handshake: trace.SpanContextFromContext(ctx),
+		tracer: telemetry.TracerOf(ctx), handshake: trace.SpanContextFromContext(ctx),
 	}
 	c.session.Offer.ExpiresAt, c.session.Offer.Trace = session.ExpiresAt.UnixMilli(), c.trace()
-	c.session.Profile = nil // only needed to open the channel; do not keep it for the connection's life
 	c.reoffer.Store(true)
 	// Subscribe first. Otherwise messages between the end of the history and
 	// the first live message would be lost.
-	unsubscribe, err := s.store.Subscribe(ctx, session.SessionID, c)
-	if err != nil {
+	var err error
+	if c.unsubscribe, err = s.store.Subscribe(ctx, session.SessionID, c); err != nil {
 		return nil, err
 	}
-	c.unsubscribe = unsubscribe
 	if session.Redeemed {
 		// The session may have an open connection, which Attach replaces: fail
 		// before if the database is unavailable. The channel exists already and
 		// ends with the session.
-		if err := s.sessions.Redeem(ctx, session.SessionID); err != nil {
-			unsubscribe()
-			return nil, err
-		}
+		err = s.sessions.Redeem(ctx, session.SessionID)
 	}
-	r := attachRequest(session, succeeds)
-	r.ConnectionID, r.Lease, r.Mode, r.Profile = c.id, s.lease(), session.Mode, session.Profile
-	r.Entry, r.Offer = c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"}), encode(c.session.Offer)
-	if resume != "" {
-		cursor, _ := ParseCursor(resume) // an invalid cursor has no epoch and cannot be resumed
-		r.Resume = &cursor
+	if err == nil {
+		err = c.attach(ctx, profile, succeeds, resume)
 	}
-	deadline := time.Now().Add(attachTimeout)
-	attaching, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	if c.attached, err = s.store.Attach(attaching, r); err != nil {
-		unsubscribe()
-		switch {
-		case fault.Is(err, fault.SessionEnded):
-			s.recordEnd(ctx, session.SessionID)
-		case fault.Is(err, fault.ServiceUnavailable) && !errors.Is(err, ErrNotSent):
-			c.cancelAttach(deadline)
-		}
+	if err != nil {
+		c.unsubscribe()
 		return nil, err
 	}
-	c.lastEntry = c.attached.LastEntry
 	if c.attached.Number == "1" || !session.Redeemed {
 		// Redeem after the channel exists: a session that ended before is detected
 		// here, and one that ends later ends the channel.
@@ -171,21 +154,47 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 			return nil, err
 		}
 	}
-	c.resuming = resume != ""
-	c.start, c.position = c.attached.Head, c.attached.Head
-	if n := len(c.attached.Missed); n > 0 {
-		// If the browser disconnects before it has received all missed
-		// messages, it resumes from the same cursor again.
-		c.start, c.position = Cursor{Epoch: c.attached.Head.Epoch}, c.attached.Missed[n-1].Cursor
-		if resume != "" && resume != Start {
-			c.start = *r.Resume
-		}
-	}
 	if c.attached.Offer {
 		c.offer(ctx, c.attached.Expired)
 	}
 	s.open.add(c)
 	return c, nil
+}
+
+// attach makes the connection the owner of its session's channel. If it fails, it has no
+// effect later.
+func (c *Connection) attach(ctx context.Context, profile []byte, succeeds, resume string) error {
+	r := attachRequest(c.session, succeeds)
+	r.ConnectionID, r.Lease, r.Mode, r.Profile = c.id, c.service.lease(), c.session.Mode, profile
+	r.Entry, r.Offer = c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"}), encode(c.session.Offer)
+	if c.resumes {
+		cursor, _ := ParseCursor(resume) // an invalid cursor has no epoch and cannot be resumed
+		r.Resume = &cursor
+	}
+	deadline := time.Now().Add(attachTimeout)
+	attaching, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	a, err := c.service.store.Attach(attaching, r)
+	switch {
+	case fault.Is(err, fault.SessionEnded):
+		c.service.recordEnd(ctx, c.session.SessionID)
+	case fault.Is(err, fault.ServiceUnavailable) && !errors.Is(err, ErrNotSent):
+		c.cancelAttach(deadline)
+	}
+	if err != nil {
+		return err
+	}
+	c.attached, c.lastEntry = a, a.LastEntry
+	c.start, c.position = a.Head, a.Head
+	if n := len(a.Missed); n > 0 {
+		// If the browser disconnects before it has received all missed
+		// messages, it resumes from the same cursor again.
+		c.start, c.position = Cursor{Epoch: a.Head.Epoch}, a.Missed[n-1].Cursor
+		if c.resumes && resume != Start {
+			c.start = *r.Resume
+		}
+	}
+	return nil
 }
 
 // perSecond returns a limiter with a burst of one second.
@@ -214,7 +223,7 @@ func (s *Service) lease() time.Duration { return 2 * s.limits.PingInterval() }
 
 type metrics struct {
 	frames       *prometheus.CounterVec
-	refused      *prometheus.CounterVec
+	rejected     *prometheus.CounterVec
 	audioDropped prometheus.Counter
 	replayed     prometheus.Counter
 	recoveries   *prometheus.CounterVec
@@ -232,10 +241,10 @@ func newMetrics(registry prometheus.Registerer) metrics {
 	m := metrics{
 		frames: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_frames_total", Help: "Frames sent and received on sockets, by type and direction."}, []string{"type", "direction"}),
-		refused: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_frames_refused_total", Help: "Frames from browsers that were rejected, by error code."}, []string{"code"}),
+		rejected: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_frames_rejected_total", Help: "Frames from browsers that were rejected, by error code."}, []string{"code"}),
 		audioDropped: auto.NewCounter(prometheus.CounterOpts{
-			Name: "telapi_browser_audio_dropped_total", Help: "Audio frames from browsers that were dropped because they exceeded SESSION_MAX_AUDIO_BYTES_PER_SECOND."}),
+			Name: "telapi_browser_audio_dropped_total", Help: "Audio frames from browsers dropped above SESSION_MAX_AUDIO_BYTES_PER_SECOND."}),
 		replayed: auto.NewCounter(prometheus.CounterOpts{
 			Name: "telapi_messages_replayed_total", Help: "Messages replayed to browsers after a reconnect or a gap."}),
 		recoveries: auto.NewCounterVec(prometheus.CounterOpts{
@@ -244,7 +253,7 @@ func newMetrics(registry prometheus.Registerer) metrics {
 			Name: "telapi_frame_ack_seconds", Help: "Time from receiving a frame to acknowledging it.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}}),
 		dropped: auto.NewCounter(prometheus.CounterOpts{
-			Name: "telapi_messages_dropped_total", Help: "Messages of runtimes that were dropped because they are not JSON objects."}),
+			Name: "telapi_messages_dropped_total", Help: "Runtimes' messages dropped because they are not JSON objects."}),
 		offers: auto.NewCounter(prometheus.CounterOpts{
 			Name: "telapi_offers_total", Help: "Offers of sessions to runtimes, including repeated ones."}),
 		expired: auto.NewCounter(prometheus.CounterOpts{
@@ -252,12 +261,12 @@ func newMetrics(registry prometheus.Registerer) metrics {
 		claimed: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "telapi_sessions_claimed", Help: "Sessions of this instance's WebSockets that a runtime has claimed."}),
 		waiting: auto.NewGauge(prometheus.GaugeOpts{
-			Name: "telapi_sessions_waiting", Help: "Sessions of this instance's WebSockets that wait for a runtime."}),
+			Name: "telapi_sessions_waiting", Help: "Sessions of this instance's WebSockets that wait for a runtime. Add those of all instances."}),
 		oldestWait: auto.NewGauge(prometheus.GaugeOpts{
-			Name: "telapi_sessions_waiting_seconds", Help: "Longest time that a session of this instance's WebSockets has waited for a runtime, among those that still wait."}),
+			Name: "telapi_sessions_waiting_seconds", Help: "Longest time that a session of this instance's WebSockets has been waiting for a runtime."}),
 	}
 	// Start at 0 so that an alert sees the first one as an increase.
-	m.refused.WithLabelValues(string(codeBackpressure))
+	m.rejected.WithLabelValues(string(codeBackpressure))
 	for _, outcome := range recoveryOutcomes {
 		m.recoveries.WithLabelValues(outcome)
 	}

@@ -19,7 +19,7 @@ var _ Subscriber = (*Connection)(nil)
 func (c *Connection) Messages(after Cursor, list []Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.socket == nil || c.recovering {
+	if c.phase != live {
 		c.behind = true
 		return
 	}
@@ -44,7 +44,7 @@ func (c *Connection) Gap() {
 func (c *Connection) Audio(json []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.socket != nil && c.isObject(json) {
+	if c.phase != opening && c.isObject(json) {
 		c.socket.SendAudio(json)
 	}
 }
@@ -58,7 +58,7 @@ func (c *Connection) Replaced(connectionID string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.socket == nil {
+	if c.phase == opening {
 		c.recheck = true
 		return
 	}
@@ -69,37 +69,6 @@ func (c *Connection) Replaced(connectionID string) {
 func (c *Connection) Closed(string) {
 	c.closeEnded()
 	c.service.run(func(ctx context.Context) { c.service.recordEnd(ctx, c.session.SessionID) })
-}
-
-// replayPart delivers the next messages of the page, up to a quarter of the queue's
-// size, which leaves the rest of the queue to live frames. The caller holds mu.
-func (c *Connection) replayPart() {
-	n, size := 0, int64(0)
-	for n < len(c.page) && size < c.service.limits.QueuedBytes/4 {
-		size += int64(len(c.page[n].JSON))
-		n++
-	}
-	part := c.page[:n]
-	if c.page = c.page[n:]; len(c.page) == 0 {
-		c.page = nil
-	}
-	c.replayed += n
-	c.service.metrics.replayed.Add(float64(n))
-	c.queue(c.advance(part)...)
-}
-
-// endReplay lets live messages through again. The caller holds mu.
-func (c *Connection) endReplay() {
-	c.recovering = false
-	if c.unreported {
-		c.unreported = false
-		recovered := c.attached.Recovered
-		c.service.metrics.recovered(recovered)
-		c.send(wire.TypeReconnect, c.frame(wire.TypeReconnect, reconnectPayload{recovered, c.replayed}))
-	}
-	if c.behind {
-		c.catchUp()
-	}
 }
 
 // advance moves the position past messages and returns their frames. It drops
@@ -140,60 +109,4 @@ func typeOf(json []byte) wire.MessageType {
 		return t
 	}
 	return "other"
-}
-
-// catchUp replays the messages after the position in the background. Before Start and
-// during another replay it only sets behind: endReplay then calls it again. The caller
-// holds mu.
-func (c *Connection) catchUp() {
-	if c.socket == nil || c.recovering {
-		c.behind = true
-		return
-	}
-	c.recovering, c.behind = true, false
-	c.service.run(func(ctx context.Context) {
-		if found, complete := c.replayMore(ctx); found || !complete {
-			c.service.metrics.recovered(complete)
-		}
-	})
-}
-
-// replayNext continues the replay when the client has received all queued frames, so
-// that a replay needs no more memory than a page. The caller holds mu.
-func (c *Connection) replayNext() {
-	c.socket.AfterWrites(func() {
-		c.service.run(func(ctx context.Context) {
-			if _, complete := c.replayMore(ctx); !complete {
-				c.service.metrics.recovered(false)
-			}
-		})
-	})
-}
-
-// replayMore delivers the rest of the page or reads the next one. It closes the
-// socket if the history no longer contains all messages.
-func (c *Connection) replayMore(ctx context.Context) (found, complete bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.page) == 0 {
-		from := c.position
-		c.mu.Unlock()
-		page, complete, err := c.service.store.Since(ctx, c.session.SessionID, from)
-		c.mu.Lock()
-		switch {
-		case err != nil:
-			c.socket.Close(CloseStoreUnavailable)
-			return false, true
-		case !complete:
-			c.socket.Close(CloseHistoryLost)
-			return false, false
-		case len(page) == 0:
-			c.endReplay()
-			return false, true
-		}
-		c.page = page
-	}
-	c.replayPart()
-	c.replayNext()
-	return true, true
 }

@@ -162,7 +162,6 @@ func TestReusedNumbersAreDetected(t *testing.T) {
 	})
 }
 
-// A notification was lost. The next heartbeat finds the missed message.
 func TestHeartbeatFindsMissedMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{complete: true, outcome: Owned}
@@ -190,13 +189,13 @@ func TestFailedAttachIsCancelled(t *testing.T) {
 		least, most      int           // calls that release something
 	}{
 		"reply lost":        {cause: errors.New("reply lost"), least: 2, most: 2}, // unsubscribed and detached
-		"store unavailable": {cause: errors.New("reply lost"), detachErr: errors.New("unavailable"), took: attachTimeout, least: 10 + releaseAttempts, most: 100},
+		"store unavailable": {cause: errors.New("reply lost"), detachErr: errors.New("unavailable"), took: attachTimeout, least: 10 + detachAttempts, most: 100},
 		"not sent":          {cause: ErrNotSent, least: 1, most: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := &memory{attachErr: fault.Unavailable("The key-value store", tt.cause), detachErr: tt.detachErr}
-				s := NewService(m, m, DefaultLimits(), slog.New(slog.DiscardHandler), nil)
+				s := NewService(m, m, DefaultConnectionLimits(), slog.New(slog.DiscardHandler), nil)
 				defer s.Close()
 				since := time.Now()
 				_, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", "")

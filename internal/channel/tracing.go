@@ -10,12 +10,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/tracing"
+	"telapi/internal/telemetry"
 )
 
 // trace returns the trace of entries and offers that the connection itself causes.
 func (c *Connection) trace() wire.Trace {
-	return tracing.Of(trace.ContextWithSpanContext(context.Background(), c.handshake))
+	return telemetry.TraceOf(trace.ContextWithSpanContext(context.Background(), c.handshake))
 }
 
 // parseTrace returns the trace in a browser's frame. It ignores an invalid trace:
@@ -25,7 +25,7 @@ func parseTrace(raw jsontext.Value) wire.Trace {
 	if raw == nil || json.Unmarshal(raw, &t) != nil {
 		return wire.Trace{}
 	}
-	return tracing.Of(tracing.Join(context.Background(), t))
+	return telemetry.TraceOf(telemetry.JoinTrace(context.Background(), t))
 }
 
 // startFrame starts the span of a browser's frame. Its parent is the span in the
@@ -35,9 +35,9 @@ func (c *Connection) startFrame(m *wire.ChannelMessage) (wire.Trace, trace.Span)
 	if m.Trace == (wire.Trace{}) && !c.handshake.IsValid() {
 		return wire.Trace{}, nil
 	}
-	ctx := tracing.Join(trace.ContextWithSpanContext(context.Background(), c.handshake), m.Trace)
+	ctx := telemetry.JoinTrace(trace.ContextWithSpanContext(context.Background(), c.handshake), m.Trace)
 	ctx, span := c.tracer.Start(ctx, "frame "+string(m.Type), trace.WithSpanKind(trace.SpanKindConsumer), c.attributes(m.MessageID))
-	return tracing.Of(ctx), span
+	return telemetry.TraceOf(ctx), span
 }
 
 // recordDelivery records a span for a message that contains a trace.
@@ -52,7 +52,7 @@ func (c *Connection) recordDelivery(m Message) {
 	if json.Unmarshal(m.JSON, &traced) != nil {
 		return
 	}
-	ctx := tracing.Join(context.Background(), traced.Trace)
+	ctx := telemetry.JoinTrace(context.Background(), traced.Trace)
 	if trace.SpanContextFromContext(ctx).HasTraceID() {
 		_, span := c.tracer.Start(ctx, "message "+string(typeOf(m.JSON)), trace.WithSpanKind(trace.SpanKindProducer), c.attributes(traced.MessageID))
 		span.End()

@@ -23,6 +23,14 @@ import (
 	"telapi/internal/redisstore"
 )
 
+// channelCommand is also called session: a session's channel has its ID.
+func (c *cli) channelCommand() *cobra.Command {
+	cmd := group("channel", "List, open, follow and end channels, and send messages",
+		c.channelListCommand(), c.channelOpenCommand(), c.channelTailCommand(), c.channelSendCommand(), c.channelEndCommand())
+	cmd.Aliases = []string{"session"}
+	return cmd
+}
+
 func (c *cli) channelOpenCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "open CHANNEL --team TEAM --endpoint ENDPOINT", Short: "Open a channel without a session",
 		Example: "  telapi channel open call-4711 --team tm_… --endpoint ep_… --profile profile.json"}
@@ -97,9 +105,9 @@ the stream yet; tail reports it on stderr.`}
 		if err != nil {
 			return nil, err
 		}
-		ch := r.Observe(args[0], cmp.Or(last, *from))
+		ch := r.Observe(args[0], cmp.Or(last.Position, *from))
 		reported := map[string]bool{}
-		if err := c.printParked(ctx, ch, reported); err != nil || !*follow {
+		if err := c.printParked(ctx, ch, reported); err != nil || !*follow || last.Entry.Kind == wire.KindChannelEnded {
 			return nil, err
 		}
 		for {
@@ -148,7 +156,7 @@ func (c *cli) printParked(ctx context.Context, ch *calls.Channel, reported map[s
 	}
 	var open []string
 	for _, item := range items {
-		if !item.Parked && item.Scope == calls.ScopeWorkItem {
+		if !item.Parked && item.Scope == wire.ScopeItem {
 			open = append(open, item.ID)
 		}
 	}
@@ -162,8 +170,8 @@ func (c *cli) printParked(ctx context.Context, ch *calls.Channel, reported map[s
 	return nil
 }
 
-// printEntries prints the existing entries and returns the last position.
-func (c *cli) printEntries(ctx context.Context, r *calls.Runtime, channelID, from string) (last string, err error) {
+// printEntries prints the existing entries and returns the last one.
+func (c *cli) printEntries(ctx context.Context, r *calls.Runtime, channelID, from string) (last calls.Delivery, err error) {
 	const pageSize = 200
 	for {
 		entries, err := r.Entries(ctx, channelID, from, pageSize)
@@ -174,12 +182,12 @@ func (c *cli) printEntries(ctx context.Context, r *calls.Runtime, channelID, fro
 			if err := c.printEntry(delivery); err != nil {
 				return last, err
 			}
-			last = delivery.Position
+			last = delivery
 		}
 		if len(entries) < pageSize {
 			return last, nil
 		}
-		from = "(" + last // exclusive, as in Redis
+		from = "(" + last.Position // exclusive, as in Redis
 	}
 }
 
@@ -235,14 +243,17 @@ func (c *cli) channelEndCommand() *cobra.Command {
 func (c *cli) callbackIssueCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "issue --channel CHANNEL", Short: "Create a work item and print its credential",
 		Long: `Creates a work item on a channel and prints its credential, with a curl command that posts
-a result. The URL uses PUBLIC_URL, or TELAPI_HOST and TELAPI_PORT: set them as for the server.`,
+a result. The URL uses PUBLIC_URL, or TELAPI_HOST and TELAPI_PORT: set them as for the server.
+
+Results are delivered in the order of their work items. Until this one is answered or expires,
+it blocks the results of later work items on the channel. --scope channel blocks none.`,
 		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
 	channelID := cmd.Flags().String("channel", "", "channel ID")
 	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+joinWords(wire.WorkItemKinds, "or"))
-	scope := cmd.Flags().String("scope", string(calls.ScopeWorkItem), "work_item: valid for one callback; channel: valid for any number")
+	scope := cmd.Flags().String("scope", string(wire.ScopeItem), "item: valid for one callback; channel: valid for any number")
 	ttl := cmd.Flags().Duration("ttl", calls.DefaultTTL, "time until the work item expires")
 	oneOf(cmd, "kind", wire.WorkItemKinds)
-	oneOf(cmd, "scope", []calls.Scope{calls.ScopeWorkItem, calls.ScopeChannel})
+	oneOf(cmd, "scope", []wire.Scope{wire.ScopeItem, wire.ScopeChannel})
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, _ []string) (any, error) {
 		if err := c.checkChannelID(*channelID); err != nil {
 			return nil, err
@@ -251,7 +262,7 @@ a result. The URL uses PUBLIC_URL, or TELAPI_HOST and TELAPI_PORT: set them as f
 			return nil, c.usageError("invalid --ttl %q: use a duration from 1ms to %s", *ttl, calls.MaxTTL)
 		}
 		item, err := r.Observe(*channelID, "").Await(ctx, calls.AwaitOptions{
-			Kind: wire.WorkItemKind(*kind), Scope: calls.Scope(*scope), TTL: *ttl,
+			Kind: wire.WorkItemKind(*kind), Scope: wire.Scope(*scope), TTL: *ttl,
 		})
 		if err != nil {
 			return nil, withChannelID(err, *channelID)
@@ -266,6 +277,9 @@ a result. The URL uses PUBLIC_URL, or TELAPI_HOST and TELAPI_PORT: set them as f
 		if !c.json {
 			_, _ = fmt.Fprintf(c.Out, "\ncurl -i '%s' -H 'token: %s' -H 'Content-Type: application/json' \\\n  -d '%s'\n",
 				url, item.Token, sampleBody(wire.WorkItemKind(*kind), *channelID))
+			if wire.Scope(*scope) == wire.ScopeItem {
+				_, _ = fmt.Fprintf(c.Out, "\nThe work item blocks later ones on this channel until it is answered, or expires at %s.\n", item.ExpiresAt.Format(time.TimeOnly))
+			}
 		}
 		return nil, err
 	})

@@ -21,11 +21,11 @@ import (
 	"telapi/internal/calls"
 	"telapi/internal/config"
 	"telapi/internal/fault"
-	"telapi/internal/tenant"
+	"telapi/internal/page"
 )
 
 // version is set by the build.
-var version = "0.9.19"
+var version = "0.9.20"
 
 // Console is the environment of the process.
 type Console struct {
@@ -115,8 +115,7 @@ Configure it with environment variables; see docs/configuration.md.`,
 		{"Run:", []*cobra.Command{c.serveCommand(), c.devCommand(), c.devInstanceCommand(), c.mediaCommand(), c.migrateCommand()}},
 		{"Administer (also while the server is running):", []*cobra.Command{
 			c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(),
-			group("channel", "List, open, follow and end channels, and send messages",
-				c.channelListCommand(), c.channelOpenCommand(), c.channelTailCommand(), c.channelSendCommand(), c.channelEndCommand()),
+			c.channelCommand(),
 			group("callback", "Test callbacks of providers", c.callbackIssueCommand(), c.callbackLintCommand()),
 			group("speech", "Manage speech in the media cache", c.speechWarmCommand()),
 		}},
@@ -197,16 +196,16 @@ func operator() auth.Principal {
 
 // teamFlag adds the flag --team to a list. The returned function returns the flag's
 // team, or all teams without the flag.
-func (c *cli) teamFlag(cmd *cobra.Command, usage string) func() (tenant.Filter, error) {
+func (c *cli) teamFlag(cmd *cobra.Command, usage string) func() (page.Teams, error) {
 	teamID := cmd.Flags().String("team", "", usage)
-	return func() (tenant.Filter, error) {
+	return func() (page.Teams, error) {
 		switch {
 		case !cmd.Flags().Changed("team"):
-			return tenant.All(operator()), nil
+			return page.OfAllTeams(operator()), nil
 		case *teamID == "": // perhaps an unset variable of a script
-			return tenant.Filter{}, c.usageError("invalid --team %q: pass a team ID, or omit the flag for all teams", "")
+			return page.Teams{}, c.usageError("invalid --team %q: pass a team ID, or omit the flag for all teams", "")
 		}
-		return tenant.Only(*teamID), nil
+		return page.OfTeam(*teamID), nil
 	}
 }
 

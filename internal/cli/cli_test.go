@@ -4,11 +4,16 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 func TestInterruptEndsReadFromTerminal(t *testing.T) {
@@ -32,25 +37,6 @@ func TestInterruptEndsReadFromTerminal(t *testing.T) {
 			}
 		case <-time.After(30 * time.Second):
 			t.Fatalf("%v did not exit after an interrupt", args)
-		}
-	}
-}
-
-func TestUsageErrorsNameProblemAndFix(t *testing.T) {
-	for want, args := range map[string][]string{
-		"missing subcommand: use create, list, show or update":        {"team"},
-		`unknown subcommand "make": use create, list, show or update`: {"team", "make"},
-		"missing argument NAME":                                       {"team", "create"},
-		`unexpected argument "x": quote a value that contains spaces`: {"media", "x"},
-		`invalid --window "60": use a duration such as 60s or 1m`:     {"limits", "set", "--tier", "api", "--max", "1", "--window", "60"},
-		`invalid --max "many": use an integer`:                        {"limits", "set", "--tier", "api", "--max", "many"},
-		`invalid --kind "human": use bot, llm or tool`:                {"callback", "lint", "body.json", "--kind", "human"},
-		`invalid --follow "perhaps": use true or false`:               {"channel", "tail", "c", "--follow=perhaps"},
-	} {
-		var stderr bytes.Buffer
-		code := Run(t.Context(), Console{Args: args, Out: io.Discard, Err: &stderr})
-		if line, _, _ := strings.Cut(stderr.String(), "\n"); code != exitUsage || line != "telapi: "+want {
-			t.Errorf("%v: exit code %d with %q, want %d with %q", args, code, line, exitUsage, "telapi: "+want)
 		}
 	}
 }
@@ -112,5 +98,119 @@ func TestTableHeaderIsBold(t *testing.T) {
 		if err := c.print(value); err != nil || out.String() != want {
 			t.Errorf("printed %q (%v), want %q", &out, err, want)
 		}
+	}
+}
+
+func TestCompletionOffersValuesAndIDs(t *testing.T) {
+	env := harness.Env{"DATA_DIR": t.TempDir()}
+	i := harness.Start(t, env)
+	acme, other := harness.NewTenant(t, i, "Acme"), harness.NewTenant(t, i, "Other")
+	_, err := harness.StartRuntime(t, i).Open(t.Context(), "call-1", wire.Open{Team: acme.Team.ID, Endpoint: acme.Endpoint.ID})
+	testkit.Must(t, err)
+	complete := func(dataDir string, words ...string) string {
+		var out, problems bytes.Buffer
+		Run(t.Context(), Console{Args: append([]string{"__complete"}, words...), Env: []string{"DATA_DIR=" + dataDir}, Out: &out, Err: &problems})
+		return out.String()
+	}
+	for line, want := range map[string][]string{
+		"key create --scope ":     {"READ_TEAM_APPS", "MANAGE_PLATFORM"},
+		"endpoint create --mode ": {"webrtc", "audio", "chat"},
+		"limits set --tier ":      {"api", "webhook", "auth"},
+		"callback issue --kind ":  {"bot", "llm", "tool"},
+		"callback issue --scope ": {"item", "channel"},
+		"usage --group-by ":       {"voice"},
+		"key create --team ":      {acme.Team.ID + "\tAcme", other.Team.ID + "\tOther"},
+		"team show ":              {acme.Team.ID, other.Team.ID},
+		"quota set ":              {acme.Team.ID},
+		"quota set x ":            {"default"},
+		"key revoke ":             {acme.KeyID, other.KeyID},
+		"endpoint show ":          {acme.Endpoint.ID + "\tAcme", other.Endpoint.ID},
+		"channel open c --team " + other.Team.ID + " --endpoint ": {other.Endpoint.ID},
+		"channel tail ":             {"call-1"},
+		"callback issue --channel ": {"call-1"},
+		"help te":                   {"team"},
+		"help team sh":              {"show"},
+		"comp":                      {"completion"},
+	} {
+		words := strings.Split(line, " ")
+		if got := complete(env["DATA_DIR"], words...); !containsAll(got, want) {
+			t.Errorf("telapi %s: offered\n%swant %q", line, got, want)
+		}
+	}
+	if got := complete(env["DATA_DIR"], "channel", "open", "c", "--team", other.Team.ID, "--endpoint", ""); strings.Contains(got, acme.Endpoint.ID) {
+		t.Errorf("offered the endpoint of another team:\n%s", got)
+	}
+	empty := filepath.Join(t.TempDir(), "empty")
+	if got := complete(empty, "team", "show", ""); !strings.HasPrefix(got, ":4\n") { // no files
+		t.Errorf("without a database: offered\n%swant nothing", got)
+	}
+	if _, err := os.Stat(empty); !os.IsNotExist(err) {
+		t.Errorf("completion has created the data directory: %v", err)
+	}
+}
+
+func containsAll(text string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}
+
+type item struct {
+	ID         string    `json:"id"`
+	DailyQuota int64     `json:"dailyQuota"`
+	Origins    []string  `json:"origins"`
+	CreatedAt  time.Time `json:"createdAt"`
+	Name       *string   `json:"name"`
+}
+
+var items = []item{
+	{"a", 50000, []string{"x", "y"}, time.Date(2026, 11, 15, 11, 11, 37, 539_000_000, time.FixedZone("", 3600)), new("controls\x1b[31m\nthe terminal")},
+	{"b", 7, nil, time.Time{}, nil},
+}
+
+// printed returns the output of print.
+func printed(t *testing.T, asJSON bool, v any) string {
+	t.Helper()
+	var out bytes.Buffer
+	c := &cli{Console: Console{Out: &out}, json: asJSON}
+	testkit.Must(t, c.print(v))
+	return out.String()
+}
+
+func TestPrintFormatsText(t *testing.T) {
+	for name, tt := range map[string]struct {
+		value any
+		want  string
+	}{
+		"one object": {items[0], "id           a\n" +
+			"daily quota  50000\n" +
+			"origins      x,y\n" +
+			"created at   2026-11-15T10:11:37Z\n" +
+			"name         controls�[31m�the terminal\n"},
+		"zero-width joiners": {item{ID: "👩\u200d👧 می\u200cخواهم \u202eback"}, "id           👩\u200d👧 می\u200cخواهم �back\n" +
+			"daily quota  0\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
+		"zero values": {items[1], "id           b\ndaily quota  7\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
+		"table":       {newTable(items, "id", "dailyQuota", "origins"), "ID  DAILY QUOTA  ORIGINS\na   50000        x,y\nb   7            none\n"},
+		"empty table": {newTable([]item(nil), "id"), "none\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := printed(t, false, tt.value); got != tt.want {
+				t.Errorf("printed\n%swant\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestPrintFormatsJSON(t *testing.T) {
+	want := `{"id":"a","dailyQuota":50000,"origins":["x","y"],"createdAt":"2026-11-15T10:11:37.539Z","name":"controls\u001b[31m\nthe terminal"}` + "\n" +
+		`{"id":"b","dailyQuota":7,"origins":[],"createdAt":"0001-01-01T00:00:00.000Z","name":null}` + "\n"
+	if got := printed(t, true, newTable(items, "id")); got != want {
+		t.Errorf("printed\n%swant\n%s", got, want)
+	}
+	if got := printed(t, true, newTable([]item(nil), "id")); got != "" {
+		t.Errorf("empty table: printed %q, want nothing", got)
 	}
 }

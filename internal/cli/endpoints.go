@@ -10,7 +10,6 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/page"
-	"telapi/internal/tenant"
 )
 
 // endpointMembers maps the JSON Pointers of an endpoint's members to their flags.
@@ -130,9 +129,9 @@ func deleted(id string) any {
 
 // endpointIDs returns the endpoints of the team in the flag --team, or all.
 func endpointIDs(ctx context.Context, cfg config.Config, cmd *cobra.Command) ([]string, error) {
-	filter := tenant.All(operator())
+	filter := page.OfAllTeams(operator())
 	if f := cmd.Flags().Lookup("team"); f != nil && f.Changed {
-		filter = tenant.Only(f.Value.String())
+		filter = page.OfTeam(f.Value.String())
 	}
 	return fromStore(ctx, cfg, func(a *app.Admin) ([]endpoint.Endpoint, error) {
 		return a.Endpoints.Store.Endpoints(ctx, filter, page.All)

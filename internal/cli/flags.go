@@ -127,11 +127,14 @@ func flagError(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name, shorthands := e.GetSpecifiedName(), e.GetSpecifiedShortnames()
 		if number, err := strconv.Atoi(shorthands); err == nil {
-			return fmt.Errorf("invalid argument \"-%d\": use a number that is not negative", number)
+			return fmt.Errorf("invalid number -%d: use 0 or more", number)
 		}
 		given := "--" + name
 		if shorthands != "" {
 			name, given = shorthands, "-"+shorthands
+		}
+		if variable := settingFor(cmd, name); variable != "" {
+			return fmt.Errorf("unknown flag %s: set the environment variable %s instead, as in %s=… %s", given, variable, variable, cmd.CommandPath())
 		}
 		var known []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
@@ -141,6 +144,23 @@ func flagError(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("unknown flag %s", given)
 	}
 	return fmt.Errorf("invalid command line: %w", err)
+}
+
+// settingFor returns the variable that sets what other programs have a flag for.
+func settingFor(cmd *cobra.Command, flag string) string {
+	prefix := "TELAPI_"
+	if cmd.Name() == "media" {
+		prefix = "MEDIA_"
+	}
+	switch flag {
+	case "port", "p":
+		return prefix + "PORT"
+	case "host", "bind", "address", "listen":
+		return prefix + "HOST"
+	case "data-dir", "data":
+		return "DATA_DIR"
+	}
+	return ""
 }
 
 // withFlags reports the issues of members of a request, by their paths, as issues of

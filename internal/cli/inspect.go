@@ -84,11 +84,11 @@ server is not healthy. Use it for health checks in containers without curl.`}
 			if *media {
 				name, command = "MEDIA", "telapi media"
 			}
-			return nil, fmt.Errorf("no server at %s: %w. Start it with %s, or set %s_HOST and %s_PORT as for the server", url, app.Reason(err), command, name, name)
+			return nil, fmt.Errorf("no server at %s: %w. Start it with %s, or set %s_HOST and %s_PORT as for the server", url, fault.Reason(err), command, name, name)
 		}
 		_, _ = fmt.Fprintf(c.Out, "%s\n", body)
 		if status != http.StatusOK {
-			err = fmt.Errorf("%s is not healthy: status %d", url, status)
+			err = fmt.Errorf("the server at %s is not healthy (status %d): see its answer above, then run telapi doctor", url, status)
 		}
 		return nil, err
 	})
@@ -109,7 +109,7 @@ func (c *cli) usageCommand() *cobra.Command {
 		flags["/query/"+f.param] = "--" + f.flag
 	}
 	oneOf(cmd, "interval", usage.Intervals)
-	oneOf(cmd, "group-by", usage.Groups)
+	oneOf(cmd, "group-by", usage.Properties)
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		params := map[string][]string{}
 		for path, flag := range flags {

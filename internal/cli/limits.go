@@ -38,11 +38,12 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 		}
 		tier := ratelimit.Tier(*tierName)
 		err := a.Limits.Change(ctx, func(limits ratelimit.Limits) (ratelimit.Limits, error) {
-			changed := ratelimit.Limit{Max: *maxRequests, WindowMs: window.Milliseconds()}
-			if !cmd.Flags().Changed("window") {
-				changed.WindowMs = limits.Tier(tier).WindowMs
+			limit := limits.Tier(tier)
+			limit.Max = *maxRequests
+			if cmd.Flags().Changed("window") {
+				limit.WindowMs = window.Milliseconds()
 			}
-			return limits.With(tier, changed)
+			return limits, nil
 		})
 		if err != nil {
 			return nil, withFlags(cmd, err, map[string]string{"/tiers/" + *tierName + "/max": "--max"})

@@ -2,10 +2,12 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -13,7 +15,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
-	"telapi/internal/bot"
+	"telapi/internal/callback"
 	"telapi/internal/command"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
@@ -26,13 +28,17 @@ func (c *cli) callbackLintCommand() *cobra.Command {
 entries that it would append to the runtime stream, one per line, including denied commands
 with the reason. An invalid body is reported with all its issues. Members that have no
 effect, for example because their name is misspelled, are reported as warnings. No server
-is needed.
+is needed. A streamed answer is read if the name ends in .ndjson or .sse, or with --content-type.
 COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply as on the server.`,
-		Example: "  telapi callback lint answer.json --profile profile.json"}
+		Example: "  telapi callback lint answer.json --profile profile.json\n  telapi callback lint answer.ndjson --kind llm"}
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: no command is allowed)")
 	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+joinWords(wire.WorkItemKinds, "or"))
 	channelID := cmd.Flags().String("channel", "", "channel ID (default: the one in the body)")
+	contentType := cmd.Flags().String("content-type", "", "media type of a streamed answer: "+callback.NDJSON+" or "+callback.EventStream)
+	split := cmd.Flags().String("split", "sentence", "how a streamed answer is cut into parts: sentence or none")
 	oneOf(cmd, "kind", wire.WorkItemKinds)
+	oneOf(cmd, "content-type", []string{"", callback.NDJSON, callback.EventStream})
+	oneOf(cmd, "split", []string{"sentence", "none"})
 	strict := strictFlag(cmd)
 	cmd.RunE = c.withConfig(func(ctx context.Context, args []string) (any, error) {
 		platform, err := app.PlatformPolicy(c.cfg)
@@ -50,10 +56,12 @@ COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply a
 			return nil, err
 		}
 		body = strictjson.TrimBOM(body)
-		if limit := endpoint.DefaultLimits().CallbackBodyBytes; int64(len(body)) > limit {
+		if limit := endpoint.DefaultRequestLimits().CallbackBodyBytes; int64(len(body)) > limit {
 			return nil, fmt.Errorf("%s has %d bytes: use at most %d", args[0], len(body), limit)
 		}
-		result, err := bot.Try(wire.WorkItemKind(*kind), body, *channelID, command.NewPolicy(profile, platform), time.Now())
+		mediaType := cmp.Or(*contentType, map[string]string{".ndjson": callback.NDJSON, ".sse": callback.EventStream}[filepath.Ext(args[0])])
+		trial := callback.Trial{Kind: wire.WorkItemKind(*kind), Body: body, MediaType: mediaType, PerDelta: *split == "none", ChannelID: *channelID}
+		result, err := callback.Try(trial, command.NewPolicy(profile, platform), time.Now())
 		if err != nil {
 			c.printError(inFile(args[0], body, err))
 			return nil, errReported // an invalid body is the result of the check, not wrong usage

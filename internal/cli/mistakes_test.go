@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"telapi/internal/calls"
+	"telapi/callruntime/wire"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -37,6 +37,9 @@ var mistakes = map[string]string{
 	"flag-misspelled":              "key create --team $TEAM --scpoe READ_TEAM_APPS",
 	"flag-unknown":                 "team create Acme --colour",
 	"flag-without-value":           "key create --team",
+	"flag-for-port":                "dev --port 4000",
+	"flag-for-port-of-media":       "media --port 4000",
+	"session-unknown":              "session tail nope",
 	"flag-with-one-dash":           "team list -json",
 	"flag-bool-with-text":          "team list --json=maybe",
 
@@ -166,9 +169,7 @@ func TestMistakes(t *testing.T) {
 func compareGolden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
 	if err != nil || got != string(want) {
@@ -186,15 +187,13 @@ func mistakesFixture(t *testing.T) map[string]string {
 		"invalid-body.json":    `{"messages":{"timestamp":"today","message":[{}]}}`,
 		"misspelled-body.json": `{"conversation":{"identifier":{"id":"call-1"}},"action":[{"type":"hangup"}]}`,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	env := harness.Env{"DATA_DIR": filepath.Join(dir, "data"), "TELAPI_HOST": "127.0.0.1"}
 	i := harness.Start(t, env)
 	tenant := harness.NewTenant(t, i, "tenant")
 	readerID, reader := harness.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
-	if _, err := harness.StartRuntime(t, env).Open(t.Context(), calls.OpenOptions{ChannelID: "call-1", TeamID: tenant.Team.ID, EndpointID: tenant.Endpoint.ID}); err != nil {
+	if _, err := harness.StartRuntime(t, i).Open(t.Context(), "call-1", wire.Open{Team: tenant.Team.ID, Endpoint: tenant.Endpoint.ID}); err != nil {
 		t.Fatal(err)
 	}
 	espeak := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -202,13 +201,9 @@ func mistakesFixture(t *testing.T) map[string]string {
 	}))
 	t.Cleanup(espeak.Close)
 	address, err := url.Parse(i.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	port, err := strconv.Atoi(address.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return map[string]string{
 		"$DIR": dir, "$URL": i.URL, "$PORT": address.Port(), "$OTHERPORT": strconv.Itoa(port + 10), "$ESPEAK": espeak.URL, "$PID": strconv.Itoa(os.Getpid()),
 		"$TEAM": tenant.Team.ID, "$ENDPOINT": tenant.Endpoint.ID, "$CHANNEL": "call-1", "$SECRET": harness.Secret,

@@ -103,7 +103,10 @@ one of them removes expired speech every minute, and such blobs and rows every h
 			_ = c.printAs(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%-8s %s\n", r.Reason, r.Path) })
 		})
 		if !c.json && (err == nil || removed > 0) {
-			verb := map[bool]string{false: "removed", true: "would be removed"}[*dryRun]
+			verb := "removed"
+			if *dryRun {
+				verb = "would be removed"
+			}
 			_, _ = fmt.Fprintln(c.Out, removed, verb)
 		}
 		return nil, err
@@ -173,7 +176,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			defer stop() // if the server fails, do not wait for the demo team
 			exited <- a.Run(ctx)
 		}()
-		if err := c.printBanner(ctx, a, cfg, opts.DemoBot && opts.BotURL == ""); err != nil && ctx.Err() == nil {
+		if err := c.printBanner(ctx, a, cfg, opts); err != nil && ctx.Err() == nil {
 			stop()
 			return nil, errors.Join(err, <-exited)
 		}
@@ -207,7 +210,7 @@ func (c *cli) checkBotURL(bot string) error {
 }
 
 // printBanner waits for the demo team and prints how to try the service.
-func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, demoBot bool) error {
+func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, opts app.Options) error {
 	team, err := a.Demo(ctx)
 	if err != nil {
 		return err
@@ -223,7 +226,8 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, de
 		Key        string `json:"key"`
 		TeamID     string `json:"teamId"`
 		EndpointID string `json:"endpointId"`
-	}{a.URL(), playground, cfg.MediaCacheURL, team.Key.Reveal(), team.TeamID, team.EndpointID}, func(w io.Writer) {
+		BotURL     string `json:"botUrl,omitempty"`
+	}{a.URL(), playground, cfg.MediaCacheURL, team.Key.Reveal(), team.TeamID, team.EndpointID, opts.BotURL}, func(w io.Writer) {
 		_, _ = fmt.Fprintf(w, "\ntelapi %s is running in development mode.\n\n", version)
 		if playground != "" {
 			_, _ = fmt.Fprintf(w, "  Playground %s\n  Reference  %s/docs/\n", playground, a.URL())
@@ -238,7 +242,10 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, de
   Then       %s --help
 
 `, a.URL(), team.Key.Reveal(), team.TeamID, team.EndpointID, cfg.MediaCacheURL, team.Key.Reveal(), a.URL(), c.commandLine(cfg, a.URL()))
-		if demoBot {
+		switch {
+		case opts.BotURL != "":
+			_, _ = fmt.Fprintf(w, "  Your bot   %s\n  Start one  %s\n\n", opts.BotURL, botCommand(opts.BotURL, a.URL()))
+		case opts.DemoBot:
 			_, _ = fmt.Fprintln(w, "  Open a session and say to the bot:")
 			for _, p := range demo.Phrases() {
 				_, _ = fmt.Fprintf(w, "    %-19s %s\n", p.Say, p.Does)
@@ -247,6 +254,16 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, de
 		}
 		_, _ = fmt.Fprint(w, "Press Ctrl-C to stop.\n\n")
 	})
+}
+
+// botCommand returns the command line that starts a bot at a URL, which accepts
+// callbacks to the service. The bot of the examples listens on 127.0.0.1.
+func botCommand(bot, service string) string {
+	port := "80"
+	if u, err := url.Parse(bot); err == nil && u.Port() != "" {
+		port = u.Port()
+	}
+	return fmt.Sprintf("TELAPI_URL=%s PORT=%s node examples/bot-node/bot.mjs", service, port)
 }
 
 // commandLine returns the command line that calls this program in another terminal

@@ -18,10 +18,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"telapi/internal/app"
 	"telapi/internal/auth"
+	"telapi/internal/background"
 	"telapi/internal/fault"
-	"telapi/internal/sleep"
 	"telapi/internal/speech"
 )
 
@@ -213,7 +212,7 @@ func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResul
 		case failure.RetryAfter == 0, failure.RetryAfter > warmMaxWait, attempt == warmAttempts:
 			return r.failed(failure.Message), nil
 		}
-		if err := sleep.For(ctx, failure.RetryAfter); err != nil {
+		if err := background.Sleep(ctx, failure.RetryAfter); err != nil {
 			return warmResult{}, err
 		}
 	}
@@ -231,7 +230,7 @@ func (s *speechClient) do(ctx context.Context, method, path string, body []byte,
 	req.Header.Set("X-API-Key", s.key)
 	resp, err := s.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("no server at %s: %w. Start it with telapi serve or telapi dev, or set --url", s.url, app.Reason(err))
+		return fmt.Errorf("no server at %s: %w. Start it with telapi serve or telapi dev, or set --url", s.url, fault.Reason(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
@@ -277,5 +276,5 @@ func (c *cli) checkVoice(ctx context.Context, server *speechClient, provider, vo
 		}
 		return nil
 	}
-	return nil // the requests are refused
+	return nil // the requests are rejected
 }

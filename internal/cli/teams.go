@@ -13,7 +13,6 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
-	"telapi/internal/tenant"
 )
 
 func (c *cli) teamCommand() *cobra.Command {
@@ -49,7 +48,7 @@ rejected, and its sessions end at once. Calls that a runtime opened without a se
 Enabling the team again makes its credentials valid; its sessions stay ended.`,
 		Example: "  telapi team update tm_… --disabled"}
 	name := cmd.Flags().String("name", "", "new name")
-	disabled := cmd.Flags().Bool("disabled", true, "whether credentials are rejected and sessions end; =false enables the team")
+	disabled := cmd.Flags().Bool("disabled", false, "reject the credentials of the team and end its sessions; =false enables it again")
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		return updateTeam(ctx, cmd, a, args[0], func(t *team.Team) {
 			if cmd.Flags().Changed("name") {
@@ -175,7 +174,7 @@ func teamIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string
 
 func keyIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string, error) {
 	return fromStore(ctx, cfg, func(a *app.Admin) ([]auth.Key, error) {
-		return a.Keys.Store.Keys(ctx, tenant.All(operator()), page.All)
+		return a.Keys.Store.Keys(ctx, page.OfAllTeams(operator()), page.All)
 	},
 		func(k auth.Key) (id, description string) { return k.ID, k.Name })
 }

@@ -70,13 +70,17 @@ func spec(commandType string, apply wire.ApplyMode, effect string) Spec {
 		s.members[name] = true
 	}
 	if alias, ok := aliases[commandType]; ok {
-		s.members[alias] = true
+		s.members[alias.name] = true
 	}
 	return s
 }
 
-// aliases are the member names of control events that managed commands accept too.
-var aliases = map[string]string{"hangup": "hangupReason", "transfer": "transferTarget"}
+// aliases are the member names of control events that managed commands accept too,
+// and the members that they replace.
+var aliases = map[string]struct{ name, replaces string }{
+	"hangup":   {"hangupReason", "reason"},
+	"transfer": {"transferTarget", "target"},
+}
 
 // memberNames returns the names of a struct's members, except those of
 // wire.CommonFields.

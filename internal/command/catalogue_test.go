@@ -11,6 +11,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // fill sets a field to a value other than its zero value.
@@ -83,9 +84,7 @@ func TestFieldsSurviveEncoding(t *testing.T) {
 				c := wire.NewCommand(spec.Type)
 				fill(f.create(c))
 				encoded, err := json.Marshal(wire.Entry{Command: wire.AnyCommand{Command: c}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				last := f.Name[strings.LastIndex(f.Name, ".")+1:]
 				if !strings.Contains(string(encoded), `"`+last+`":`) {
 					t.Errorf("no member %s in %s", last, encoded)
@@ -102,9 +101,7 @@ func TestFieldsSurviveEncoding(t *testing.T) {
 func TestCheckProfileReportsEveryIssue(t *testing.T) {
 	var p wire.GatewayProfile
 	const profile = `{"commandSources":["bot","mars"],"commandPolicies":[{"type":"fly"},{},{"type":"transfer","allowedTargets":["tel:+49*","http:*"],"allowedHeaders":["X-A","a b"]},{"type":"transfer"}],"actions":{"transfer":{"target":"nowhere"}},"speech":{"stt":["a",""],"tts":[" "]}}`
-	if err := json.Unmarshal([]byte(profile), &p); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(profile), &p))
 	var issues fault.Issues
 	CheckProfile(p, "/p", &issues)
 	var got []string
@@ -149,9 +146,7 @@ func TestBoundsOfProfile(t *testing.T) {
 		`{"speech":{"tts":["` + strings.Repeat("ä", 129) + `"]}}`:       "/p/speech/tts/0 too_long: Must have at most 128 characters.",
 	} {
 		var p wire.GatewayProfile
-		if err := json.Unmarshal([]byte(profile), &p); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal([]byte(profile), &p))
 		var issues fault.Issues
 		CheckProfile(p, "/p", &issues)
 		var got []string
@@ -184,9 +179,7 @@ func TestLineBreaksInSIPFieldsAreRejected(t *testing.T) {
 			}
 			for _, end := range []string{"\r", "\n", "\x00"} {
 				raw, err := json.Marshal(map[string]string{"type": commandType, f.Name: "1" + end})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				var issues fault.Issues
 				ParseActions(raw, "", &issues)
 				if list := issues.List(); len(list) != 1 || list[0].Path != "/"+f.Name {

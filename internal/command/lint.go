@@ -1,6 +1,8 @@
 package command
 
 import (
+	"fmt"
+
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
@@ -42,7 +44,7 @@ func lintCommand(raw jsontext.Value, path string) []strictjson.Warning {
 		return nil // the command is denied anyway
 	}
 	ignored, _ := validator{path, new(fault.Issues)}.members(raw, spec.members)
-	return warnings(ignored, path, spec.members)
+	return warnings(append(ignored, replaced(raw, commandType)...), path, spec.members)
 }
 
 // Lint returns a warning for each member of the event's value that has no effect.
@@ -52,6 +54,10 @@ func (e *ControlEvent) Lint(path string) []strictjson.Warning {
 
 func warnings(ignored []string, path string, known map[string]bool) (list []strictjson.Warning) {
 	for _, name := range ignored[:min(len(ignored), strictjson.MaxWarnings)] {
+		if known[name] {
+			list = append(list, strictjson.Warning{Path: path + "/" + name, Message: fmt.Sprintf("%q has no effect, because its other name is given too.", name)})
+			continue
+		}
 		list = append(list, strictjson.UnknownMember(path, name, known, nil))
 	}
 	return list

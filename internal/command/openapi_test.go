@@ -13,6 +13,7 @@ import (
 	"github.com/oasdiff/yaml"
 
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // schema is a part of the OpenAPI description.
@@ -22,9 +23,7 @@ type schema = map[string]any
 func openAPI(t *testing.T) schema {
 	t.Helper()
 	text, err := os.ReadFile("../../api/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var document struct{ Components struct{ Schemas schema } }
 	if _, err := yaml.Unmarshal(text, &document, yaml.DecodeOpts{}); err != nil {
 		t.Fatal(err)
@@ -97,13 +96,9 @@ func TestOpenAPIDescribesCommands(t *testing.T) {
 func boundsOf(t *testing.T, s any) string {
 	t.Helper()
 	raw, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	found := schema{}
-	if err := json.Unmarshal(raw, &found); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(raw, &found))
 	maps.DeleteFunc(found, func(name string, _ any) bool {
 		return !slices.Contains([]string{"minimum", "exclusiveMinimum", "maximum", "maxLength", "pattern"}, name)
 	})
@@ -124,9 +119,7 @@ func TestOpenAPIDescribesControlEvents(t *testing.T) {
 	}
 	parse := func(name, value string) (issues fault.Issues) {
 		var e ControlEvent
-		if err := json.Unmarshal(fmt.Appendf(nil, `{"name":%s,"value":%s}`, name, value), &e); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(fmt.Appendf(nil, `{"name":%s,"value":%s}`, name, value), &e))
 		e.Parse("", &issues)
 		return issues
 	}
@@ -146,13 +139,9 @@ func TestOpenAPIDescribesControlEvents(t *testing.T) {
 
 func TestOpenAPIDescribesSessionParams(t *testing.T) {
 	raw, err := json.Marshal(SessionParamsSchema())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var published schema
-	if err := json.Unmarshal(raw, &published); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(raw, &published))
 	for _, s := range properties(published) {
 		delete(s.(schema), "x-command")
 		delete(s.(schema), "x-field")

@@ -117,7 +117,7 @@ func parseParams(raw jsontext.Value, v validator) paramValues {
 	for name, raw := range strictjson.Members(raw) {
 		i := slices.IndexFunc(SessionParams, func(p Param) bool { return p.Name == name })
 		if i < 0 {
-			v.issues.Add(fault.Pointer(v.path, name), fault.IssueUnknown, "Unknown session parameter.")
+			v.issues.Add(fault.Pointer(v.path, name), fault.IssueUnknown, "Unknown session parameter. SessionParams in the API description lists all of them.")
 			continue
 		}
 		p := &SessionParams[i]

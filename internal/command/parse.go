@@ -23,7 +23,8 @@ const MaxCommands = 100
 // Request is a command as a provider sent it.
 type Request struct {
 	wire.Command
-	// Ignored lists the unknown members, which are dropped.
+	// Ignored lists the members without effect: unknown ones, and one whose alias is
+	// given too.
 	Ignored []string
 
 	// misspelledTarget reports whether an ignored member of a transfer looks like
@@ -83,6 +84,7 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 	v, r := validator{path, issues}, Request{Command: c}
 	v.command(c)
 	r.Ignored, r.misspelledTarget = v.members(raw, specs[commandType].members)
+	r.Ignored = append(r.Ignored, replaced(raw, commandType)...)
 	switch c := c.(type) { // read the aliases
 	case *wire.Hangup:
 		var alias struct {
@@ -124,6 +126,24 @@ func (v validator) members(raw jsontext.Value, known map[string]bool) (ignored [
 		}
 	}
 	return ignored, target
+}
+
+// replaced returns the name of the member that has no effect because its alias is
+// given too.
+func replaced(raw jsontext.Value, commandType string) (ignored []string) {
+	alias, aliased := aliases[commandType], false
+	for name, value := range strictjson.Members(raw) {
+		switch {
+		case name == alias.name:
+			aliased = stringOf(value) != ""
+		case name == alias.replaces && value.Kind() != 'n':
+			ignored = []string{name}
+		}
+	}
+	if !aliased {
+		return nil
+	}
+	return ignored
 }
 
 // targetNames are words for a target, in lower case and without separators.
@@ -202,6 +222,9 @@ func (e *ControlEvent) ignored() (names []string) {
 		if !usedMembers[e.Name][name] {
 			names = append(names, name)
 		}
+	}
+	if e.Name == "transfer" || e.Name == "handover" {
+		names = append(names, replaced(e.Value, "transfer")...)
 	}
 	return names
 }

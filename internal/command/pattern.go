@@ -29,7 +29,7 @@ type Pattern struct {
 }
 
 var (
-	errPattern       = errors.New(`use "*", a phone number, or a tel:, sip: or sips: URI without parameters; * matches any characters except @ ; ? & and ,`)
+	errPattern       = errors.New(`use "*", a phone number, or a tel:, sip: or sips: URI without parameters except phone-context; * matches any characters except @ ; ? & and ,`)
 	errPatternLength = fmt.Errorf("use at most %d characters", MaxPattern)
 )
 

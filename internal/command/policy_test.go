@@ -9,15 +9,14 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // compile returns the policy of a gateway profile.
 func compile(t testing.TB, profile string) *Policy {
 	t.Helper()
 	var p wire.GatewayProfile
-	if err := json.Unmarshal([]byte(profile), &p); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(profile), &p))
 	return NewPolicy(p, PlatformPolicy{})
 }
 
@@ -41,59 +40,31 @@ func transfer(target string) *wire.Transfer {
 // Attackers try to transfer calls to premium numbers.
 func TestTollFraudIsDenied(t *testing.T) {
 	p := transferPolicy(t, `,"allowedTargets":["tel:+49*","sip:*@pbx.example"]`)
-	for target, want := range map[string]string{
-		"+4930123":                                    "",
-		"tel:+49-30-123":                              "",
-		"tel:+49301;ext=7":                            "",
-		"tel:+49301;isub=7":                           "",
-		"sip:100@pbx.example;user=phone":              "",
-		"sip:100@PBX.example":                         "",
-		"sip:100@pbx.example:5061;transport=tls":      "",
-		"sip:100@pbx.example?X-Queue=sales":           "",
-		"+1900555":                                    TargetNotAllowed,
-		"001900555":                                   TargetNotAllowed,
-		"sip:+4930@evil.example":                      TargetNotAllowed,
-		"sips:100@pbx.example":                        TargetNotAllowed,
-		"sip:pbx.example":                             TargetNotAllowed,
-		"sip:100@pbx.example.evil.example":            TargetNotAllowed,
-		"sip:1900%40evil.example@pbx.example":         TargetNotAllowed,
-		"sip:100%3Bmaddr=evil.example@pbx.example":    TargetNotAllowed,
-		"sip:100;phone-context=x@pbx.example":         TargetNotAllowed,
-		"sip:100;rn=+1900@pbx.example;user=phone":     TargetNotAllowed,
-		"sip:100;ext=1@pbx.example;ext=1":             TargetNotAllowed,
-		"sip:100@pbx.example;ext=1":                   ParameterNotAllowed,
-		"tel:555;phone-context=+1900":                 TargetNotAllowed,
-		"tel:555;phone-context=evil.example":          TargetNotAllowed,
-		"tel:+49301;transport=tls":                    ParameterNotAllowed,
-		"tel:+49301;isub=1%3Btsp=evil.example":        ParameterNotAllowed,
-		"sip:100@pbx.example;user=ip%3Fmaddr=evil":    ParameterNotAllowed,
-		"sip:100@pbx.example;transport=udp%3Bmaddr=e": ParameterNotAllowed,
-		"sip:100@pbx.example;user=ip%40evil.example":  ParameterNotAllowed,
-		"sip:100?Route=x@pbx.example":                 TargetNotAllowed,
-		"sip:a:b@pbx.example":                         TargetNotAllowed,
-		"sip:pbx.example@evil.example":                TargetNotAllowed,
-		"sip:100@pbx.example@evil.example":            TargetNotAllowed,
-		"sip:100@evil.example?x=@pbx.example":         TargetNotAllowed,
-		"sip:100@pbx.example\r\nRoute: x":             TargetNotAllowed,
-		"sip:100@pbx.example;maddr=evil.example":      ParameterNotAllowed,
-		"sip:100@pbx.example;MADDR=evil.example":      ParameterNotAllowed,
-		"sip:100@pbx.example;m%61ddr=evil.example":    ParameterNotAllowed,
-		"sip:100@pbx.example;method=BYE":              ParameterNotAllowed,
-		"tel:+4930123;phone-context=evil.example":     TargetNotAllowed,
-		"tel:+4930123;tgrp=x;trunk-context=y":         ParameterNotAllowed,
-		"tel:+4930123;rn=+1900555":                    ParameterNotAllowed,
-		"tel:+4930123;postd=pp1900555":                ParameterNotAllowed,
-		"sip:100@pbx.example?Route=sip:evil.example":  HeaderNotAllowed,
-		"sip:100@pbx.example?ROUTE=sip:evil.example":  HeaderNotAllowed,
-		"sip:100@pbx.example?%52oute=evil":            HeaderNotAllowed,
-		"sip:100@pbx.example?Replaces=abc":            HeaderNotAllowed,
-		"sip:100@pbx.example?X-A=1&Refer-To=evil":     HeaderNotAllowed,
-		"sip:100@pbx.example?body=evil":               HeaderNotAllowed,
-		"sip:100@pbx.example?Content-Type=text/plain": HeaderNotAllowed,
-		"sip:100@pbx.example?f=sip:boss":              HeaderNotAllowed,
+	for want, targets := range map[string][]string{
+		"": {
+			"+4930123", "tel:+49-30-123", "tel:+49301;ext=7", "tel:+49301;isub=7", "sip:100@pbx.example;user=phone", "sip:100@PBX.example",
+			"sip:100@pbx.example:5061;transport=tls", "sip:100@pbx.example?X-Queue=sales",
+		},
+		TargetNotAllowed: {
+			"+1900555", "001900555", "sip:+4930@evil.example", "sips:100@pbx.example", "sip:pbx.example", "sip:100@pbx.example.evil.example", "sip:1900%40evil.example@pbx.example",
+			"sip:100%3Bmaddr=evil.example@pbx.example", "sip:100;phone-context=x@pbx.example", "sip:100;rn=+1900@pbx.example;user=phone", "sip:100;ext=1@pbx.example;ext=1",
+			"tel:555;phone-context=+1900", "tel:555;phone-context=evil.example", "tel:+4930123;phone-context=evil.example", "sip:100?Route=x@pbx.example", "sip:a:b@pbx.example",
+			"sip:pbx.example@evil.example", "sip:100@pbx.example@evil.example", "sip:100@evil.example?x=@pbx.example", "sip:100@pbx.example\r\nRoute: x",
+		},
+		ParameterNotAllowed: {
+			"sip:100@pbx.example;ext=1", "tel:+49301;transport=tls", "tel:+49301;isub=1%3Btsp=evil.example", "sip:100@pbx.example;user=ip%3Fmaddr=evil",
+			"sip:100@pbx.example;transport=udp%3Bmaddr=e", "sip:100@pbx.example;user=ip%40evil.example", "sip:100@pbx.example;maddr=evil.example", "sip:100@pbx.example;MADDR=evil.example",
+			"sip:100@pbx.example;m%61ddr=evil.example", "sip:100@pbx.example;method=BYE", "tel:+4930123;tgrp=x;trunk-context=y", "tel:+4930123;rn=+1900555", "tel:+4930123;postd=pp1900555",
+		},
+		HeaderNotAllowed: {
+			"sip:100@pbx.example?Route=sip:evil.example", "sip:100@pbx.example?ROUTE=sip:evil.example", "sip:100@pbx.example?%52oute=evil", "sip:100@pbx.example?Replaces=abc",
+			"sip:100@pbx.example?X-A=1&Refer-To=evil", "sip:100@pbx.example?body=evil", "sip:100@pbx.example?Content-Type=text/plain", "sip:100@pbx.example?f=sip:boss",
+		},
 	} {
-		if got := p.Decide(Request{Command: transfer(target)}, wire.SourceBot, ""); got.Reason != want {
-			t.Errorf("%q: reason %q, want %q", target, got.Reason, want)
+		for _, target := range targets {
+			if got := p.Decide(Request{Command: transfer(target)}, wire.SourceBot, ""); got.Reason != want {
+				t.Errorf("%q: reason %q, want %q", target, got.Reason, want)
+			}
 		}
 	}
 }
@@ -160,17 +131,13 @@ func TestHeadersNeedPermissionByProfileAndPlatform(t *testing.T) {
 func TestURIParametersNeedPermissionByProfileAndPlatform(t *testing.T) {
 	const target = "sip:1@pbx.example;maddr=203.0.113.9"
 	var allowing wire.GatewayProfile
-	if err := json.Unmarshal([]byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["*"],"allowedHeaders":["maddr"]}]}`), &allowing); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["*"],"allowedHeaders":["maddr"]}]}`), &allowing))
 	configured := wire.GatewayProfile{CommandSources: allowing.CommandSources, CommandPolicies: []wire.CommandPolicy{{Type: "transfer", Enabled: true}},
 		Actions: wire.Actions{Transfer: &wire.TransferDefaults{Target: target}}}
 	for name, profile := range map[string]wire.GatewayProfile{"allowed by the profile": allowing, "configured": configured} {
 		for headers, want := range map[string]string{"": ParameterNotAllowed, "Route": ParameterNotAllowed, "MADDR": ""} {
 			platform, err := NewPlatformPolicy(nil, []string{"sip:*@pbx.example"}, strings.Fields(headers))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if got := NewPolicy(profile, platform).Decide(Request{Command: transfer(target)}, "bot", "").Reason; got != want {
 				t.Errorf("%s, platform allows %q: reason %q, want %q", name, headers, got, want)
 			}
@@ -230,13 +197,9 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 			}
 		}
 		platform, err := NewPlatformPolicy([]string{spec.Type}, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var profile wire.GatewayProfile
-		if err := json.Unmarshal([]byte(`{"commandSources":["bot"],`+policies+`}`), &profile); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal([]byte(`{"commandSources":["bot"],`+policies+`}`), &profile))
 		if d := NewPolicy(profile, platform).Decide(Request{Command: c}, "bot", ""); d.Reason != PlatformDisabled {
 			t.Errorf("%s, disabled by the platform: reason %q, want %q", spec.Type, d.Reason, PlatformDisabled)
 		}
@@ -250,9 +213,7 @@ func TestPlatformRestrictsTargets(t *testing.T) {
 		Actions:         wire.Actions{Transfer: &wire.TransferDefaults{Target: "sip:desk@pbx.example"}},
 	}
 	platform, err := NewPlatformPolicy(nil, []string{"tel:+49*"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	p := NewPolicy(profile, platform)
 	for target, want := range map[string]string{"+4930": "", "+1900": TargetNotAllowed, "sip:desk@pbx.example": TargetNotAllowed, "": TargetNotAllowed} {
 		if got := p.Decide(Request{Command: transfer(target)}, "bot", "").Reason; got != want {
@@ -346,9 +307,7 @@ func TestTransactionIDIsAddedToSIPHeaders(t *testing.T) {
 func TestSessionParamsOfTransferCreateNoCommands(t *testing.T) {
 	var issues fault.Issues
 	var e ControlEvent
-	if err := json.Unmarshal([]byte(`{"name":"transfer","value":{"sessionParams":{"sttProvider":"x","sttRetries":99}}}`), &e); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(`{"name":"transfer","value":{"sessionParams":{"sttProvider":"x","sttRetries":99}}}`), &e))
 	got, _ := e.Parse("", &issues)
 	if len(got) != 1 || got[0].Common().Type != "transfer" {
 		t.Errorf("commands %v, want only the transfer", got)
@@ -361,9 +320,7 @@ func TestSessionParamsOfTransferCreateNoCommands(t *testing.T) {
 func TestSymbolsInSessionParamsAreNotRestricted(t *testing.T) {
 	var issues fault.Issues
 	var e ControlEvent
-	if err := json.Unmarshal([]byte(`{"name":"config","value":{"sessionParams":{"dtmfDigits":"0-9","dtmfCollectSubmitDigit":"x"}}}`), &e); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(`{"name":"config","value":{"sessionParams":{"dtmfDigits":"0-9","dtmfCollectSubmitDigit":"x"}}}`), &e))
 	if got, _ := e.Parse("", &issues); len(got) != 1 || issues.Err() != nil {
 		t.Errorf("commands %v, %v; want one and no issue", got, issues.Err())
 	}

@@ -107,7 +107,7 @@ func checkHeaderNames(names []string, path string, issues *fault.Issues) {
 		case len(name) > maxHeaderName:
 			issues.Add(fault.Pointer(path, i), fault.IssueTooLong, "Must have at most %d characters.", maxHeaderName)
 		case !token.MatchString(name):
-			issues.Add(fault.Pointer(path, i), fault.IssueValue, "Invalid header name %q.", name)
+			issues.Add(fault.Pointer(path, i), fault.IssueValue, "Invalid name %q: use letters, digits and hyphens, such as X-Queue.", name)
 		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 // are not settings of the service, but can be in the same environment.
 var clientNames = []string{"TELAPI_URL", "TELAPI_KEY", "TELAPI_ENDPOINT"}
 
-// checkNames warns about deprecated variables and rejects unknown ones that start
+// checkNames warns about variables without effect and rejects unknown ones that start
 // with TELAPI_, because they are misspelled settings of this service.
 func (l *loader) checkNames() {
 	var known []string
@@ -35,6 +35,8 @@ func (l *loader) checkNames() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.env)) {
 		l.warnIf(deprecated[name] != "", name, "%s", deprecated[name])
+		base, isFile := strings.CutSuffix(name, fileSuffix)
+		l.warnIf(isFile && slices.Contains(known, base) && !slices.Contains(known, name), name, "has no effect: only secrets can be in files. Set %s", base)
 		unprefixed, hasPrefix := strings.CutPrefix(name, "TELAPI_")
 		if !hasPrefix || slices.Contains(known, name) || slices.Contains(clientNames, name) {
 			continue
@@ -137,12 +139,8 @@ func validHeaderList(value string) bool {
 	return true
 }
 
-// EdgeTLS returns the TLS configuration of the API server's listener, or nil if
-// API_TLS_ENABLED is false.
+// EdgeTLS returns the TLS configuration of the API server's listener if API_TLS_ENABLED is true.
 func (c Config) EdgeTLS() (*tls.Config, error) {
-	if !c.APITLSEnabled {
-		return nil, nil
-	}
 	const name, hint = "EDGE_TLS_FULLCHAIN_B64", "; use PEM in base64"
 	chain, err := decodeBase64(c.EdgeTLSChain.Reveal())
 	if err != nil {

@@ -25,110 +25,110 @@ import (
 // bool that no other value turns on; required names the command that requires a value.
 type Config struct {
 	_                struct{} `section:"Features"`
-	FeatureAPIAccess bool     `env:"FEATURE_API_ACCESS" default:"true" doc:"If false, only health, metrics and webhook routes are registered."`
-	FeatureWebRTC    bool     `env:"FEATURE_WEBRTC" default:"true" doc:"If false, requests for tokens of WebRTC sessions are rejected with 503; /ws/session still serves the other modes."`
-	Playground       bool     `env:"PLAYGROUND_ENABLED" default:"false" dev:"true" doc:"Serves the playground at /playground and the API reference at /docs. telapi dev serves both by default."`
+	FeatureAPIAccess bool     `env:"FEATURE_API_ACCESS" default:"true" doc:"If false, only health, metrics and webhook routes exist."`
+	FeatureWebRTC    bool     `env:"FEATURE_WEBRTC" default:"true" doc:"If false, requests for WebRTC call tokens get 503. The other modes work."`
+	Playground       bool     `env:"PLAYGROUND_ENABLED" default:"false" dev:"true" doc:"Serves the playground at /playground and the API reference at /docs. In telapi dev: true."`
 
 	_               struct{}       `section:"Server"`
-	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0 selects a free port."`
-	Host            string         `env:"TELAPI_HOST" dev:"127.0.0.1" doc:"Address on which the API server listens, such as 127.0.0.1 or ::1. Empty: all addresses. Default in telapi dev: 127.0.0.1; 0.0.0.0 makes it reachable from other machines."`
-	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Base URL at which clients reach the service, used in the URLs it returns. Empty: the host that a trusted proxy forwards, or a loopback name or address to which the client connected."`
-	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Comma-separated addresses or CIDR ranges of proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host headers are trusted. Empty: none."`
-	TeamShare       int            `env:"TEAM_SHARE_PERCENT" default:"25" dev:"100" min:"5" max:"100" doc:"Percentage of this instance's WebSockets, memory for bodies and other budgets that one team may use. More gets 429. Set it to 100 if the instance serves one team. Default in telapi dev: 100."`
-	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"Maximum duration of a graceful shutdown. Requests still running then are aborted. Set the process manager's kill timeout at least 10s longer: final writes to a hanging store or collector are cancelled after 8s."`
-	DrainDelay      time.Duration  `env:"DRAIN_DELAY" default:"5s" dev:"0s" min:"0s" max:"5m" doc:"How long a draining instance keeps accepting requests while /health returns 503, so that load balancers stop sending traffic before the port closes. At most half of SHUTDOWN_TIMEOUT. Default in telapi dev: 0s."`
-	APITLSEnabled   bool           `env:"API_TLS_ENABLED" default:"false" doc:"Serve TLS on TELAPI_PORT with the certificate in EDGE_TLS_*: TLS 1.3, or TLS 1.2 with AEAD cipher suites."`
-	EdgeTLSChain    redact.Secret  `env:"EDGE_TLS_FULLCHAIN_B64" kind:"base64pem" doc:"Certificate chain of the TLS listener, leaf certificate first."`
-	EdgeTLSKey      redact.Secret  `env:"EDGE_TLS_PRIVKEY_B64" kind:"base64pem" doc:"Private key of the TLS listener."`
+	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0: a free port."`
+	Host            string         `env:"TELAPI_HOST" dev:"127.0.0.1" doc:"Address on which the API server listens. Empty: all. In telapi dev: 127.0.0.1."`
+	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Base URL at which clients reach the service, for URLs in responses. Empty: the host that a trusted proxy forwards, or the connection's loopback address."`
+	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Proxies whose X-Forwarded-For, -Proto and -Host headers are trusted."`
+	TeamShare       int            `env:"TEAM_SHARE_PERCENT" default:"25" dev:"100" min:"5" max:"100" doc:"Share of an instance's WebSockets and memory that one team may use. Set 100 for a single team. In telapi dev: 100."`
+	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"Maximum duration of a graceful shutdown; then requests are aborted. The process manager's kill timeout must be 10s longer."`
+	DrainDelay      time.Duration  `env:"DRAIN_DELAY" default:"5s" dev:"0s" min:"0s" max:"5m" doc:"How long a stopping instance still serves while /health returns 503. At most half of SHUTDOWN_TIMEOUT. In telapi dev: 0s."`
+	APITLSEnabled   bool           `env:"API_TLS_ENABLED" default:"false" doc:"Serves TLS 1.2 or later on TELAPI_PORT, with the certificate in EDGE_TLS_*."`
+	EdgeTLSChain    redact.Secret  `env:"EDGE_TLS_FULLCHAIN_B64" kind:"base64pem" doc:"Certificate chain, leaf certificate first."`
+	EdgeTLSKey      redact.Secret  `env:"EDGE_TLS_PRIVKEY_B64" kind:"base64pem" doc:"Private key."`
 
 	_              struct{}      `section:"Authentication"`
-	JWTSecret      redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"HS256 key of console JWTs. Call tokens are signed with a key derived from it. Must equal the signing secret of the web console; otherwise every console JWT is rejected with 401. If unset, telapi dev generates one and keeps it in DATA_DIR."`
-	JWTPrevious    redact.Secret `env:"JWT_SECRET_PREVIOUS" min:"32" doc:"A second secret that verifies JWTs but signs none. Use it to rotate JWT_SECRET without downtime."`
-	JWTMaxAge      time.Duration `env:"JWT_MAX_AGE" default:"24h" min:"1m" max:"8760h" doc:"Maximum lifetime of a console JWT. A JWT whose exp is further in the future, or further after its iat, is rejected with 401. Clocks may differ by 2 seconds."`
-	AuditRetention time.Duration `env:"AUDIT_RETENTION" default:"9600h" min:"0s" max:"87600h" doc:"Entries of the audit log are deleted after this time (9600h are 400 days). 0 keeps them forever."`
-	ConsoleOrigins []string      `env:"CONSOLE_ORIGINS" kind:"origins" doc:"Comma-separated origins of web consoles, such as https://console.example. Their pages may call the API under /api/v1 with a console JWT. Empty: only pages of the same origin."`
+	JWTSecret      redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"Verifies console JWTs; a derived key signs call tokens. Must equal the web console's secret, or every console JWT gets 401. telapi dev generates one in DATA_DIR."`
+	JWTPrevious    redact.Secret `env:"JWT_SECRET_PREVIOUS" min:"32" doc:"Verifies JWTs but signs none, for rotating JWT_SECRET."`
+	JWTMaxAge      time.Duration `env:"JWT_MAX_AGE" default:"24h" min:"1m" max:"8760h" doc:"Maximum lifetime of a console JWT. Longer ones get 401."`
+	AuditRetention time.Duration `env:"AUDIT_RETENTION" default:"9600h" min:"0s" max:"87600h" doc:"Audit log entries are deleted after this time (9600h are 400 days). 0: never."`
+	ConsoleOrigins []string      `env:"CONSOLE_ORIGINS" kind:"origins" doc:"Origins whose pages may call /api/v1 with a console JWT. Empty: only the API's own."`
 	MetricsToken   redact.Secret `env:"METRICS_TOKEN" doc:"If set, /metrics requires it as a bearer token."`
 
 	_                   struct{}      `section:"Sessions"`
-	ICEServers          redact.Secret `env:"WEBRTC_ICE_SERVERS" kind:"ice" doc:"STUN and TURN servers for WebRTC sessions: URLs, or an RTCConfiguration iceServers list with credentials. TURN servers without a credential get one per session, derived from TURN_SHARED_SECRET."`
-	TURNSecret          redact.Secret `env:"TURN_SHARED_SECRET" doc:"Secret shared with the TURN servers (coturn: static-auth-secret) from which per-session credentials are derived."`
+	ICEServers          redact.Secret `env:"WEBRTC_ICE_SERVERS" kind:"ice" doc:"STUN and TURN servers for WebRTC. TURN servers without a credential get one per session, derived from TURN_SHARED_SECRET."`
+	TURNSecret          redact.Secret `env:"TURN_SHARED_SECRET" doc:"Secret shared with the TURN servers (coturn: static-auth-secret)."`
 	SessionIdleTimeout  time.Duration `env:"SESSION_IDLE_TIMEOUT" default:"15m" min:"1s" max:"24h" doc:"A session without a connected browser expires after this time."`
-	SessionRetention    time.Duration `env:"SESSION_RETENTION" default:"720h" min:"0s" max:"87600h" doc:"Ended sessions and their browser actions are deleted from the database after this time, but not within one day of their end. 0 keeps them forever."`
-	PingInterval        time.Duration `env:"SESSION_PING_INTERVAL" default:"25s" min:"1s" max:"5m" doc:"Interval of WebSocket pings. A connection loses ownership of its session after two intervals without a response."`
+	SessionRetention    time.Duration `env:"SESSION_RETENTION" default:"720h" min:"0s" max:"87600h" doc:"Ended sessions and their browser actions are deleted after this time, one day at least (720h are 30 days). 0: never."`
+	PingInterval        time.Duration `env:"SESSION_PING_INTERVAL" default:"25s" min:"1s" max:"5m" doc:"Interval of WebSocket pings. After two without a response, the connection loses its session."`
 	MaxFrameBytes       int           `env:"SESSION_MAX_FRAME_BYTES" default:"65536" min:"1024" max:"1048576" doc:"Maximum size of a frame from the browser."`
-	MaxQueuedBytes      int           `env:"SESSION_MAX_QUEUED_BYTES" default:"1048576" min:"65536" max:"67108864" doc:"Maximum number of bytes queued for a slow browser before it is disconnected."`
-	FramesPerSecond     int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Maximum number of frames a browser may send per second, not counting audio. WebSocket pings, pongs and empty fragments count. The limit for frames of any kind, audio and fragments included, is ten times as high."`
-	HandshakesPerMinute int           `env:"SESSION_MAX_HANDSHAKES_PER_MINUTE" default:"30" min:"1" max:"10000" doc:"Maximum number of WebSocket handshakes of one session per minute. More get 429."`
-	MaxConnections      int           `env:"SESSION_MAX_CONNECTIONS" default:"20000" min:"1" max:"1000000" doc:"Maximum number of open WebSockets of this instance. More get 503 with Retry-After. One team may have TEAM_SHARE_PERCENT of them."`
-	AudioBytesPerSecond int           `env:"SESSION_MAX_AUDIO_BYTES_PER_SECOND" default:"65536" min:"1024" max:"16777216" doc:"Maximum number of bytes of audio frames a browser may send per second. Frames in excess are dropped and counted."`
-	HistoryMessages     int           `env:"SESSION_HISTORY_MESSAGES" default:"300" min:"1" max:"10000" doc:"Number of messages kept for replay after a reconnect."`
+	MaxQueuedBytes      int           `env:"SESSION_MAX_QUEUED_BYTES" default:"1048576" min:"65536" max:"67108864" doc:"Bytes queued for a slow browser before it is disconnected."`
+	FramesPerSecond     int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Frames that a browser may send per second, without audio. Ten times as many with audio and fragments."`
+	HandshakesPerMinute int           `env:"SESSION_MAX_HANDSHAKES_PER_MINUTE" default:"30" min:"1" max:"10000" doc:"WebSocket handshakes of one session per minute. More get 429."`
+	MaxConnections      int           `env:"SESSION_MAX_CONNECTIONS" default:"20000" min:"1" max:"1000000" doc:"Open WebSockets of this instance. More get 503."`
+	AudioBytesPerSecond int           `env:"SESSION_MAX_AUDIO_BYTES_PER_SECOND" default:"65536" min:"1024" max:"16777216" doc:"Bytes of audio that a browser may send per second. More is dropped."`
+	HistoryMessages     int           `env:"SESSION_HISTORY_MESSAGES" default:"300" min:"1" max:"10000" doc:"Messages kept for replay after a reconnect."`
 	HistoryTime         time.Duration `env:"SESSION_HISTORY_TIME" default:"10m" min:"1s" max:"24h" doc:"How long messages are kept for replay."`
-	ReconnectJitter     time.Duration `env:"SESSION_RECONNECT_JITTER" default:"5s" min:"0s" max:"1m" doc:"A draining instance closes its sockets spread over this time, so that clients do not all reconnect at once."`
+	ReconnectJitter     time.Duration `env:"SESSION_RECONNECT_JITTER" default:"5s" min:"0s" max:"1m" doc:"A stopping instance closes its WebSockets spread over this time."`
 
 	_                struct{} `section:"Commands"`
-	CommandsDisabled []string `env:"COMMANDS_DISABLED" kind:"list:command types, such as transfer,send_dtmf" doc:"Command types that no callback may use, even if the gateway profile allows them."`
-	TransferTargets  []string `env:"TRANSFER_ALLOWED_TARGETS" kind:"list:target patterns, such as tel:+49*,sip:*@pbx.example" doc:"Allowed transfer targets on this platform. A gateway profile can restrict them further. Empty: the gateway profile alone decides."`
-	TransferHeaders  []string `env:"TRANSFER_ALLOWED_HEADERS" kind:"list:names, such as Diversion,maddr" doc:"SIP headers, query parameters and URI parameters that a gateway profile may allow with allowedHeaders, besides X-*, User-to-User, Subject, Reason, transport and user, and ext, isub and phone-context of tel URIs. Empty: no others."`
+	CommandsDisabled []string `env:"COMMANDS_DISABLED" kind:"list:command types, such as transfer,send_dtmf" doc:"Command types that no callback may use."`
+	TransferTargets  []string `env:"TRANSFER_ALLOWED_TARGETS" kind:"list:target patterns, such as tel:+49*,sip:*@pbx.example" doc:"Transfer targets that this platform allows. Empty: the gateway profile decides."`
+	TransferHeaders  []string `env:"TRANSFER_ALLOWED_HEADERS" kind:"list:names, such as Diversion,maddr" doc:"SIP headers and URI parameters that a gateway profile may allow, besides the usual ones in docs/commands.md."`
 
 	_                  struct{}      `section:"Stores"`
 	DataDir            string        `env:"DATA_DIR" default:"./data" doc:"Directory of the embedded stores."`
-	DatabaseURL        redact.Secret `env:"DATABASE_URL" kind:"url:postgres,postgresql" doc:"PostgreSQL URL. Empty: SQLite in DATA_DIR."`
-	DatabaseSSLMode    string        `env:"DATABASE_SSL_MODE" default:"disable" oneof:"disable,require,verify-ca,verify-full" doc:"TLS mode of the PostgreSQL connection. If set, it must not contradict sslmode in DATABASE_URL. If unset, sslmode applies. The root certificate is sslrootcert in the URL."`
-	RedisURL           redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey URL; several comma-separated hosts for a cluster. Empty: the embedded key-value store, which saves its data in DATA_DIR."`
-	RedisTLSEnabled    bool          `env:"REDIS_TLS_ENABLED" default:"false" doc:"Use TLS to the key-value store even if the URL scheme is redis://."`
-	RedisTLSCAFile     string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA that signed the key-value store's certificate. Empty: the system's root certificates."`
-	EmbeddedKVMaxBytes int           `env:"EMBEDDED_KV_MAX_BYTES" default:"268435456" min:"1048576" max:"1099511627776" doc:"Maximum memory for the content of the embedded key-value store. Beyond it, frames get BACKPRESSURE, callbacks and new sessions 503, until runtimes commit entries: those of ended sessions wait for a runtime for 25 hours. With its snapshots, a full store needs up to four times as much."`
-	KVMinReplicas      int           `env:"KV_MIN_REPLICAS" default:"0" min:"0" max:"16" doc:"Number of Redis replicas that must have a browser's frame or a callback before it is acknowledged. If they do not confirm it in time, the socket is closed with 4005 and the callback gets 503. 0: not checked; a failover can lose acknowledged data."`
+	DatabaseURL        redact.Secret `env:"DATABASE_URL" kind:"url:postgres,postgresql" doc:"PostgreSQL. Empty: SQLite in DATA_DIR."`
+	DatabaseSSLMode    string        `env:"DATABASE_SSL_MODE" default:"disable" oneof:"disable,require,verify-ca,verify-full" doc:"TLS to PostgreSQL. Must not contradict sslmode in DATABASE_URL, which applies if this is unset. The URL's sslrootcert names the root certificate."`
+	RedisURL           redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey; several hosts for a cluster. Empty: the embedded store in DATA_DIR."`
+	RedisTLSEnabled    bool          `env:"REDIS_TLS_ENABLED" default:"false" doc:"Uses TLS even if the URL starts with redis://."`
+	RedisTLSCAFile     string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA of the key-value store's certificate. Empty: the system's."`
+	EmbeddedKVMaxBytes int           `env:"EMBEDDED_KV_MAX_BYTES" default:"268435456" min:"1048576" max:"1099511627776" doc:"Maximum content of the embedded store. When it is full, frames get BACKPRESSURE, callbacks and new sessions 503. The process needs up to four times this memory."`
+	KVMinReplicas      int           `env:"KV_MIN_REPLICAS" default:"0" min:"0" max:"16" doc:"Redis replicas that must have a frame, callback or runtime request before it is acknowledged. If they don't confirm in time, WebSockets close with 4005 and requests get 503. 0: a failover can lose acknowledged data."`
 
 	_                   struct{}      `section:"Media cache client"`
-	MediaCacheURL       string        `env:"TTS_MEDIA_CACHE_BASE_URL" kind:"url:http,https" serve:"url:https" doc:"HTTPS base URL of the media service. telapi dev also accepts http://."`
-	MediaCacheToken     redact.Secret `env:"TTS_MEDIA_CACHE_UPLOAD_TOKEN" doc:"Bearer token for uploads to and deletes from the media service."`
-	MediaCacheCABundle  redact.Secret `env:"TTS_MEDIA_CACHE_CA_BUNDLE" kind:"pem" doc:"CA certificates that verify the media service's certificate. Empty: the system's root certificates."`
-	MediaCacheRetention time.Duration `env:"TTS_MEDIA_CACHE_RETENTION" default:"2160h" min:"0s" max:"87600h" doc:"Texts and audio of speech without ttl are deleted from the database and the media service when they were not requested for this time (2160h are 90 days). Requests are recorded to the hour. 0 keeps them forever."`
+	MediaCacheURL       string        `env:"TTS_MEDIA_CACHE_BASE_URL" kind:"url:http,https" serve:"url:https" doc:"Base URL of the media service. telapi serve accepts only https://."`
+	MediaCacheToken     redact.Secret `env:"TTS_MEDIA_CACHE_UPLOAD_TOKEN" doc:"Bearer token for uploads and deletes."`
+	MediaCacheCABundle  redact.Secret `env:"TTS_MEDIA_CACHE_CA_BUNDLE" kind:"pem" doc:"CA of the media service's certificate. Empty: the system's."`
+	MediaCacheRetention time.Duration `env:"TTS_MEDIA_CACHE_RETENTION" default:"2160h" min:"0s" max:"87600h" doc:"Speech without ttl is deleted when it was not requested for this time (2160h are 90 days). 0: never."`
 
 	_                   struct{}      `section:"Media service (telapi media)"`
-	MediaPort           int           `env:"MEDIA_PORT" default:"3002" min:"0" max:"65535" doc:"Port of the media service. 0 selects a free port. telapi dev also selects a free port if this is unset and the default is in use."`
-	MediaHost           string        `env:"MEDIA_HOST" dev:"127.0.0.1" doc:"Address on which the media service listens, such as 127.0.0.1. Empty: all addresses. Default in telapi dev: 127.0.0.1."`
+	MediaPort           int           `env:"MEDIA_PORT" default:"3002" min:"0" max:"65535" doc:"Port of the media service. 0: a free port. telapi dev uses one if the default is in use."`
+	MediaHost           string        `env:"MEDIA_HOST" dev:"127.0.0.1" doc:"Address on which the media service listens. Empty: all. In telapi dev: 127.0.0.1."`
 	MediaRoot           string        `env:"MEDIA_ROOT" doc:"Directory of the audio files. Empty: media in DATA_DIR."`
-	MediaToken          redact.Secret `env:"MEDIA_UPLOAD_TOKEN" doc:"Bearer token required for uploads and deletes. Empty: no authentication; the service then starts only if MEDIA_HOST is a loopback address, and accepts only requests whose Host is localhost or a loopback address."`
+	MediaToken          redact.Secret `env:"MEDIA_UPLOAD_TOKEN" doc:"Bearer token for listing, uploads and deletes. Empty: no authentication; then MEDIA_HOST and the Host of requests must be loopback."`
 	MediaTokenPrevious  redact.Secret `env:"MEDIA_UPLOAD_TOKEN_PREVIOUS" doc:"A second accepted token, for rotating MEDIA_UPLOAD_TOKEN."`
-	MediaTLSCertFile    string        `env:"MEDIA_TLS_CERT_FILE" doc:"PEM file of the media service's certificate chain. If set, the service serves HTTPS only. The file is reloaded when it changes."`
-	MediaTLSKeyFile     string        `env:"MEDIA_TLS_KEY_FILE" doc:"PEM file of the private key of MEDIA_TLS_CERT_FILE."`
-	MediaMaxObjectBytes int           `env:"MEDIA_MAX_OBJECT_BYTES" default:"16777216" min:"1" max:"1073741824" doc:"Maximum size of a stored file."`
-	MediaMaxBytes       int           `env:"MEDIA_MAX_BYTES" default:"0" min:"0" max:"1125899906842624" doc:"Maximum total size of all files. Beyond it the least recently used files are deleted. 0: unlimited."`
-	MediaMemoryBytes    int           `env:"MEDIA_MEMORY_BYTES" default:"67108864" min:"0" max:"1099511627776" doc:"Size of the in-memory cache for frequently requested files. 0: no cache."`
-	MediaSync           bool          `env:"MEDIA_SYNC" default:"true" doc:"Respond to uploads and deletes after they are synced to disk. false: respond earlier. After a power failure the most recent files may then be missing or empty; the API server detects this when it reads them."`
+	MediaTLSCertFile    string        `env:"MEDIA_TLS_CERT_FILE" doc:"PEM certificate chain. If set, the service serves HTTPS only. Reloaded when it changes."`
+	MediaTLSKeyFile     string        `env:"MEDIA_TLS_KEY_FILE" doc:"PEM private key of MEDIA_TLS_CERT_FILE."`
+	MediaMaxObjectBytes int           `env:"MEDIA_MAX_OBJECT_BYTES" default:"16777216" min:"1" max:"1073741824" doc:"Maximum size of a file."`
+	MediaMaxBytes       int           `env:"MEDIA_MAX_BYTES" default:"0" min:"0" max:"1125899906842624" doc:"Maximum size of all files; then the least recently used are deleted. 0: unlimited."`
+	MediaMemoryBytes    int           `env:"MEDIA_MEMORY_BYTES" default:"67108864" min:"0" max:"1099511627776" doc:"In-memory cache for frequently requested files. 0: none."`
+	MediaSync           bool          `env:"MEDIA_SYNC" default:"true" doc:"Responds to uploads and deletes after they are on disk. false: earlier; a power failure may lose the newest files."`
 
 	_               struct{}      `section:"Speech"`
-	SpeechProviders []string      `env:"SPEECH_PROVIDERS" dev:"tone" oneof:"openai,espeak,tone" doc:"Speech providers in order of preference: openai (any service with OpenAI's API), espeak (the program espeak-ng), tone (built-in test tones). If one fails, the next is used. Empty: speech requests return 503. Default in telapi dev: espeak if espeak-ng is installed, then tone."`
-	SpeechTimeout   time.Duration `env:"SPEECH_CONNECTION_TIMEOUT" default:"5s" min:"10ms" max:"10m" doc:"Maximum time a speech provider may take until its first byte and between bytes."`
-	SpeechRetries   int           `env:"SPEECH_RETRIES" default:"1" min:"0" max:"10" doc:"How often a failed speech provider is retried before the next one is used."`
+	SpeechProviders []string      `env:"SPEECH_PROVIDERS" dev:"tone" oneof:"openai,espeak,tone" doc:"Speech providers in order of preference. Empty: speech requests get 503. In telapi dev: espeak if espeak-ng is installed, then tone."`
+	SpeechTimeout   time.Duration `env:"SPEECH_CONNECTION_TIMEOUT" default:"5s" min:"10ms" max:"10m" doc:"Maximum time until a provider's first byte, and between bytes."`
+	SpeechRetries   int           `env:"SPEECH_RETRIES" default:"1" min:"0" max:"10" doc:"Retries of a failed provider before the next one is used."`
 	SpeechURL       string        `env:"SPEECH_OPENAI_URL" kind:"url:http,https" doc:"Base URL of the openai provider, without /v1/audio/speech. Honors HTTPS_PROXY and HTTP_PROXY."`
-	SpeechKey       redact.Secret `env:"SPEECH_OPENAI_KEY" doc:"API key of the openai provider, sent as a bearer token."`
-	SpeechModel     string        `env:"SPEECH_OPENAI_MODEL" default:"tts-1" doc:"Default model of the openai provider."`
-	SpeechVoice     string        `env:"SPEECH_OPENAI_VOICE" default:"alloy" doc:"Default voice of the openai provider."`
-	EspeakVoice     string        `env:"SPEECH_ESPEAK_VOICE" default:"en" doc:"Default voice of the espeak provider, also used for unknown voices. espeak-ng --voices lists them."`
+	SpeechKey       redact.Secret `env:"SPEECH_OPENAI_KEY" doc:"API key of the openai provider."`
+	SpeechModel     string        `env:"SPEECH_OPENAI_MODEL" default:"tts-1" doc:"Default model."`
+	SpeechVoice     string        `env:"SPEECH_OPENAI_VOICE" default:"alloy" doc:"Default voice."`
+	EspeakVoice     string        `env:"SPEECH_ESPEAK_VOICE" default:"en" doc:"Default voice of espeak-ng, and the one for unknown voices."`
 
 	_            struct{}      `section:"Demo (telapi dev)"`
-	DemoSTTURL   string        `env:"DEMO_STT_URL" kind:"url:http,https" doc:"Base URL of a server with OpenAI's /v1/audio/transcriptions, with or without /v1. The demo recognizes the caller's speech with it. Empty: the demo repeats what it hears. Honors HTTPS_PROXY and HTTP_PROXY."`
-	DemoSTTModel string        `env:"DEMO_STT_MODEL" default:"whisper-1" doc:"Model of DEMO_STT_URL."`
-	DemoSTTKey   redact.Secret `env:"DEMO_STT_KEY" doc:"API key of DEMO_STT_URL, sent as a bearer token."`
-	DemoLLMURL   string        `env:"DEMO_LLM_URL" kind:"url:http,https" doc:"Base URL of a server with OpenAI's /v1/chat/completions, with or without /v1. The demo bot answers with it. Empty: the demo bot has a fixed set of answers. Honors HTTPS_PROXY and HTTP_PROXY."`
-	DemoLLMModel string        `env:"DEMO_LLM_MODEL" default:"gpt-4o-mini" doc:"Model of DEMO_LLM_URL."`
-	DemoLLMKey   redact.Secret `env:"DEMO_LLM_KEY" doc:"API key of DEMO_LLM_URL, sent as a bearer token."`
+	DemoSTTURL   string        `env:"DEMO_STT_URL" kind:"url:http,https" doc:"Server with OpenAI's /v1/audio/transcriptions that recognizes the caller's speech. Empty: the demo repeats what it hears."`
+	DemoSTTModel string        `env:"DEMO_STT_MODEL" default:"whisper-1" doc:"Its model."`
+	DemoSTTKey   redact.Secret `env:"DEMO_STT_KEY" doc:"Its API key."`
+	DemoLLMURL   string        `env:"DEMO_LLM_URL" kind:"url:http,https" doc:"Server with OpenAI's /v1/chat/completions that answers for the demo bot. Empty: a fixed set of answers."`
+	DemoLLMModel string        `env:"DEMO_LLM_MODEL" default:"gpt-4o-mini" doc:"Its model."`
+	DemoLLMKey   redact.Secret `env:"DEMO_LLM_KEY" doc:"Its API key."`
 
 	_                    struct{} `section:"Telemetry and privacy"`
 	LogLevel             string   `env:"LOG_LEVEL" default:"info" oneof:"debug,info,warn,error" doc:"Log level."`
-	LogFormat            string   `env:"LOG_FORMAT" default:"auto" oneof:"auto,text,json" doc:"auto: text on a terminal, JSON otherwise."`
-	NoColor              string   `env:"NO_COLOR" doc:"If set to any text, the output of commands and the log have no colours. By default, they have colours on a terminal."`
-	ForceColor           string   `env:"FORCE_COLOR" doc:"If set to any text but 0, the output of commands and the log have colours, even if it is not a terminal or NO_COLOR is set."`
-	OTelEnabled          bool     `env:"OTEL_ENABLED" default:"true" doc:"Export traces, metrics and logs over OTLP/HTTP."`
-	OTLPEndpoint         string   `env:"OTEL_EXPORTER_OTLP_ENDPOINT" kind:"url:http,https" doc:"OTLP/HTTP collector. Signals are sent to /v1/traces, /v1/metrics and /v1/logs below it. Empty: only signals with an endpoint of their own are exported; without any, the log mentions it once at start."`
-	OTLPTraces           string   `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" kind:"url:http,https" doc:"Complete URL for traces, such as http://collector:4318/v1/traces. Empty: below OTEL_EXPORTER_OTLP_ENDPOINT."`
-	OTLPMetrics          string   `env:"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" kind:"url:http,https" doc:"Complete URL for metrics. Empty: below OTEL_EXPORTER_OTLP_ENDPOINT."`
-	OTLPLogs             string   `env:"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT" kind:"url:http,https" doc:"Complete URL for logs. Empty: below OTEL_EXPORTER_OTLP_ENDPOINT."`
-	EnablePIILogging     bool     `env:"ENABLE_PII_LOGGING" default:"false" kind:"true" doc:"Texts and numbers in browser actions are redacted before they are stored, except identifiers in their type, action, id and timestamp, unless this is exactly true. Any value but true and false also causes a warning."`
-	MSISDNUnmaskedDigits int      `env:"MSISDN_UNMASKED_DIGITS" default:"4" min:"0" max:"15" doc:"Number of trailing digits that stay visible when phone numbers are masked in exported logs and spans. Call IDs, channel IDs and targets of 7 to 15 digits count as phone numbers."`
+	LogFormat            string   `env:"LOG_FORMAT" default:"auto" oneof:"auto,text,json" doc:"auto is text on a terminal, JSON otherwise."`
+	NoColor              string   `env:"NO_COLOR" doc:"Any text removes colours, which output has on a terminal."`
+	ForceColor           string   `env:"FORCE_COLOR" doc:"Any text but 0 adds colours, even without a terminal or with NO_COLOR."`
+	OTelEnabled          bool     `env:"OTEL_ENABLED" default:"true" doc:"Exports traces, metrics and logs over OTLP/HTTP."`
+	OTLPEndpoint         string   `env:"OTEL_EXPORTER_OTLP_ENDPOINT" kind:"url:http,https" doc:"Collector; /v1/traces, /v1/metrics and /v1/logs are appended. Empty: only signals with their own URL are exported."`
+	OTLPTraces           string   `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" kind:"url:http,https" doc:"Complete URL for traces, such as http://collector:4318/v1/traces."`
+	OTLPMetrics          string   `env:"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" kind:"url:http,https" doc:"Complete URL for metrics."`
+	OTLPLogs             string   `env:"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT" kind:"url:http,https" doc:"Complete URL for logs."`
+	EnablePIILogging     bool     `env:"ENABLE_PII_LOGGING" default:"false" kind:"true" doc:"Unless this is exactly true, texts and numbers in browser actions are redacted before they are stored."`
+	MSISDNUnmaskedDigits int      `env:"MSISDN_UNMASKED_DIGITS" default:"4" min:"0" max:"15" doc:"Trailing digits that stay visible when phone numbers are masked in logs and spans."`
 
 	sources map[string]Source
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"telapi/internal/origin"
 	"telapi/internal/redact"
 )
 
@@ -190,7 +189,7 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (err error
 		for part := range strings.SplitSeq(value, ",") {
 			part = strings.TrimSpace(part)
 			if kind, _ := s.kind(mode); kind == "origins" {
-				part, _ = origin.Normalize(part)
+				part, _ = NormalizeOrigin(part)
 			}
 			if part == "" || s.oneof != nil && (!slices.Contains(s.oneof, part) || slices.Contains(*target, part)) {
 				return errInvalid

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"telapi/internal/redact"
+	"telapi/test/testkit"
 )
 
 const validSecret = "0123456789abcdef0123456789abcdef"
@@ -19,9 +20,7 @@ const validSecret = "0123456789abcdef0123456789abcdef"
 func load(t *testing.T, mode Mode, environ ...string) (Config, []Warning) {
 	t.Helper()
 	c, warnings, err := Load(environ, mode)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return c, warnings
 }
 
@@ -183,15 +182,16 @@ func TestDevNeedsNoJWTSecret(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	for entries, want := range map[string]string{
-		"RATE_LIMIT_MAX=5":          "RATE_LIMIT_MAX has NO EFFECT: remove it",
-		"RATE_LIMIT_WINDOW_MS=5":    "telapi limits set",
-		"RATE_LIMIT_MAX=":           "",
-		"METRICS_TOKEN=abc\n":       "METRICS_TOKEN starts or ends with white space",
-		"ENABLE_PII_LOGGING=1":      `ENABLE_PII_LOGGING is "1", which does not enable it: use true or false`,
-		"ENABLE_PII_LOGGING=TRUE":   "does not enable it",
-		"ENABLE_PII_LOGGING=yes":    "does not enable it",
-		"ENABLE_PII_LOGGING=false":  "",
-		"TRUSTED_PROXIES=0.0.0.0/0": "every client can spoof its address",
+		"RATE_LIMIT_MAX=5":                             "RATE_LIMIT_MAX has NO EFFECT: remove it",
+		"RATE_LIMIT_WINDOW_MS=5":                       "telapi limits set",
+		"RATE_LIMIT_MAX=":                              "",
+		"METRICS_TOKEN=abc\n":                          "METRICS_TOKEN starts or ends with white space",
+		"ENABLE_PII_LOGGING=1":                         `ENABLE_PII_LOGGING is "1", which does not enable it: use true or false`,
+		"ENABLE_PII_LOGGING=TRUE":                      "does not enable it",
+		"ENABLE_PII_LOGGING=false":                     "",
+		"LOG_LEVEL_FILE=/x":                            "LOG_LEVEL_FILE has no effect: only secrets can be in files. Set LOG_LEVEL",
+		"MEDIA_TLS_CERT_FILE=/x MEDIA_TLS_KEY_FILE=/x": "",
+		"TRUSTED_PROXIES=0.0.0.0/0":                    "every client can spoof its address",
 		"DATABASE_URL=postgres://h/d?sslmode=require DATABASE_SSL_MODE=require": "",
 		"DATABASE_URL=postgres://h/d?sslmode=require":                           "",
 		"REDIS_URL=rediss://h REDIS_TLS_ENABLED=false":                          "TLS stays enabled",
@@ -218,9 +218,7 @@ func TestSecretsFromFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, []byte(content), 0o600))
 		return path
 	}
 	for _, s := range settings() {

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"telapi/test/testkit"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/configuration.md")
@@ -16,14 +20,10 @@ var update = flag.Bool("update", false, "rewrite docs/configuration.md")
 func TestReferenceIsUpToDate(t *testing.T) {
 	const file = "../../docs/configuration.md"
 	if *update {
-		if err := os.WriteFile(file, reference(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(file, reference(), 0o644))
 	}
 	got, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if !bytes.Equal(got, reference()) {
 		t.Error("docs/configuration.md is outdated: run `make generate`")
 	}
@@ -33,21 +33,29 @@ const intro = `# Configuration
 
 <!-- Generated from internal/config by make generate. -->
 
-Configure telapi with environment variables. There is no configuration file.
+Configure telapi with environment variables. Print the effective values and their sources, and test the servers that they name:
 
 ` + "```" + `sh
-telapi config    # print the effective configuration and its sources, secrets masked
-telapi doctor    # check it, and the services it refers to
+telapi config
+telapi doctor
 ` + "```" + `
 
-- An empty variable counts as unset. White space around a value is ignored, except in secrets.
-- A secret can come from a file, such as a Docker or Kubernetes secret or a systemd credential: the file that ` + "`NAME_FILE`" + ` names holds the value of ` + "`NAME`" + `.
-  One line break at its end is removed. Setting both is an error.
-- The service does not start with an invalid value or with an unknown variable that starts with ` + "`TELAPI_`" + `. It reports all problems at once.
-- ` + "`telapi serve`" + ` requires ` + "`JWT_SECRET`" + `, ` + "`telapi dev`" + ` generates missing values, and administration commands
-  require only the settings of the stores. Without ` + "`DATABASE_URL`" + ` and ` + "`REDIS_URL`" + `, ` + "`serve`" + ` also starts on SQLite and the embedded store.
-- The OpenTelemetry libraries also read the standard ` + "`OTEL_*`" + ` variables, such as ` + "`OTEL_EXPORTER_OTLP_HEADERS`" + ` (comma-separated ` + "`name=value`" + `
-  pairs) and ` + "`OTEL_RESOURCE_ATTRIBUTES`" + `.
+Start with these ten. Below, all settings have their ` + "`default`" + ` and valid values in parentheses.
+
+| Name | Set it to |
+|---|---|
+| ` + "`JWT_SECRET`" + ` | the web console's secret; ` + "`telapi serve`" + ` requires it |
+| ` + "`DATABASE_URL`, `REDIS_URL`" + ` | your stores |
+| ` + "`KV_MIN_REPLICAS`" + ` | 1, if Redis has replicas and no failover may lose data |
+| ` + "`PUBLIC_URL`, `TRUSTED_PROXIES`" + ` | the address of your load balancer for clients, and for telapi |
+| ` + "`SPEECH_PROVIDERS`, `TTS_MEDIA_CACHE_BASE_URL`" + ` | who synthesizes speech, and where it is cached |
+| ` + "`WEBRTC_ICE_SERVERS`" + ` | STUN and TURN servers for calls from browsers |
+| ` + "`METRICS_TOKEN`" + ` | what Prometheus sends |
+
+- Separate the items of a list with commas. An empty variable counts as unset. White space around a value is ignored, except in secrets.
+- A secret (*) can come from a file that ` + "`NAME_FILE`" + ` names. One line break at its end is removed. Setting both is an error.
+- An invalid value, or an unknown name that starts with ` + "`TELAPI_`" + `, prevents the start. All problems are reported at once.
+- The standard variables of OpenTelemetry, such as ` + "`OTEL_EXPORTER_OTLP_HEADERS`" + `, work too.
 `
 
 // reference returns the content of docs/configuration.md.
@@ -58,27 +66,47 @@ func reference() []byte {
 	for _, s := range settings() {
 		if s.section != section {
 			section = s.section
-			fmt.Fprintf(&b, "\n## %s\n\n| Name | Default | Valid values | Description |\n|---|---|---|---|\n", section)
-		}
-		def := "none"
-		if value := s.tag("default"); value != "" {
-			def = "`" + value + "`"
+			fmt.Fprintf(&b, "\n## %s\n\n", section)
 		}
 		doc := s.tag("doc")
 		if command := s.tag("required"); command != "" {
 			doc += " Required by telapi " + command + "."
 		}
-		name := "`" + s.name + "`"
+		name := "**`" + s.name + "`**"
 		if s.secret {
-			name += " or `" + s.fileName() + "`"
+			name += "\\*"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, def, cell(s.valid(Dev)), cell(doc))
+		if values := s.values(); values != "" {
+			name += " (" + values + ")"
+		}
+		fmt.Fprintf(&b, "- %s: %s\n", name, doc)
 	}
-	b.WriteString("\n## Deprecated\n\nA deprecated variable causes a warning at start and a failed check in `telapi doctor`.\n\n| Name | Description |\n|---|---|\n")
-	for _, name := range slices.Sorted(maps.Keys(deprecated)) {
-		fmt.Fprintf(&b, "| `%s` | It %s. |\n", name, cell(deprecated[name]))
-	}
+	fmt.Fprintf(&b, "\n## Deprecated\n\n`%s` cause a warning at start and a failed check in `telapi doctor`. Each %s.\n",
+		strings.Join(slices.Sorted(maps.Keys(deprecated)), "` and `"), limitsMoved)
 	return b.Bytes()
 }
 
-func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+// values returns the default and the valid values of a setting. A bool has the obvious ones.
+func (s setting) values() string {
+	valid := shorten.Replace(s.valid(Dev))
+	switch s.Type {
+	case reflect.TypeFor[bool]():
+		valid = ""
+	case reflect.TypeFor[int](), reflect.TypeFor[time.Duration]():
+		valid = strings.Replace(valid, " to ", "–", 1)
+	}
+	def := s.tag("default")
+	if def == "" {
+		return valid
+	}
+	if s.oneof != nil {
+		return strings.Replace(valid, def, "`"+def+"`", 1)
+	}
+	valid, _, _ = strings.Cut(valid, ", such as "+def)
+	return strings.TrimSuffix("`"+def+"`, "+valid, ", ")
+}
+
+// shorten makes the texts of error messages fit into a column.
+var shorten = strings.NewReplacer("any text", "", "an integer from ", "", "a duration from ", "", ", such as the output of openssl rand -base64 32", "",
+	"a URL with ", "", " and a host, without user, query and fragment", "", " and a host, with special characters in user and password percent-encoded", "",
+	"a comma-separated list without duplicates of ", "a list of ", "comma-separated ", "", ", each a scheme and a host, such as https://console.example or http://localhost:8080", ", such as https://console.example")

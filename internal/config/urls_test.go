@@ -1,13 +1,24 @@
 package config
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"fmt"
+	"io"
+	"math/big"
+	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"telapi/internal/redact"
 	"telapi/test/testkit"
@@ -34,9 +45,7 @@ func TestRedisTLSSettingsApplyToURL(t *testing.T) {
 	certificate := testkit.NewCA(t).PEM()
 	file := filepath.Join(t.TempDir(), "ca.pem")
 	for content, want := range map[string]string{string(certificate): "", "no certificate": "REDIS_TLS_CA_FILE=" + file} {
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(file, []byte(content), 0o600))
 		c, _ := load(t, Tool, "REDIS_URL=redis://kv", "REDIS_TLS_ENABLED=true", "REDIS_TLS_CA_FILE="+file)
 		got, err := c.Redis()
 		if want == "" && (err != nil || got.TLS == nil || got.TLS.RootCAs == nil) || want != "" && !strings.Contains(fmt.Sprint(err), want) {
@@ -109,6 +118,171 @@ func TestUnescapedPasswordIsNotShown(t *testing.T) {
 		_, _, err := Load([]string{"DATABASE_URL=" + url}, Tool)
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: error %v, want one without the password", url, err)
+		}
+	}
+}
+
+// certificate returns a self-signed certificate and its key.
+func certificate(t *testing.T, notAfter time.Time) (certPEM, keyPEM []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	testkit.Must(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: notAfter.Add(-time.Hour), NotAfter: notAfter, DNSNames: []string{"edge.example"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	testkit.Must(t, err)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	testkit.Must(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+}
+
+func toBase64(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
+
+// wrappedBase64 encodes in lines of 76 characters, as the command base64 does.
+func wrappedBase64(b []byte) string {
+	return regexp.MustCompile(`.{76}`).ReplaceAllString(toBase64(b), "$0\n") + "\n"
+}
+
+func TestEdgeTLSOffersAEADSuitesOnly(t *testing.T) {
+	cert, key := certificate(t, time.Now().Add(time.Hour))
+	c, warnings := load(t, Dev, "API_TLS_ENABLED=true", "EDGE_TLS_FULLCHAIN_B64="+wrappedBase64(cert), "EDGE_TLS_PRIVKEY_B64="+strings.TrimRight(toBase64(key), "="))
+	if len(warnings) > 0 {
+		t.Errorf("warnings %v, want none", warnings)
+	}
+	server, err := c.EdgeTLS()
+	testkit.Must(t, err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(cert)
+	handshake := func(client *tls.Config) error {
+		clientConn, serverConn := net.Pipe()
+		defer clientConn.Close()
+		go func() {
+			defer serverConn.Close()
+			s := tls.Server(serverConn, server)
+			if s.Handshake() == nil {
+				_, _ = io.Copy(io.Discard, s)
+			}
+		}()
+		client.RootCAs, client.ServerName = roots, "edge.example"
+		return tls.Client(clientConn, client).Handshake()
+	}
+	for name, client := range map[string]struct {
+		config   *tls.Config
+		rejected bool
+	}{
+		"TLS 1.3":      {&tls.Config{MinVersion: tls.VersionTLS13}, false},
+		"TLS 1.2 GCM":  {&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}}, false},
+		"TLS 1.2 CBC":  {&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA}}, true},
+		"TLS 1.1 only": {&tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, true},
+	} {
+		if err := handshake(client.config); (err != nil) != client.rejected {
+			t.Errorf("%s: error %v, want rejected: %v", name, err, client.rejected)
+		}
+	}
+}
+
+func TestInvalidEdgeTLSIsRejected(t *testing.T) {
+	cert, key := certificate(t, time.Now().Add(time.Hour))
+	_, otherKey := certificate(t, time.Now().Add(time.Hour))
+	for name, c := range map[string]struct{ chain, key, want string }{
+		"invalid base64": {"***", toBase64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: invalid base64"},
+		"raw key":        {toBase64(cert), string(key), "EDGE_TLS_PRIVKEY_B64=[redacted]: invalid base64"},
+		"not PEM":        {toBase64([]byte("hello")), toBase64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: does not match"},
+		"other key":      {toBase64(cert), toBase64(otherKey), "does not match"},
+		"swapped":        {toBase64(key), toBase64(cert), "EDGE_TLS_FULLCHAIN_B64=[redacted]: does not match"},
+		"missing chain":  {"", toBase64(key), "EDGE_TLS_FULLCHAIN_B64: not set"},
+	} {
+		_, _, err := Load([]string{"API_TLS_ENABLED=true", "EDGE_TLS_FULLCHAIN_B64=" + c.chain, "EDGE_TLS_PRIVKEY_B64=" + c.key}, Dev)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestExpiredEdgeCertificateCausesWarning(t *testing.T) {
+	cert, key := certificate(t, time.Now().Add(-time.Hour))
+	_, warnings := load(t, Dev, "API_TLS_ENABLED=true", "EDGE_TLS_FULLCHAIN_B64="+toBase64(cert), "EDGE_TLS_PRIVKEY_B64="+toBase64(key))
+	if len(warnings) != 1 || !strings.Contains(warnings[0].String(), "expired on") {
+		t.Errorf("warnings %v, want one about the expiry", warnings)
+	}
+}
+
+func TestMediaCABundleIsPlainOrBase64(t *testing.T) {
+	one, key := certificate(t, time.Now().Add(time.Hour))
+	two, _ := certificate(t, time.Now().Add(time.Hour))
+	both := append(append([]byte{}, one...), two...)
+	for name, value := range map[string]string{"raw": string(both), "base64": toBase64(both), "wrapped base64": wrappedBase64(both), "spaced": "\n" + string(one) + "\n"} {
+		c, _ := load(t, Dev, "TTS_MEDIA_CACHE_CA_BUNDLE="+value)
+		if pool, err := c.MediaCacheCAs(); err != nil || pool == nil {
+			t.Errorf("%s: pool %v (error %v), want one", name, pool, err)
+		}
+	}
+	for name, value := range map[string]string{
+		"text": "hello!", "base64 of text": toBase64([]byte("hello")), "a key": string(key), "damaged second certificate": string(one) + string(two[:len(two)/2]),
+		"key after a certificate": string(one) + string(key),
+	} {
+		if _, _, err := Load([]string{"TTS_MEDIA_CACHE_CA_BUNDLE=" + value}, Dev); err == nil || !strings.Contains(err.Error(), "TTS_MEDIA_CACHE_CA_BUNDLE="+redact.Placeholder) {
+			t.Errorf("%s: error %v, want one for TTS_MEDIA_CACHE_CA_BUNDLE without the value", name, err)
+		}
+	}
+	if pool, err := (Config{}).MediaCacheCAs(); pool != nil || err != nil {
+		t.Errorf("unset: pool %v and error %v, want none", pool, err)
+	}
+}
+
+func TestICEServersAreParsedFromURLsAndJSON(t *testing.T) {
+	for _, tt := range []struct{ name, value, want string }{
+		{"empty", "", "[]"},
+		{"one URL", "stun:stun.example", "[{[stun:stun.example]  }]"},
+		{"STUN and TURN", "stun:a.example:3478, turn:b.example?transport=udp,stuns:[2001:db8::1]:5349,turns:c.example:443?transport=tcp",
+			"[{[stun:a.example:3478 stuns:[2001:db8::1]:5349]  } {[turn:b.example?transport=udp turns:c.example:443?transport=tcp]  }]"},
+		{"JSON", `[{"urls":"stun:a.example"},{"urls":["turn:b.example"],"username":"u","credential":"hunter2"}]`,
+			"[{[stun:a.example]  } {[turn:b.example] u [redacted]}]"},
+		{"empty JSON", `[]`, "[]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, _ := load(t, Dev, "WEBRTC_ICE_SERVERS="+tt.value, "TURN_SHARED_SECRET=north")
+			list, err := c.ICEServerList()
+			if got := fmt.Sprint(list); err != nil || got != tt.want {
+				t.Errorf("servers %s (error %v), want %s", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestErrorOfInvalidICEServersOmitsValue(t *testing.T) {
+	for _, value := range []string{
+		"hunter2", "stun:", "http://hunter2.example", "stun:a,,stun:b", "stun:a b", "stun:a:0", "stun:a:99999", "stun:2001:db8::1", "stun://hunter2",
+		"stun:a?transport=udp", "turn:a?transport=sctp", "turn:user@hunter2",
+		"[", "[1]", "[{}]", `[{"urls":1}]`, `[{"urls":[]}]`, `[{"urls":"stun:a","password":"hunter2"}]`, `[{"urls":"turn:a","username":"hunter2"}]`,
+		`[{"urls":"stun:a","urls":"stun:b"}]`, `{"urls":"stun:a"}`,
+	} {
+		_, _, err := Load([]string{"WEBRTC_ICE_SERVERS=" + value, "TURN_SHARED_SECRET=x"}, Dev)
+		if err == nil || !strings.Contains(err.Error(), "WEBRTC_ICE_SERVERS") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: error %v, want one for WEBRTC_ICE_SERVERS without the value", value, err)
+		}
+	}
+}
+
+func TestTURNServerNeedsCredential(t *testing.T) {
+	const withCredential = `[{"urls":"turn:a","username":"u","credential":"c"}]`
+	for value, valid := range map[string]bool{"stun:a": true, "turn:a": false, "stun:a,turns:b": false, withCredential: true} {
+		_, _, err := Load([]string{"WEBRTC_ICE_SERVERS=" + value}, Dev)
+		if (err == nil) != valid || err != nil && !strings.Contains(err.Error(), "TURN_SHARED_SECRET") {
+			t.Errorf("%s without TURN_SHARED_SECRET: error %v, want it to be valid: %v", value, err, valid)
+		}
+	}
+}
+
+func TestErrorOfMalformedCollectorHeadersOmitsValue(t *testing.T) {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS", "OTEL_EXPORTER_OTLP_LOGS_HEADERS"} {
+		for _, malformed := range []string{"hunter2", "api-key: hunter2", "a=b,hunter2", "authorization=Bearer hunter2%zz", "Bearer hunter2==", "=hunter2", "a=hunter2%0d%0ab"} {
+			_, _, err := Load([]string{name + "=" + malformed}, Tool)
+			if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "name=value") || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s=%s: error %v, want one with the name and the format, without the value", name, malformed, err)
+			}
+		}
+		for _, valid := range []string{"a=b", "authorization=Bearer%20hunter2==,x-tenant=ü, y=,", "authorization=Basic dTpw"} {
+			load(t, Tool, name+"="+valid)
 		}
 	}
 }

@@ -16,7 +16,8 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/sleep"
+	"telapi/internal/background"
+	"telapi/internal/callback"
 )
 
 const (
@@ -120,7 +121,7 @@ func (b *Bot) handle(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"parts":%d}`, len(parts))
 	b.answers.Go(func() {
 		part := parts[q.Part-1]
-		if sleep.For(b.ctx, part.after) == nil {
+		if background.Sleep(b.ctx, part.after) == nil {
 			b.post(b.ctx, q, part.body(q), received)
 		}
 	})
@@ -133,17 +134,33 @@ func (b *Bot) post(ctx context.Context, q botRequest, body any, received time.Ti
 	answer := Event{SessionID: q.ChannelID, Lane: LaneBot, To: LaneService, Kind: EventCallback, Title: fmt.Sprintf("answer from bot, part %d", q.Part),
 		IDs: []string{answerRef(q.WorkItemID)}, After: []string{requestRef(q.WorkItemID)}, Ms: milliseconds(received), HTTP: new(request)}
 	answer.HTTP.Headers = map[string]string{"Content-Type": "application/json", "token": callbackTokenPlaceholder}
+	stream, streams := body.(streamedAnswer)
+	if streams {
+		defer stream.body.Close()    // also ends a model whose answer is not needed any more
+		request.URL += "?split=none" // the runtime shows words as they come, and speaks sentences
+		answer.HTTP.URL, answer.HTTP.Headers["Content-Type"] = request.URL, callback.EventStream
+		body = object{"stream": b.model.Name}
+	}
 	b.events.Record(answer, body)
 	for range maxPosts {
 		start := time.Now()
-		receipt, err := roundTrip(ctx, b.client, request.Method, request.URL, http.Header{"Token": {q.Callback.Token}}, body)
+		var receipt response
+		var err error
+		if header := (http.Header{"Token": {q.Callback.Token}}); streams {
+			receipt, err = streamTrip(ctx, b.client, request.URL, header, stream)
+		} else {
+			receipt, err = roundTrip(ctx, b.client, request.Method, request.URL, header, body)
+		}
 		if err == nil {
 			b.events.Record(receiptEvent(q, receipt, milliseconds(start)), jsontext.Value(receipt.body))
 		}
 		if err == nil && receipt.status != http.StatusServiceUnavailable || ctx.Err() != nil {
+			if streams {
+				stream.done(stream.streamedText())
+			}
 			return
 		}
-		_ = sleep.For(ctx, time.Second)
+		_ = background.Sleep(ctx, time.Second)
 	}
 }
 

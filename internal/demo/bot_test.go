@@ -1,61 +1,22 @@
 package demo
 
 import (
-	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"telapi/test/testkit"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
-
-func TestBotFinishesRequestBeforeShutdown(t *testing.T) {
-	bot, err := NewBot("http://api.example", http.DefaultClient, nil, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	ended := make(chan struct{})
-	go func() {
-		bot.Run(ctx)
-		close(ended)
-	}()
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", bot.listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	question := `{"text":"hello","part":1,"channelId":"c","callback":{"url":"http://api.example/a","token":"t"}}`
-	// The bot sends 100 when it starts to read the body.
-	_, _ = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: bot\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(question))
-	responses := bufio.NewReader(conn)
-	if line, err := responses.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
-		t.Fatalf("response %q, %v; want status 100", line, err)
-	}
-	stop()
-	for err == nil { // until the port is closed
-		var other net.Conn
-		if other, err = (&net.Dialer{}).DialContext(t.Context(), "tcp", bot.listener.Addr().String()); err == nil {
-			_ = other.Close()
-		}
-	}
-	_, _ = fmt.Fprint(conn, question)
-	for accepted := false; !accepted; {
-		line, err := responses.ReadString('\n')
-		if err != nil {
-			t.Fatalf("read the response: %v, want status 202", err)
-		}
-		accepted = strings.Contains(line, "202 Accepted")
-	}
-	<-ended
-}
 
 func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 	tokens := make(chan string, 2)
@@ -68,9 +29,7 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 	}))
 	defer api.Close()
 	bot, err := NewBot(api.URL, api.Client(), nil, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	ended := make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -99,9 +58,144 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 	<-ended
 }
 
-func TestBotRepeatsTextUnchanged(t *testing.T) {
-	const said = "👩\u200d👧 \"שלום\" \\o/"
-	if got := smallTalk(said); !strings.HasPrefix(got, `You said "`+said+`".`) {
-		t.Errorf("answer %q, want one that repeats %q", got, said)
+// pieces is the body of a response: each read returns one piece.
+type pieces struct{ list []string }
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if len(p.list) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, p.list[0])
+	p.list = p.list[1:]
+	return n, nil
+}
+
+func (*pieces) Close() error { return nil }
+
+func nonEmptyLines(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "\n")
+}
+
+// What a model writes within a moment is one part of the answer, and the same one if the
+// answer is sent again.
+func TestWordsOfModelAreCollected(t *testing.T) {
+	event := func(text string) string {
+		return fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":%q}}]}\n\n", text)
+	}
+	delta := func(text string) string {
+		return fmt.Sprintf("data: {\"choices\":[{\"delta\":{\"content\":%q}}]}\n\n", text)
+	}
+	const role, done = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n", "data: [DONE]\n\n"
+	const failed = "data: {\"error\":{\"message\":\"no memory\"}}\n\n"
+	cut := event("long")
+	for name, tt := range map[string]struct {
+		pieces     []string
+		want, text string
+	}{
+		"joined":     {[]string{role, event("There"), event(" was ") + event("a") + ": comment\n" + event(" \"king\"."), done}, role + delta("There") + delta(" was a") + ": comment\n" + delta(" \"king\".") + done, `There was a "king".`},
+		"cut":        {[]string{event("so") + cut[:9], cut[9:30], cut[30:] + event(" ago"), done}, delta("so") + delta("long ago") + done, "solong ago"},
+		"one piece":  {[]string{event("all") + event(" of it") + done}, delta("all of it") + done, "all of it"},
+		"no end":     {[]string{event("There")}, delta("There") + brokenOff, "There"},
+		"failed":     {[]string{event("There"), failed, done}, delta("There") + failed + done, "There"},
+		"other form": {[]string{"data: {\"choices\":[]}\n\n", "data:[DONE]"}, "data: {\"choices\":[]}\n\ndata:[DONE]", ""},
+	} {
+		answer := &modelAnswer{body: &pieces{tt.pieces}}
+		for attempt := range 2 {
+			got, err := io.ReadAll(&answerReader{modelAnswer: answer})
+			if err != nil || nonEmptyLines(string(got)) != nonEmptyLines(tt.want) || answer.streamedText() != tt.text {
+				t.Errorf("%s, attempt %d: %v, text %q, events\n%s\nwant %q and\n%s", name, attempt, err, answer.streamedText(), got, tt.text, tt.want)
+			}
+		}
+	}
+}
+
+// slowModel answers a request with an event every 20 seconds, three times.
+type slowModel struct{}
+
+func (slowModel) RoundTrip(r *http.Request) (*http.Response, error) {
+	reader, writer := io.Pipe()
+	go func() {
+		for range 3 {
+			time.Sleep(20 * time.Second)
+			_, _ = io.WriteString(writer, "data: {\"choices\":[{\"delta\":{\"content\":\"so \"}}]}\n\n")
+		}
+		<-r.Context().Done()
+		writer.CloseWithError(context.Cause(r.Context()))
+	}()
+	return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: reader}, nil
+}
+
+func TestModelMayWriteForLongButNotBeSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewModel("DEMO_LLM_URL", "http://model", "small", "")
+		m.client.Transport = slowModel{}
+		start := time.Now()
+		answer, err := m.complete(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, _ := io.ReadAll(&answerReader{modelAnswer: answer})
+		if text, took := answer.streamedText(), time.Since(start); text != "so so so " || took != time.Minute+wordPause+modelTimeout || !strings.HasSuffix(string(events), brokenOff) {
+			t.Errorf("%q after %s, and %s", text, took, events)
+		}
+		_ = answer.body.Close()
+	})
+}
+
+func TestModelErrorsAreReadable(t *testing.T) {
+	const key = "sk-secret"
+	server := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status); _, _ = w.Write([]byte(body)) }
+	}
+	for name, tt := range map[string]struct {
+		handler http.HandlerFunc
+		want    string
+	}{
+		"status":       {server(401, `{"error":"invalid key `+key+`"}`), "the server in DEMO_LLM_URL returned status 401:"},
+		"long error":   {server(500, strings.Repeat("x", 10_000)), "…"},
+		"not JSON":     {server(200, `<html>`), "no valid response for /v1/chat/completions"},
+		"no choices":   {server(200, `{"choices":[]}`), "empty answer"},
+		"empty answer": {server(200, `{"choices":[{"message":{"content":" "}}]}`), "empty answer"},
+		"endless":      {server(200, strings.Repeat(" ", 2<<20)+`{}`), "no valid response"},
+		"redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+		}, "status 302"},
+		"aborted": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "does not answer"},
+	} {
+		api := httptest.NewServer(tt.handler)
+		_, err := NewModel("DEMO_LLM_URL", api.URL+"/v1/", "small", key).complete(t.Context(), nil)
+		api.Close()
+		if err == nil || !strings.Contains(err.Error(), tt.want) || len(err.Error()) > 400 || strings.Contains(err.Error(), key) {
+			t.Errorf("%s: error %v, want a short one with %q and without the key", name, err, tt.want)
+		}
+	}
+}
+
+func TestSpeechIsRequestedAgainFromAnotherInstance(t *testing.T) {
+	for name, tt := range map[string]struct {
+		statuses []int // 0: the connection is closed
+		want     string
+	}{
+		"instance ended":           {[]int{0, 200}, ""},
+		"no instance for a moment": {[]int{503, 200}, ""},
+		"no provider":              {[]int{503, 503}, "status 503"},
+		"refused":                  {[]int{400}, "status 400"},
+	} {
+		var requests atomic.Int64
+		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			status := tt.statuses[requests.Add(1)-1]
+			if status == 0 || string(body) != `{"text":"Hello."}` {
+				panic(http.ErrAbortHandler)
+			}
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, "speech")
+		}))
+		e := &channelEffects{RuntimeOptions: RuntimeOptions{API: api.URL, Client: api.Client()}}
+		got, err := e.callAPI(t.Context(), http.MethodPost, "/speech", map[string]string{"text": "Hello."})
+		if tt.want == "" && (err != nil || string(got) != "speech") || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) || int(requests.Load()) != len(tt.statuses) {
+			t.Errorf("%s: got %q, %v after %d requests, want %q after %d", name, got, err, requests.Load(), tt.want, len(tt.statuses))
+		}
+		api.Close()
 	}
 }

@@ -29,11 +29,13 @@ type call struct {
 	pending  []string        // work items of questions that the bot has not answered yet
 	answered map[string]bool // work items
 	silence  silence
+	ownBot   bool   // the bot is the user's
 	echo     bool   // repeat the speech of the caller: no speech recognition is configured
 	speaking bool   // the caller speaks; playback waits
 	calling  bool   // the page has a WebRTC call
 	callID   string // of that call, if the page has given it one
 	heard    bool   // the WebRTC call is connected, so that the caller hears speech
+	stream   openAnswer
 	confirm  func() // executes the command that awaits the caller's confirmation
 	ending   func() // ends the call when the queue is empty
 	ended    bool
@@ -41,9 +43,10 @@ type call struct {
 
 // effects does the I/O of a call. A failure ends the loop.
 type effects interface {
-	send(t wire.MessageType, payload any)
+	// send sends a message to the browser and returns its ID.
+	send(t wire.MessageType, payload any) string
 	// askBot creates a work item, sends the question in the background and returns
-	// the item's ID. Later it calls botAccepted or botUnreachable of the call.
+	// the item's ID. Later it calls botAccepted or botFailed of the call.
 	askBot(q question) string
 	cancel(workItemID string)
 	// play starts to play an item. Later it calls playing and then played of the
@@ -55,7 +58,7 @@ type effects interface {
 	hear(alaw []byte)
 	// recognize converts an utterance to text. Later it calls recognized or
 	// recognitionFailed of the call.
-	recognize(u voice.Utterance)
+	recognize(id string, u voice.Utterance)
 	// answer answers a WebRTC offer. It replaces an earlier call. Later it calls
 	// callConnected and callEnded of the call.
 	answer(offer signal) error
@@ -73,6 +76,7 @@ type question struct {
 	Part   int    `json:"part"`
 	itemID string // of its work item; empty: a new one
 	after  string // the work item of the previous part, if any
+	heard  string // the utterance, if the caller has spoken
 }
 
 func newCall(mode string, e effects, now func() time.Time) *call {
@@ -90,6 +94,9 @@ const (
 const (
 	greeting     = "Hello, this is the demo bot. Say help to hear what I understand."
 	echoGreeting = "Hello, this is the demo bot. I repeat what you say. Type help to see what I understand."
+	// The user's bot has greetings of its own: these only say that the call is connected.
+	ownBotGreeting     = "Connected. Your bot answers what you say."
+	ownBotEchoGreeting = "Connected. I repeat what you say. Your bot answers what you type."
 )
 
 // resume continues a call whose earlier runtime, if any, has committed a position. Its
@@ -105,14 +112,18 @@ func (c *call) resume(committed string, open []wire.OpenWorkItem) {
 	}
 }
 
-// settled returns whether the call has no state that its entries have to restore.
+// settled returns whether the call has no state that its entries have to restore, except
+// for the words of an unfinished sentence.
 func (c *call) settled() bool {
 	return c.ended || len(c.pending) == 0 && c.digits == "" && c.confirm == nil && c.ending == nil && !c.settings.changed
 }
 
 // handleEntry handles one entry of the runtime stream.
 func (c *call) handleEntry(e wire.Entry) {
-	c.removePending(e.WorkItemID)
+	if !arrivesByWord(e) {
+		c.removePending(e.WorkItemID)
+	}
+	c.endStreamAt(e)
 	switch e.Kind {
 	case wire.KindFrame:
 		c.handleFrame(e.Message)
@@ -121,10 +132,12 @@ func (c *call) handleEntry(e wire.Entry) {
 			c.greeted = true
 			c.say(item{speechRequest: speechRequest{Text: c.greeting()}}) // in mode webrtc it is spoken when the call is connected
 		}
-	case wire.KindBotMessage:
-		c.say(item{speechRequest: speechRequest{Text: e.Text, DisableCache: e.DisableTTSCache}, voice: e.Form == wire.FormVoice})
+	case wire.KindBotMessage, wire.KindLLMPart:
+		c.sayPart(e)
 	case wire.KindLLMResult:
-		c.say(item{speechRequest: speechRequest{Text: *e.Content}})
+		if e.Parts == 0 { // otherwise its parts were said
+			c.say(item{speechRequest: speechRequest{Text: *e.Content}})
+		}
 	case wire.KindBotEvent:
 		c.handleBotEvent(e)
 	case wire.KindCommand:
@@ -165,7 +178,7 @@ func (c *call) handleFrame(m *wire.ChannelMessage) {
 		c.confirmed(content.Confirmed)
 	case c.ending != nil:
 	case m.Type == wire.TypeChat && strings.TrimSpace(content.Text) != "":
-		c.handleText(content.Text)
+		c.handleText(content.Text, "")
 	case m.Type == wire.TypeBrowserAction && content.Type == "dtmf":
 		for _, digit := range content.Digit {
 			c.handleDigit(string(digit))
@@ -173,24 +186,29 @@ func (c *call) handleFrame(m *wire.ChannelMessage) {
 	}
 }
 
-// handleText handles a text that the caller typed or said.
-func (c *call) handleText(text string) {
+// handleText handles a text that the caller typed, or said: then heard is the utterance.
+func (c *call) handleText(text, heard string) {
 	if valueOf(c.settings.dtmf.BargeIn) && int64(len(strings.Fields(text))) >= valueOf(c.settings.dtmf.BargeInMinWordCount) {
 		c.interrupt()
 	}
-	c.ask(question{Text: text, Part: 1})
+	c.ask(question{Text: text, Part: 1, heard: heard})
 }
 
-// say sends a text to the browser and, unless in chat mode, plays it. In mode webrtc
-// it needs a connected call.
+// isSpoken returns whether the caller hears an item. In mode webrtc that needs a connected
+// call.
+func (c *call) isSpoken(i item) bool {
+	return c.heard || c.mode == "audio" || c.mode == "chat" && i.voice
+}
+
+// say sends a text to the browser and, if it is spoken, plays it.
 func (c *call) say(i item) {
-	spoken := c.heard || c.mode == "audio" || c.mode == "chat" && i.voice
+	spoken := c.isSpoken(i)
 	from := "bot"
 	if i.comfort {
 		from = "runtime"
 	}
-	c.effects.send(wire.TypeChat, chat{Text: i.Text, From: from, Spoken: spoken})
-	if spoken {
+	i.messageID = c.effects.send(wire.TypeChat, chat{Text: i.Text, From: from, Spoken: spoken, answerPart: i.answer})
+	if spoken && i.Text != "" {
 		c.enqueue(i)
 	}
 }
@@ -204,6 +222,7 @@ type chat struct {
 	Text   string `json:"text"`
 	From   string `json:"from"` // bot or runtime; caller for recognized speech
 	Spoken bool   `json:"spoken,omitzero"`
+	answerPart
 }
 
 type status struct {
@@ -212,6 +231,9 @@ type status struct {
 }
 
 func (c *call) handleBotEvent(e wire.Entry) {
+	if e.Parts > 0 { // the end of a streamed answer
+		return
+	}
 	if e.Event == wire.EventPause {
 		var ms float64
 		if json.Unmarshal(e.Value, &ms) == nil && ms > 0 {
@@ -335,11 +357,11 @@ func (q question) next() question {
 	return q
 }
 
-// botUnreachable handles any other response and a failed request.
-func (c *call) botUnreachable(itemID string) {
+// botFailed handles any other response and a failed request.
+func (c *call) botFailed(itemID, reason string) {
 	c.effects.cancel(itemID)
 	c.removePending(itemID)
-	c.notify("The bot is unreachable. Try again.")
+	c.notify(reason + " Try again.")
 }
 
 // removePending removes the question of a work item from the pending ones, if it is

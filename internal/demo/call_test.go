@@ -179,8 +179,8 @@ func TestConversationContinues(t *testing.T) {
 	runCases(t, []testCase{
 		{name: "answer in parts", steps: []step{callerSays(0, "hi"), {at: 1 * s, report: func(c *call) { c.botAccepted(question{Text: "hi", Part: 1}, 2) }}, botAnswer(2*s, "item-1", "One."), botAnswer(3*s, "item-2", "Two.")},
 			want: `0s asks hi part 1 1s asks hi part 2 2s says bot: One. 3s says bot: Two.`},
-		{name: "bot is unreachable", steps: []step{callerSays(0, "hi"), {at: 1 * s, report: func(c *call) { c.botUnreachable("item-1") }}},
-			want: `0s asks hi part 1 1s cancels item-1 1s says runtime: The bot is unreachable. Try again.`},
+		{name: "bot failed", steps: []step{callerSays(0, "hi"), {at: 1 * s, report: func(c *call) { c.botFailed("item-1", "The bot returned status 400: no.") }}},
+			want: `0s asks hi part 1 1s cancels item-1 1s says runtime: The bot returned status 400: no. Try again.`},
 		{name: "provider error", steps: []step{callerSays(0, "hi"), {at: 1 * s, entry: `{"kind":"provider_error","workItemId":"item-1","error":{"code":"X"}}`}},
 			want: `0s asks hi part 1 1s says runtime: The bot could not answer. Try something else.`},
 		{name: "work item timed out", steps: []step{callerSays(0, "hi"), {at: 1 * s, entry: `{"kind":"timeout","workItemId":"item-1","workItemKind":"bot"}`}},
@@ -193,11 +193,62 @@ func TestConversationContinues(t *testing.T) {
 	})
 }
 
+func TestStreamedAnswer(t *testing.T) {
+	part := func(at time.Duration, n int, text string) step {
+		return step{at: at, entry: fmt.Sprintf(`{"kind":"bot_message","workItemId":"item-1","text":%q,"form":"markdown","part":%d}`, text, n)}
+	}
+	end := func(at time.Duration) step {
+		return step{at: at, entry: `{"kind":"bot_event","workItemId":"item-1","event":"empty","parts":2}`}
+	}
+	const ended = `status {"event":"answer_end","value":"item-1"} `
+	const asked, first = `0s asks hi part 1 `, `1s says bot: One. 1s plays One. `
+	speaks := step{at: 2 * s, report: func(c *call) { c.speechStarted() }}
+	runCases(t, []testCase{
+		{name: "sentence by sentence", mode: "audio", speech: 3 * s, steps: []step{callerSays(0, "hi"), part(1*s, 1, "One."), part(2*s, 2, "Two."), end(3 * s)},
+			want: asked + first + `2s says bot: Two. 3s ` + ended + `4s plays Two.`},
+		{name: "of a language model", steps: []step{callerSays(0, "hi"), {at: 1 * s, entry: `{"kind":"llm_part","workItemId":"item-1","text":"One.","part":1}`},
+			{at: 2 * s, entry: `{"kind":"llm_result","workItemId":"item-1","content":"One.","parts":1}`}}, want: asked + `1s says bot: One. 2s ` + ended},
+		{name: "interrupted", mode: "audio", speech: 3 * s, steps: []step{callerSays(0, "hi"), part(1*s, 1, "One."), speaks, part(2*s, 2, "Two."), end(3 * s)},
+			want: asked + first + `2s cancels item-1 2s ` + ended + `2s stops playback 2s control {"command":"stop_playback"}`},
+		{name: "interrupted between two sentences", mode: "audio", speech: s / 2, steps: []step{callerSays(0, "hi"), part(1*s, 1, "One."), speaks}, want: asked + first + `2s cancels item-1 2s ` + ended},
+		{name: "broken off", steps: []step{callerSays(0, "hi"), part(1*s, 1, "One."), {at: 2 * s, entry: `{"kind":"provider_error","workItemId":"item-1","error":{"code":"X"}}`}},
+			want: asked + `1s says bot: One. 2s ` + ended + `2s says runtime: The bot could not answer. Try something else.`},
+	})
+}
+
+// The words of an answer with split=none are shown as they come, and spoken by sentence.
+func TestAnswerByWord(t *testing.T) {
+	words := func(at time.Duration, text string) step {
+		return step{at: at, entry: fmt.Sprintf(`{"kind":"bot_message","workItemId":"item-1","text":%q,"form":"plain","part":1}`, text)}
+	}
+	end := step{at: 9 * s, entry: `{"kind":"bot_event","workItemId":"item-1","event":"empty","parts":4}`}
+	const asked, ended = `0s asks hi part 1 `, `9s status {"event":"answer_end","value":"item-1"} `
+	hi := callerSays(0, "hi")
+	runCases(t, []testCase{
+		{name: "in a chat", steps: []step{hi, words(1*s, "There"), words(2*s, " was a **k"), words(3*s, "ing**. "), words(4*s, "He had a son. His name"), words(5*s, " was Bob"), end},
+			want: asked + `1s says bot: [There] 2s says bot: [There was a k] 3s says bot: [There was a king.]
+				4s says bot: There was a king. 4s says bot: He had a son. [His name] 5s says bot: [His name was Bob] 9s says bot: His name was Bob ` + ended},
+		{name: "in a call", mode: "audio", speech: 1 * s, steps: []step{hi, words(1*s, "One"), words(2*s, ". Two"), words(3*s, ". "), end},
+			want: asked + `1s says bot: [One] 2s says bot: One. [Two] 2s plays One. 3s says bot: [Two.] 9s says bot: Two. 9s plays Two. ` + ended},
+		{name: "before a command", mode: "audio", speech: 1 * s, steps: []step{hi, words(1*s, "Bye"), {at: 2 * s, entry: `{"kind":"command","workItemId":"item-1","apply":"after_playback","command":{"type":"hangup","source":"bot"}}`}},
+			want: asked + `1s says bot: [Bye] 2s says bot: Bye 2s plays Bye 3s ends: hangup`},
+		{name: "comfort prompts go on until the first sentence", mode: "audio", speech: 2 * s, steps: []step{botDelayConfig(`"botNoInputTimeoutMs":2000`), hi, words(3*s, "One"), words(3500*time.Millisecond, ". Two"), end},
+			want: asked + `2s says runtime: One moment, please. 2s plays One moment, please. 3s says bot: [One] 3.5s stops playback 3.5s says bot: One. [Two] 3.5s plays One. 9s says bot: Two 9s plays Two ` + ended},
+		{name: "the first word ends the silence of a chat", steps: []step{hi, words(1*s, "One"), end}, want: asked + `1s says bot: [One] 9s says bot: One ` + ended},
+		{name: "interrupted before the first sentence", mode: "audio", speech: 1 * s, steps: []step{hi, words(1*s, "One"), callerStartsSpeaking(2 * s), words(3*s, ". Two"), end},
+			want: asked + `1s says bot: [One] 2s cancels item-1 2s status {"event":"answer_end","value":"item-1"}`},
+		{name: "nothing new to show", steps: []step{hi, words(1*s, " "), words(2*s, "One"), words(3*s, " "), end}, want: asked + `2s says bot: [One] 9s says bot: One ` + ended},
+		{name: "broken off", steps: []step{hi, words(1*s, "One"), {at: 9 * s, entry: `{"kind":"timeout","workItemId":"item-1","workItemKind":"bot"}`}},
+			want: asked + `1s says bot: [One] 9s says bot: One ` + ended + `9s says runtime: The bot did not answer in time. Try something else.`},
+	})
+}
+
 const connected = `{"kind":"session","event":"connected"}`
 
 func TestCallerIsGreetedOnce(t *testing.T) {
 	greetAgain := func(c *call) { c.greeted = false }
-	runCases(t, []testCase{{name: "connected twice", steps: []step{{report: greetAgain}, {entry: connected}, {entry: connected}}, want: "0s says bot: " + greeting}})
+	ownBot := func(c *call) { c.greeted, c.ownBot = false, true }
+	runCases(t, []testCase{{name: "without the demo's phrases", steps: []step{{report: ownBot}, {entry: connected}}, want: "0s says bot: " + ownBotGreeting}, {name: "connected twice", steps: []step{{report: greetAgain}, {entry: connected}, {entry: connected}}, want: "0s says bot: " + greeting}})
 }
 
 func TestCallOfEarlierRuntimeContinues(t *testing.T) {
@@ -206,7 +257,7 @@ func TestCallOfEarlierRuntimeContinues(t *testing.T) {
 		for _, id := range items {
 			open = append(open, wire.OpenWorkItem{WorkItemID: id, Scope: wire.ScopeItem})
 		}
-		return step{report: func(c *call) { c.resume("1-1", open) }}
+		return step{report: func(c *call) { c.greeted = false; c.resume("1-1", open) }}
 	}
 	first := question{Text: "hi", Part: 1, itemID: "item-1"}
 	runCases(t, []testCase{
@@ -223,6 +274,9 @@ func TestCallOfEarlierRuntimeContinues(t *testing.T) {
 
 func TestEntriesThatRestoreTheCallAreNotCommitted(t *testing.T) {
 	const ignored = `{"kind":"nlu_data","nluData":{}}`
+	word := func(text string) string {
+		return fmt.Sprintf(`{"kind":"bot_message","workItemId":"item-1","text":%q,"form":"plain","part":1}`, text)
+	}
 	for name, tt := range map[string]struct {
 		entries []string
 		want    int // number of the newest committed entry
@@ -236,6 +290,8 @@ func TestEntriesThatRestoreTheCallAreNotCommitted(t *testing.T) {
 		"ended":              {[]string{callerSays(0, "hi").entry, `{"kind":"channel_ended"}`}, 2},
 		"too many entries":   {append(slices.Repeat([]string{callerSays(0, "hi").entry}, 3), slices.Repeat([]string{ignored}, maxUncommitted)...), 3},
 		"too large entries":  {[]string{callerSays(0, "hi").entry, callerSays(0, strings.Repeat("x", maxUncommittedBytes)).entry}, 2},
+		"sentence":           {[]string{callerSays(0, "hi").entry, word("One"), ignored, word(". Two"), ignored, word(" and")}, 3},
+		"last sentence":      {[]string{callerSays(0, "hi").entry, word("One"), word(" and"), `{"kind":"bot_event","workItemId":"item-1","event":"empty","parts":2}`}, 4},
 		"cannot be decoded":  {[]string{connected, `{"kind":7}`}, 2},
 	} {
 		sim := &simulation{loopState: newLoopState(), start: time.Now()}
@@ -273,11 +329,4 @@ func TestEndingCallIgnoresInputAndTimers(t *testing.T) {
 			1.5s says runtime: One moment, please. 1.5s plays One moment, please.
 			25.5s ends: hangup`},
 	})
-}
-
-func TestFurtherPartFollowsPreviousPart(t *testing.T) {
-	first := question{Text: "hi", Part: 1, itemID: "item-1"}
-	if next := first.next(); next.Part != 2 || next.after != "item-1" || next.itemID == "item-1" {
-		t.Errorf("next part %+v, want part 2 after item-1", next)
-	}
 }

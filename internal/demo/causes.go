@@ -25,6 +25,9 @@ func routedRef(callbackID string) string  { return "routed:" + callbackID }  // 
 func sendingRef(messageID string) string  { return "sending:" + messageID }  // the runtime sends a message
 func messageRef(messageID string) string  { return "message:" + messageID }  // the message is in the history; the page receives it later
 
+func heardRef(utterance string) string   { return "heard:" + utterance }   // the caller has spoken
+func playingRef(messageID string) string { return "playing:" + messageID } // the runtime starts to play a message
+
 const (
 	endingRef = "ending" // the runtime or the page ends the session
 	endedRef  = "ended"  // the channel has ended; the socket is closed later
@@ -107,9 +110,12 @@ func (e *channelEffects) record(event Event, data any) {
 }
 
 // markRead records that the runtime has read an entry, and how long it waited for the
-// result of a work item.
+// result of a work item. Of a streamed answer, it records the first part.
 func (e *channelEffects) markRead(d callruntime.Delivery) {
 	e.readAt = time.Now()
+	if d.Entry.Part > 1 {
+		return
+	}
 	e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneRuntime, Kind: EventMark, Title: "reads " + string(d.Entry.Kind),
 		After: []string{entryRef(d.Position)}, Ms: milliseconds(e.asked[d.Entry.WorkItemID])}, nil)
 	delete(e.asked, d.Entry.WorkItemID)
@@ -121,8 +127,11 @@ func (e *channelEffects) recordRequest(body botRequest) {
 	e.asked[body.WorkItemID] = time.Now()
 	event := Event{To: LaneBot, Kind: EventHTTP, Title: fmt.Sprintf("request to bot, part %d", body.Part), IDs: []string{requestRef(body.WorkItemID)},
 		HTTP: &Exchange{Method: http.MethodPost, URL: e.Bot, Headers: map[string]string{"Content-Type": "application/json"}}}
-	if body.after != "" {
+	switch {
+	case body.after != "":
 		event.After = []string{requestRef(body.after)}
+	case body.heard != "":
+		event.After = []string{heardRef(body.heard)}
 	}
 	body.Callback.Token = callbackTokenPlaceholder
 	e.record(event, body)

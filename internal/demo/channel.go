@@ -17,8 +17,8 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
+	"telapi/internal/background"
 	"telapi/internal/demo/voice"
-	"telapi/internal/sleep"
 	"telapi/internal/speech"
 )
 
@@ -32,6 +32,7 @@ type channelEffects struct {
 	ch         *callruntime.Channel
 	background sync.WaitGroup
 	stop       context.CancelFunc // of the current playback
+	playing    string             // the message of the current playback, if it has one
 	media
 }
 
@@ -46,8 +47,10 @@ func (e *channelEffects) id(kind string) string {
 	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, e.ch.ID, " ", e.entry, " ", kind, " ", e.effects[kind])).String()
 }
 
-func (e *channelEffects) send(t wire.MessageType, payload any) {
-	e.sendAs(e.id(string(t)), t, payload)
+func (e *channelEffects) send(t wire.MessageType, payload any) string {
+	id := e.id(string(t))
+	e.sendAs(id, t, payload)
+	return id
 }
 
 func (e *channelEffects) sendAs(id string, t wire.MessageType, payload any) {
@@ -59,7 +62,9 @@ func (e *channelEffects) sendAs(id string, t wire.MessageType, payload any) {
 	m := wire.ChannelMessage{Type: t, MessageID: id, Trace: e.trace}
 	target, _ := m.Payload()
 	*target = raw
-	e.record(Event{Kind: EventMark, Title: "sends " + string(t), IDs: []string{sendingRef(m.MessageID)}}, nil)
+	if c, ok := payload.(chat); !ok || c.Text != "" || c.Part <= 1 { // words within a streamed answer have no event of their own
+		e.record(Event{Kind: EventMark, Title: "sends " + string(t), IDs: []string{sendingRef(m.MessageID)}}, nil)
+	}
 	e.check(e.ch.Send(e.ctx, m))
 	e.Events.Sent(e.ch.ID, m.MessageID)
 }
@@ -67,7 +72,7 @@ func (e *channelEffects) sendAs(id string, t wire.MessageType, payload any) {
 // check records a failure. It ignores that the channel has ended or that a work item
 // does not exist any more.
 func (e *channelEffects) check(err error) {
-	if err != nil && !errors.Is(err, callruntime.ErrEnded) && !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+	if err != nil && !errors.Is(err, callruntime.ErrEnded) && !errors.Is(err, callruntime.ErrNotFound) {
 		e.fail(err)
 	}
 }
@@ -79,28 +84,29 @@ func (e *channelEffects) askBot(q question) string {
 	if id == "" {
 		id = e.id("question")
 	}
-	item, err := e.ch.Await(e.ctx, callruntime.AwaitOptions{WorkItemID: id, TTL: itemTTL, Trace: e.trace})
+	item, err := e.ch.Await(e.ctx, wire.Await{WorkItemID: id, TTLMs: itemTTL.Milliseconds(), Trace: e.trace})
 	if err != nil {
 		e.check(err)
 		return id
 	}
 	_, path, _ := strings.Cut(item.URL, wire.WebhooksPath) // the bot is on this machine: it does not need PUBLIC_URL
-	body := botRequest{item.Kind, e.ch.ID, item.ID, q, callbackTarget{e.API + wire.WebhooksPath + path, item.Token, item.ExpiresAt.UTC()}}
+	body := botRequest{wire.BotItem, e.ch.ID, id, q, callbackTarget{e.API + wire.WebhooksPath + path, item.Token, time.UnixMilli(item.Deadline).UTC()}}
 	e.recordRequest(body)
-	q.itemID = item.ID
+	q.itemID = id
 	e.background.Go(func() {
 		start := time.Now()
-		parts, err := e.postQuestion(body)
-		if err != nil {
-			e.publish("", EventHTTP, "bot unreachable", map[string]string{"error": err.Error()})
-			e.report(e.ctx, func(c *call) { c.botUnreachable(item.ID) })
+		answer, err := roundTrip(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)
+		parts := countParts(answer)
+		if err != nil || parts == 0 {
+			reason := e.recordFailure(id, answer, err, milliseconds(start))
+			e.report(e.ctx, func(c *call) { c.botFailed(id, reason) })
 			return
 		}
-		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBot, To: LaneRuntime, Kind: EventHTTP, Title: "202 Accepted", After: []string{requestRef(item.ID)},
+		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBot, To: LaneRuntime, Kind: EventHTTP, Title: "202 Accepted", After: []string{requestRef(id)},
 			Ms: milliseconds(start), HTTP: &Exchange{Method: http.MethodPost, URL: e.Bot, Status: http.StatusAccepted}}, map[string]int{"parts": parts})
 		e.report(e.ctx, func(c *call) { c.botAccepted(q, parts) })
 	})
-	return item.ID
+	return id
 }
 
 func (e *channelEffects) cancel(workItemID string) {
@@ -121,13 +127,22 @@ func (e *channelEffects) stopPlayback() {
 	if e.stop != nil {
 		e.stop()
 	}
-	e.publish("", EventSpeech, "playback stopped", nil)
+	e.recordEnd(e.playing, "playback stopped", nil)
+}
+
+// recordEnd records the end of the playback of a message.
+func (e *channelEffects) recordEnd(messageID, title string, data any) {
+	event := Event{SessionID: e.ch.ID, Lane: LaneRuntime, Kind: EventSpeech, Title: title}
+	if messageID != "" {
+		event.After = []string{playingRef(messageID)}
+	}
+	e.Events.Record(event, data)
 }
 
 // play plays an item in the background. Its reports are ignored after stopPlayback.
 func (e *channelEffects) play(i item) {
 	ctx, stop := context.WithCancel(e.ctx)
-	e.stop = stop
+	e.stop, e.playing = stop, i.messageID
 	leg := e.leg()
 	report := func(result func(*call)) {
 		e.report(e.ctx, func(c *call) {
@@ -144,7 +159,7 @@ func (e *channelEffects) play(i item) {
 		case err != nil:
 			e.publish("", EventSpeech, "speech unavailable", map[string]string{"error": err.Error()})
 		default:
-			e.publish("", EventSpeech, "played", map[string]int64{"ms": length.Milliseconds()})
+			e.recordEnd(i.messageID, "played", map[string]int64{"ms": length.Milliseconds()})
 		}
 		report(func(c *call) { stop(); c.played() })
 	})
@@ -164,7 +179,7 @@ type audioFrame struct {
 func (e *channelEffects) stream(ctx context.Context, leg voice.Leg, i item, begin func(time.Duration)) (time.Duration, error) {
 	if i.pause > 0 {
 		begin(i.pause)
-		_ = sleep.For(ctx, i.pause)
+		_ = background.Sleep(ctx, i.pause)
 		return i.pause, nil
 	}
 	sound, title := i.recording, "repeats what it heard"
@@ -176,7 +191,14 @@ func (e *channelEffects) stream(ctx context.Context, leg voice.Leg, i item, begi
 		title = "plays: " + i.Text
 	}
 	length := voice.Duration(sound)
-	e.publish(LaneBrowser, EventSpeech, title, soundData(sound, voice.Level(sound)))
+	event := Event{SessionID: e.ch.ID, Lane: LaneRuntime, To: LaneBrowser, Kind: EventSpeech, Title: title}
+	if i.messageID != "" {
+		event.IDs, event.After = []string{playingRef(i.messageID)}, []string{sendingRef(i.messageID)}
+	}
+	if i.heard != "" {
+		event.After = append(event.After, heardRef(i.heard))
+	}
+	e.Events.Record(event, soundData(sound, voice.Level(sound)))
 	begin(length)
 	return length, voice.Play(ctx, leg, sound)
 }
@@ -198,25 +220,43 @@ func (e *channelEffects) speech(ctx context.Context, i item) ([]byte, error) {
 	return s.Audio, nil
 }
 
-// postQuestion sends a question to the bot and returns the number of parts of its
-// answer.
-func (e *channelEffects) postQuestion(body botRequest) (int, error) {
-	r, err := roundTrip(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)
-	if err == nil && r.status != http.StatusAccepted {
-		err = fmt.Errorf("bot returned status %d", r.status)
-	}
+// countParts returns the number of parts of an answer that the bot has accepted to
+// give, or 0 if it has not.
+func countParts(r response) int {
 	accepted := struct {
 		Parts int `json:"parts"`
 	}{1}
-	if err == nil && len(r.body) > 0 {
-		err = json.Unmarshal(r.body, &accepted)
+	if r.status != http.StatusAccepted || len(r.body) > 0 && json.Unmarshal(r.body, &accepted) != nil {
+		return 0
 	}
-	return accepted.Parts, err
+	return accepted.Parts
+}
+
+// maxBotError is the length up to which the response of a failed bot is shown.
+const maxBotError = 200
+
+// recordFailure records that a request to the bot failed, and describes why.
+func (e *channelEffects) recordFailure(itemID string, r response, err error, ms float64) string {
+	event := Event{SessionID: e.ch.ID, Lane: LaneBot, To: LaneRuntime, Kind: EventHTTP, After: []string{requestRef(itemID)}, Ms: ms,
+		HTTP: &Exchange{Method: http.MethodPost, URL: e.Bot, Status: r.status}}
+	data := map[string]string{"workItemId": itemID}
+	if err != nil {
+		event.Title, data["error"] = "bot unreachable", err.Error()
+		e.Events.Record(event, data)
+		return "The bot is unreachable at " + e.Bot + "."
+	}
+	body := truncate(strings.TrimSpace(string(r.body)), maxBotError)
+	event.Title, data["body"] = strings.TrimSpace(fmt.Sprintf("bot failed: %d %s", r.status, body)), body
+	e.Events.Record(event, data)
+	if body == "" {
+		body = "an empty body"
+	}
+	return fmt.Sprintf("The bot returned status %d, not 202: %s.", r.status, strings.TrimSuffix(body, "."))
 }
 
 // synthesize returns speech as A-law with 8 kHz.
 func (e *channelEffects) synthesize(ctx context.Context, r speechRequest) (response speech.Response, err error) {
-	r.Encoding, r.EndpointID = string(speech.ALaw), e.ch.EndpointID
+	r.Encoding, r.EndpointID = string(speech.ALaw), e.ch.Endpoint
 	body, err := e.callAPI(ctx, http.MethodPost, speech.Route, r)
 	if err == nil {
 		err = json.Unmarshal(body, &response)

@@ -23,6 +23,9 @@ type item struct {
 	comfort   bool   // a comfort prompt
 	pause     time.Duration
 	execute   func() // of a command
+	heard     string // the utterance that it repeats
+	messageID string // of the text in the conversation, if it has one
+	answer    answerPart
 }
 
 // speechRequest is the body of a request for speech. enqueue sets the provider, voice
@@ -95,8 +98,9 @@ func (c *call) played() {
 }
 
 // interrupt stops playback and removes speech and pauses from the queue. Commands
-// stay in the queue.
+// stay in the queue. An answer that still streams is cancelled.
 func (c *call) interrupt() {
+	c.cancelStream()
 	if len(c.queue) == 0 {
 		return
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/background"
 	"telapi/internal/calls"
-	"telapi/internal/sleep"
 )
 
 const (
@@ -29,12 +29,14 @@ const (
 	audioInterval   = time.Second // the feed shows one of about fifty audio frames
 )
 
-// Feed is the playground's view of a session: the entries and messages of its
-// channel merged with the events of the demo. It needs little memory, no matter how
+// Feed is the playground's view of a session, or of another channel: its entries and
+// messages merged with the events of the demo. It needs little memory, no matter how
 // much the channel holds and how slowly the client reads.
 type Feed struct {
 	Hub      *Hub                           // nil without the demo
 	Observer func() (*calls.Runtime, error) // reads channels
+	// Unclaimed reports whether the browser of a session waits for a runtime.
+	Unclaimed func(ctx context.Context, sessionID string) (bool, error)
 
 	reading sync.Mutex // of one page at a time, so that many feeds leave the CPUs to other requests
 }
@@ -69,12 +71,13 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 			if !entries.ended {
 				watch(ctx, observer.Observe(sessionID, entries.position), entryEvent, events, stop)
 			}
-			_ = sleep.For(ctx, feedLinger)
+			_ = background.Sleep(ctx, feedLinger)
 			stop()
 		})
 		watchers.Go(func() {
 			watch(ctx, observer.ObserveHistory(sessionID, messages.position), messageEvent, events, stop)
 		})
+		watchers.Go(func() { f.watchWaiting(ctx, observer.Observe(sessionID, ""), events) })
 		for {
 			batch, open := gather(ctx, events)
 			silent := open && len(batch) == 0
@@ -154,13 +157,12 @@ func watch(ctx context.Context, ch *calls.Channel, convert func(calls.Delivery) 
 		case errors.Is(err, calls.ErrEnded) || ctx.Err() != nil:
 			return
 		case err != nil:
-			_ = sleep.For(ctx, feedRetry)
+			_ = background.Sleep(ctx, feedRetry)
 			continue
 		case audio && time.Since(lastAudio) < audioInterval:
 			continue
 		case audio:
 			lastAudio = time.Now()
-			d.JSON, _ = json.Marshal(d.Entry)
 		}
 		select {
 		case events <- convert(d):

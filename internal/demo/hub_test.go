@@ -1,9 +1,24 @@
 package demo
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/calls"
+	"telapi/test/testkit"
 )
 
 func TestHubReplaysPastEventsAndDeliversNewOnes(t *testing.T) {
@@ -89,4 +104,199 @@ func TestHubOrdersEvents(t *testing.T) {
 	var none *Hub
 	none.Sent("s", "M1") // must not panic
 	none.Record(Event{SessionID: "s"}, nil)
+}
+
+func TestEntryFollowsItsCause(t *testing.T) {
+	for entry, want := range map[string]string{
+		`{"kind":"frame","message":{"type":"chat","messageId":"M"}}`:              "entry:12-345 stored:M after frame:M",
+		`{"kind":"session","event":"connected"}`:                                  "entry:12-345 after",
+		`{"kind":"bot_message","callbackId":"C","workItemId":"W","text":"hello"}`: "entry:12-345 routed:C after request:W answer:W parked:W",
+		`{"kind":"bot_message","callbackId":"C","text":"channel credential"}`:     "entry:12-345 routed:C after",
+		`{"kind":"timeout","workItemId":"W","workItemKind":"bot"}`:                "entry:12-345 after request:W answer:W parked:W",
+		`{"kind":"channel_ended","reason":"hangup"}`:                              "entry:12-345 ended after ending",
+	} {
+		e := entryEvent(delivery(t, "12-345", entry))
+		if got := strings.TrimSpace(strings.Join(e.IDs, " ") + " after " + strings.Join(e.After, " ")); got != want || e.Source != "entries" || e.Seq != 12 {
+			t.Errorf("%s: %s, event %d of %s; want %s, event 12 of entries", entry, got, e.Seq, e.Source, want)
+		}
+	}
+}
+
+func TestMessageFollowsItsSender(t *testing.T) {
+	e := messageEvent(delivery(t, "7-1000", `{"kind":"frame","at":1000,"message":{"type":"chat","messageId":"M"}}`))
+	if !slices.Equal(e.IDs, []string{"message:M"}) || !slices.Equal(e.After, []string{"sending:M"}) || e.Source != "messages" || e.Seq != 7 {
+		t.Errorf("message event %+v, want message:M after sending:M", e)
+	}
+}
+
+// Audio has no position: nothing follows it.
+func TestAudioHasNoCause(t *testing.T) {
+	d := delivery(t, "", `{"kind":"frame","message":{"type":"audio","messageId":"M"}}`)
+	for _, e := range []Event{entryEvent(d), messageEvent(d)} {
+		if e.Source != "" || e.Seq != 0 || e.IDs != nil || e.After != nil {
+			t.Errorf("audio event %+v, want no source, ID and cause", e)
+		}
+	}
+}
+
+func TestReceiptFollowsEntriesUnlessParked(t *testing.T) {
+	q := botRequest{ChannelID: "s", WorkItemID: "W"}
+	for receipt, want := range map[string]string{
+		`{"status":"accepted","callbackId":"C","commands":[{"type":"hangup","decision":"allowed"}]}`: "202 accepted, hangup allowed:  after answer:W routed:C",
+		`{"status":"parked","callbackId":"C"}`:                                                       "202 parked: parked:W after answer:W",
+		`{"error":{"code":"CALLBACK_CONSUMED"}}`:                                                     "202 CALLBACK_CONSUMED:  after answer:W",
+	} {
+		e := receiptEvent(q, response{http.StatusAccepted, http.Header{"X-Request-Id": {"R"}}, []byte(receipt)}, 1.5)
+		if got := e.Title + ": " + strings.Join(e.IDs, " ") + " after " + strings.Join(e.After, " "); got != want {
+			t.Errorf("receipt %s: %s, want %s", receipt, got, want)
+		}
+		if e.HTTP.Status != http.StatusAccepted || e.HTTP.Headers["X-Request-Id"] != "R" || e.Ms != 1.5 {
+			t.Errorf("receipt %s: exchange %+v in %g ms, want status 202, the request ID and 1.5 ms", receipt, e.HTTP, e.Ms)
+		}
+	}
+}
+
+func delivery(t *testing.T, position, entry string) calls.Delivery {
+	t.Helper()
+	d := calls.Delivery{Position: position, JSON: jsontext.Value(entry)}
+	testkit.Must(t, json.Unmarshal(d.JSON, &d.Entry))
+	return d
+}
+
+func TestFeedBatchesEventsAndReportsSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		events := make(chan Event, 9)
+		start := time.Now()
+		if batch, open := gather(ctx, events); !open || len(batch) != 0 || time.Since(start) != 15*time.Second {
+			t.Errorf("batch %+v, open %v after %s; want an empty batch after 15s", batch, open, time.Since(start))
+		}
+		for _, at := range []int64{3, 1, 2} {
+			events <- Event{At: at}
+		}
+		if batch, open := gather(ctx, events); !open || len(batch) != 3 || batch[0].At != 3 || batch[2].At != 2 {
+			t.Errorf("first batch %+v, open %v; want 3 events as they arrived", batch, open)
+		}
+		events <- Event{}
+		stop()
+		if batch, open := gather(ctx, events); !open || len(batch) != 1 {
+			t.Errorf("last batch %+v, open %v; want 1 event", batch, open)
+		}
+		if batch, open := gather(ctx, events); open {
+			t.Errorf("after the end: batch %+v, want a closed feed", batch)
+		}
+	})
+}
+
+func TestBatchIsBounded(t *testing.T) {
+	events := make(chan Event, 2*feedBuffer)
+	for n := range cap(events) {
+		events <- Event{At: int64(n)}
+	}
+	if batch, open := gather(t.Context(), events); !open || len(batch) != feedBuffer {
+		t.Errorf("batch of %d events, open %v; want %d", len(batch), open, feedBuffer)
+	}
+}
+
+func TestFeedIsSentInChunks(t *testing.T) {
+	for name, c := range map[string]struct {
+		events, dataBytes, chunks int
+	}{
+		"no events":  {0, 0, 1}, // sends the header of the response
+		"few events": {10, 100, 1},
+		"many":       {100, 8 << 10, 26},
+	} {
+		events := make([]Event, c.events)
+		for n := range events {
+			events[n].Data = jsontext.Value(`"` + strings.Repeat("x", c.dataBytes) + `"`)
+		}
+		chunks, lines := 0, 0
+		if !send(slices.Values(events), func(chunk []byte) bool {
+			chunks++
+			lines += bytes.Count(chunk, []byte("\n"))
+			if len(chunk) > feedChunk+maxData+1024 {
+				t.Errorf("%s: chunk of %d bytes", name, len(chunk))
+			}
+			return true
+		}) || lines != c.events || chunks != c.chunks {
+			t.Errorf("%s: %d lines in %d chunks, want %d in %d", name, lines, chunks, c.events, c.chunks)
+		}
+		if chunks = 0; send(slices.Values(events), func([]byte) bool { chunks++; return false }) || chunks != 1 {
+			t.Errorf("%s: %d chunks to a client that disconnects, want 1", name, chunks)
+		}
+	}
+}
+
+// stream is a channel with an entry at each of the given times.
+func stream(t *testing.T, times ...int64) *source {
+	return &source{
+		reading: new(sync.Mutex),
+		list: func(_ context.Context, _, from string, count int) (page []calls.Delivery, err error) {
+			if count > feedPage+1 {
+				t.Errorf("%d entries are read at once, want at most %d", count, feedPage+1)
+			}
+			for _, at := range times {
+				if position := fmt.Sprintf("%03d", at); position >= from && len(page) < count {
+					page = append(page, calls.Delivery{Position: position, Entry: wire.Entry{At: at}})
+				}
+			}
+			return page, nil
+		},
+		convert: func(d calls.Delivery) Event { return Event{At: d.Entry.At} },
+	}
+}
+
+func TestPastEventsAreReadInPages(t *testing.T) {
+	var odd, even, want []int64
+	for n := range int64(100) {
+		want = append(want, n)
+		if n%2 == 1 {
+			odd = append(odd, n)
+		} else {
+			even = append(even, n)
+		}
+	}
+	a, b, recorded := stream(t, even...), stream(t, odd...), &source{events: []Event{{At: 100}}}
+	testkit.Must(t, errors.Join(a.fill(t.Context()), b.fill(t.Context())))
+	var got []int64
+	for e := range mergeByTime(t.Context(), a, b, stream(t), recorded) {
+		got = append(got, e.At)
+	}
+	if want = append(want, 100); !slices.Equal(got, want) || a.position != "098" || b.position != "099" {
+		t.Errorf("events %v up to %s and %s, want 0 to 100 up to 098 and 099", got, a.position, b.position)
+	}
+}
+
+func TestPastEndsAfterFailedRead(t *testing.T) {
+	s := stream(t, 1, 2)
+	testkit.Must(t, s.fill(t.Context()))
+	s.list = func(context.Context, string, string, int) ([]calls.Delivery, error) {
+		return nil, context.DeadlineExceeded
+	}
+	if got := slices.Collect(mergeByTime(t.Context(), s)); len(got) != 2 || s.err == nil {
+		t.Errorf("events %+v, error %v; want two events and the error", got, s.err)
+	}
+}
+
+// A client decides how large events are.
+func TestLargeEventsAreShortened(t *testing.T) {
+	text := strings.Repeat("ü", 1<<19)
+	raw := jsontext.Value(`{"text":"` + text + `"}`)
+	e := entryEvent(calls.Delivery{Entry: wire.Entry{Kind: wire.KindBotMessage, BotMessage: wire.BotMessage{Text: text}}, JSON: raw})
+	if want := "bot message: " + strings.Repeat("ü", maxTitle-len("bot message: ")) + "…"; e.Title != want || string(e.Data) != `{"omittedBytes":1048587}` {
+		t.Errorf("title of %d bytes, data %.100s; want %d characters and the length of the data", len(e.Title), e.Data, maxTitle)
+	}
+	h := NewHub()
+	for range 1000 {
+		h.Publish("s", LaneBot, "", EventHTTP, text, strings.Repeat("x", maxData-2))
+	}
+	past, cancel := h.Subscribe("s", nil)
+	cancel()
+	bytes := 0
+	for _, e := range past {
+		bytes += len(e.Title) + len(e.Data)
+	}
+	if bytes > maxSessionBytes || len(past) < 20 {
+		t.Errorf("%d events with %d bytes are kept, want at most %d bytes", len(past), bytes, maxSessionBytes)
+	}
 }

@@ -20,11 +20,17 @@ const (
 	maxUtterances = 4                // number of utterances that wait for recognition; more are dropped
 )
 
+// utterance is an utterance of the caller that is recognized.
+type utterance struct {
+	id string
+	voice.Utterance
+}
+
 // media is the part of channelEffects that handles the caller's voice.
 type media struct {
 	listener   *voice.Listener
-	utterances chan voice.Utterance // to be recognized, in order
-	peer       *voice.Peer          // nil without a WebRTC call
+	utterances chan utterance // to be recognized, in order
+	peer       *voice.Peer    // nil without a WebRTC call
 	closePeer  func()
 }
 
@@ -33,23 +39,29 @@ func (e *channelEffects) startMedia() {
 	limit := maxRepeated
 	if e.Recognizer != nil {
 		limit = maxRecognized
-		e.utterances = make(chan voice.Utterance, maxUtterances)
+		e.utterances = make(chan utterance, maxUtterances)
 		e.background.Go(e.recognizeAll)
 	}
 	e.listener = voice.NewListener(limit, func() {
 		e.publishHeard(EventSpeech, "caller speaks", nil)
 		e.report(e.ctx, (*call).speechStarted)
 	}, func(u voice.Utterance) {
-		e.publishHeard(EventSpeech, fmt.Sprintf("heard %.1f s, level %s dBFS", u.Duration().Seconds(), minus(u.Level)), soundData(u.ALaw, u.Level))
-		e.report(e.ctx, func(c *call) { c.speechEnded(u) })
+		id := uuid.NewString()
+		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBrowser, To: LaneRuntime, Kind: EventSpeech, IDs: []string{heardRef(id)},
+			Title: fmt.Sprintf("heard %.1f s, level %s dBFS", u.Duration().Seconds(), minus(u.Level))},
+			map[string]any{"ms": u.Duration().Milliseconds(), "dBFS": decimal(u.Level), "silenceMs": u.Silence.Milliseconds()})
+		e.report(e.ctx, func(c *call) { c.speechEnded(id, u) })
 	})
 	e.background.Go(func() { e.listener.Run(e.ctx) })
 }
 
 // soundData describes audio in an event.
 func soundData(alaw []byte, level float64) any {
-	return map[string]any{"ms": voice.Duration(alaw).Milliseconds(), "dBFS": jsontext.Value(fmt.Sprintf("%.1f", level))}
+	return map[string]any{"ms": voice.Duration(alaw).Milliseconds(), "dBFS": decimal(level)}
 }
+
+// decimal encodes a level with one decimal place.
+func decimal(level float64) jsontext.Value { return jsontext.Value(fmt.Sprintf("%.1f", level)) }
 
 // minus formats a level with a minus sign instead of a hyphen.
 func minus(level float64) string {
@@ -66,9 +78,9 @@ func (e *channelEffects) publishHeard(kind EventKind, title string, data any) {
 
 func (e *channelEffects) hear(alaw []byte) { e.listener.Hear(alaw) }
 
-func (e *channelEffects) recognize(u voice.Utterance) {
+func (e *channelEffects) recognize(id string, u voice.Utterance) {
 	select {
-	case e.utterances <- u:
+	case e.utterances <- utterance{id, u}:
 	default:
 		e.publish("", EventSpeech, "utterance dropped: speech recognition is too slow", nil)
 	}
@@ -86,8 +98,9 @@ func (e *channelEffects) recognizeAll() {
 				e.report(e.ctx, func(c *call) { c.recognitionFailed(err) })
 				continue
 			}
-			e.publish("", EventSpeech, "transcript: "+text, map[string]any{"text": text, "ms": time.Since(start).Milliseconds()})
-			e.report(e.ctx, func(c *call) { c.recognized(text) })
+			e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneRuntime, Kind: EventSpeech, Title: "transcript: " + text, After: []string{heardRef(u.id)}},
+				map[string]any{"text": text, "ms": time.Since(start).Milliseconds()})
+			e.report(e.ctx, func(c *call) { c.recognized(u.id, text) })
 		case <-e.ctx.Done():
 			return
 		}
@@ -129,8 +142,8 @@ func (e *channelEffects) answer(offer signal) error {
 		},
 		Ended: func(failed bool) { report(func(c *call) { c.callEnded(failed) }) },
 	}
-	if e.ch.Offer != nil {
-		options.ICEServers = e.ch.Offer.ICEServers
+	if e.ch.Session != nil {
+		options.ICEServers = e.ch.Session.ICEServers
 	}
 	peer, sdp, err := voice.Answer(offer.SDP, options)
 	if err != nil {

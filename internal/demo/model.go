@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	modelTimeout       = 25 * time.Second // shorter than the bot's timeout, so that the caller learns the reason
+	modelTimeout       = 25 * time.Second // of a silent model; shorter than the bot's timeout, so that the caller learns the reason
 	maxModelResponse   = 1 << 20
 	maxModelError      = 200   // characters of an error message that are shown
 	maxAnswer          = 2_000 // characters of an answer or transcript
@@ -43,7 +43,6 @@ func NewModel(setting, url, name string, key redact.Secret) *Model {
 		return nil
 	}
 	m := &Model{Setting: setting, URL: strings.TrimSuffix(strings.TrimRight(url, "/"), "/v1"), Name: name, Key: key}
-	m.client.Timeout = modelTimeout
 	m.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a redirect must not get the key
 	return m
 }
@@ -73,33 +72,42 @@ func (m *Model) transcribe(ctx context.Context, wav []byte) (string, error) {
 	return truncate(strings.TrimSpace(response.Text), maxAnswer), err
 }
 
-// complete returns the model's answer to a conversation.
-func (m *Model) complete(ctx context.Context, conversation []modelMessage) (string, error) {
-	messages := append([]modelMessage{{"system", systemPrompt}}, conversation...)
-	raw, err := json.Marshal(map[string]any{"model": m.Name, "messages": messages, "max_tokens": maxAnswerTokens})
-	if err != nil {
-		return "", fmt.Errorf("encode conversation: %w", err)
-	}
-	var response struct {
-		Choices []struct {
-			Message modelMessage `json:"message"`
-		} `json:"choices"`
-	}
-	if err := m.post(ctx, "/v1/chat/completions", "application/json", bytes.NewReader(raw), &response); err != nil {
-		return "", err
-	}
-	if len(response.Choices) == 0 || strings.TrimSpace(response.Choices[0].Message.Content) == "" {
-		return "", fmt.Errorf("the server in %s sent an empty answer", m.Setting)
-	}
-	return truncate(strings.TrimSpace(response.Choices[0].Message.Content), maxAnswer), nil
-}
-
 // post sends a request and decodes the response. Its errors are for people and never
 // contain the key.
 func (m *Model) post(ctx context.Context, path, contentType string, body io.Reader, response any) error {
+	resp, err := m.send(ctx, path, contentType, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return m.decode(resp, path, response)
+}
+
+// send sends a request. The status of the response is 200. The request ends if the model
+// sends nothing for modelTimeout.
+func (m *Model) send(ctx context.Context, path, contentType string, body io.Reader) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	silence := time.AfterFunc(modelTimeout, func() { cancel(fmt.Errorf("no data for %s", modelTimeout)) })
+	resp, err := m.start(ctx, path, contentType, body)
+	if err != nil {
+		silence.Stop()
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = watchedBody{resp.Body, silence, cancel}
+	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxModelResponse)) // the status says enough
+		return nil, fmt.Errorf("the server in %s returned status %d: %s", m.Setting, resp.StatusCode, redact.Excerpt(raw, maxModelError, m.Key.Reveal()))
+	}
+	return resp, nil
+}
+
+// start sends a request and waits for the response.
+func (m *Model) start(ctx context.Context, path, contentType string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL+path, body)
 	if err != nil {
-		return fmt.Errorf("invalid %s: %w", m.Setting, err)
+		return nil, fmt.Errorf("invalid %s: %w", m.Setting, err)
 	}
 	req.Header.Set("Content-Type", contentType)
 	if m.Key != "" {
@@ -107,15 +115,35 @@ func (m *Model) post(ctx context.Context, path, contentType string, body io.Read
 	}
 	resp, err := m.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("the server in %s does not answer: %w", m.Setting, err)
+		return nil, fmt.Errorf("the server in %s does not answer: %w", m.Setting, err)
 	}
-	defer resp.Body.Close()
+	return resp, nil
+}
+
+// watchedBody is the body of a response whose sender may write for long, but not be silent.
+type watchedBody struct {
+	io.ReadCloser
+	silence *time.Timer
+	cancel  context.CancelCauseFunc
+}
+
+func (b watchedBody) Read(p []byte) (int, error) {
+	b.silence.Reset(modelTimeout)
+	defer b.silence.Stop() // the reader may take its time
+	return b.ReadCloser.Read(p)
+}
+
+func (b watchedBody) Close() error {
+	b.silence.Stop()
+	b.cancel(nil)
+	return b.ReadCloser.Close()
+}
+
+func (m *Model) decode(resp *http.Response, path string, response any) error {
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxModelResponse))
 	switch {
 	case err != nil:
 		return fmt.Errorf("the server in %s stopped answering: %w", m.Setting, err)
-	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("the server in %s returned status %d: %s", m.Setting, resp.StatusCode, redact.Excerpt(raw, maxModelError, m.Key.Reveal()))
 	case json.Unmarshal(raw, response) != nil:
 		return fmt.Errorf("the server in %s sent no valid response for %s", m.Setting, path)
 	}
@@ -130,22 +158,4 @@ func truncate(text string, limit int) string {
 		}
 	}
 	return text
-}
-
-// askModel returns the body of the model's answer to a question, or of an error that
-// the runtime shows to the caller.
-func (b *Bot) askModel(q botRequest) any {
-	history, _ := b.histories.Get(q.ChannelID)
-	history = append(history[:len(history):len(history)], modelMessage{"user", truncate(q.Text, maxAnswer)})
-	history = history[max(0, len(history)-maxHistoryMessages):]
-	b.events.Publish(q.ChannelID, LaneBot, "", EventHTTP, "request to model "+b.model.Name, nil)
-	start := time.Now()
-	answer, err := b.model.complete(b.ctx, history)
-	if err != nil {
-		b.events.Publish(q.ChannelID, LaneBot, "", EventHTTP, "model failed", map[string]string{"error": err.Error()})
-		return object{"error": object{"code": "MODEL_FAILED", "message": err.Error()}}
-	}
-	b.events.Publish(q.ChannelID, LaneBot, "", EventHTTP, "model answered", map[string]int64{"ms": time.Since(start).Milliseconds()})
-	b.histories.Add(q.ChannelID, append(history, modelMessage{"assistant", answer}))
-	return textAnswer(answer)(q)
 }

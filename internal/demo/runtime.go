@@ -13,7 +13,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/sleep"
+	"telapi/internal/background"
 )
 
 const (
@@ -30,6 +30,7 @@ type RuntimeOptions struct {
 	API    string      // URL of the API server
 	TLS    *tls.Config // of the runtime's connection to it; may be nil
 	Bot    string      // URL of the bot
+	OwnBot bool        // it is the user's, and doesn't know the demo's phrases
 	Client *http.Client
 	// Recognizer recognizes speech. If it is nil, the bot repeats what it hears.
 	Recognizer *Model
@@ -58,11 +59,11 @@ func (r *Runtime) Run(ctx context.Context) {
 	defer r.runtime.Close()
 	defer running.Wait()
 	for ctx.Err() == nil {
-		ch, err := r.runtime.Accept(ctx, callruntime.Filter{Endpoints: []string{r.Demo.EndpointID}})
+		ch, err := r.runtime.Accept(ctx, wire.Accept{Endpoints: []string{r.Demo.EndpointID}})
 		if err != nil {
 			if ctx.Err() == nil {
 				r.Log.WarnContext(ctx, "demo runtime cannot accept sessions", "error", err)
-				_ = sleep.For(ctx, time.Second)
+				_ = background.Sleep(ctx, time.Second)
 			}
 			continue
 		}
@@ -89,10 +90,10 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 		_ = ch.Close(closing) // if it fails, the claim expires
 	}()
 	c := newCall(ch.Mode, e, time.Now)
-	c.echo = r.Recognizer == nil
+	c.echo, c.ownBot = r.Recognizer == nil, r.OwnBot
 	e.startMedia()
 	e.publish("", EventSession, r.Name+" claimed the call", nil)
-	c.resume(ch.Committed, ch.WorkItems)
+	c.resume(ch.Position, ch.WorkItems)
 	return loop(ctx, ch, c, e.loopState)
 }
 
@@ -143,13 +144,19 @@ type loopState struct {
 	trace   wire.Trace       // of the newest entry
 	effects map[string]int   // number of effects of that entry, by kind
 
-	uncommitted []callruntime.Delivery // entries that are handled
-	bytes       int                    // of them
+	uncommitted []handledEntry
+	bytes       int // of them
 
 	readAt    time.Time                  // when the entry was read
 	asked     map[string]time.Time       // when the result of a work item was requested
 	markEntry func(callruntime.Delivery) // reports that an entry is handled now; may be nil
 	err       error                      // the first failure
+}
+
+// handledEntry is an entry that may be needed to restore the state of the call.
+type handledEntry struct {
+	callruntime.Delivery
+	sentence int // the number of the sentence with its last words
 }
 
 func newLoopState() *loopState {
@@ -179,7 +186,7 @@ func (s *loopState) handle(c *call, d callruntime.Delivery, err error) {
 	}
 	s.beginEntry("")
 	if d.Position != "" { // audio has no position
-		s.uncommitted, s.bytes = append(s.uncommitted, d), s.bytes+len(d.JSON)
+		s.uncommitted, s.bytes = append(s.uncommitted, handledEntry{d, c.stream.sentences}), s.bytes+len(d.JSON)
 	}
 }
 
@@ -187,7 +194,10 @@ func (s *loopState) handle(c *call, d callruntime.Delivery, err error) {
 // the others again and restores the state of the call from them.
 func (s *loopState) commit(ctx context.Context, from entrySource, c *call) {
 	var position string
-	for len(s.uncommitted) > 0 && (c.settled() || len(s.uncommitted) > maxUncommitted || s.bytes > maxUncommittedBytes) {
+	isNeeded := func(e handledEntry) bool {
+		return !c.settled() || c.stream.newest.Unfinished != "" && e.sentence == c.stream.sentences
+	}
+	for len(s.uncommitted) > 0 && (!isNeeded(s.uncommitted[0]) || len(s.uncommitted) > maxUncommitted || s.bytes > maxUncommittedBytes) {
 		position, s.bytes = s.uncommitted[0].Position, s.bytes-len(s.uncommitted[0].JSON)
 		s.uncommitted = s.uncommitted[1:]
 	}

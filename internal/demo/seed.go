@@ -34,7 +34,7 @@ var withSecrets = json.WithMarshalers(json.MarshalFunc(func(s redact.Secret) ([]
 
 // Seed returns the resources saved in the data directory. It creates those that are
 // missing there or in the database. A key that lacks a scope is replaced.
-func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Service, keys *auth.KeyRegistry) (Resources, error) {
+func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Registry, keys *auth.KeyRegistry) (Resources, error) {
 	path := filepath.Join(dataDir, "demo.json")
 	var saved Resources
 	var e endpoint.Endpoint

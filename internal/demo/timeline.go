@@ -37,6 +37,7 @@ const (
 	EventHTTP      EventKind = "http"      // a request to a provider
 	EventSession   EventKind = "session"   // connected, disconnected, ended
 	EventMark      EventKind = "mark"      // orders and times other events; not shown as a row
+	EventWaiting   EventKind = "waiting"   // what the session waits for; not shown as a row
 	EventHeartbeat EventKind = "heartbeat" // keeps an idle feed open
 )
 
@@ -113,6 +114,10 @@ func Title(e wire.Entry) string {
 		return fmt.Sprintf("command %s, %s", e.Command.Common().Type, e.Apply)
 	case e.Kind == wire.KindCommandDenied && e.Command.Command != nil:
 		return fmt.Sprintf("%s denied: %s", e.Command.Common().Type, e.Reason)
+	case e.Kind == wire.KindBotEvent && e.Parts > 0:
+		return fmt.Sprintf("end of the streamed answer, parts: %d", e.Parts)
+	case e.Kind == wire.KindLLMPart:
+		return "LLM part: " + e.Text
 	case e.Kind == wire.KindLLMResult && e.Content != nil:
 		return "LLM result: " + *e.Content
 	}

@@ -31,7 +31,13 @@ type signal struct {
 
 // greeting returns the text that greets the caller.
 func (c *call) greeting() string {
-	if c.echo && c.mode != "chat" {
+	echo := c.echo && c.mode != "chat"
+	switch {
+	case c.ownBot && echo:
+		return ownBotEchoGreeting
+	case c.ownBot:
+		return ownBotGreeting
+	case echo:
 		return echoGreeting
 	}
 	return greeting
@@ -129,28 +135,28 @@ func (c *call) speechStarted() {
 	}
 }
 
-// speechEnded is called when the caller stops speaking. Without speech recognition the
+// speechEnded is called when the caller stops speaking, with the ID of the utterance. Without speech recognition the
 // bot repeats what it heard.
-func (c *call) speechEnded(u voice.Utterance) {
+func (c *call) speechEnded(id string, u voice.Utterance) {
 	if c.ending != nil || c.ended {
 		return
 	}
 	c.speaking = false
 	if c.echo {
-		c.say(item{speechRequest: speechRequest{Text: fmt.Sprintf("I heard %.1f s. Listen:", u.Duration().Seconds())}, recording: u.ALaw})
+		c.say(item{speechRequest: speechRequest{Text: fmt.Sprintf("I heard %.1f s. Listen:", u.Duration().Seconds())}, recording: u.ALaw, heard: id})
 	} else {
-		c.effects.recognize(u)
+		c.effects.recognize(id, u)
 	}
 	c.startNext()
 }
 
-// recognized is called with the text of an utterance. It is empty for noise.
-func (c *call) recognized(text string) {
+// recognized is called with the text of an utterance that was heard. It is empty for noise.
+func (c *call) recognized(id, text string) {
 	if text = strings.TrimSpace(text); text == "" || c.ending != nil || c.ended {
 		return
 	}
 	c.effects.send(wire.TypeChat, chat{Text: text, From: "caller", Spoken: true})
-	c.handleText(text)
+	c.handleText(text, id)
 }
 
 func (c *call) recognitionFailed(err error) {

@@ -14,10 +14,10 @@ import (
 
 // Features is the part of the configuration that capabilities report.
 type Features struct {
-	WebRTC           bool           `json:"webrtc"`
-	APIAccess        bool           `json:"apiAccess"`
-	DisabledCommands []string       `json:"-"` // for all endpoints
-	Channel          channel.Limits `json:"-"` // zero: channel.DefaultLimits
+	WebRTC           bool                     `json:"webrtc"`
+	APIAccess        bool                     `json:"apiAccess"`
+	DisabledCommands []string                 `json:"-"` // for all endpoints
+	Channel          channel.ConnectionLimits `json:"-"` // zero: channel.DefaultConnectionLimits
 }
 
 // Deployment is the part of the capabilities that all endpoints share.
@@ -26,17 +26,17 @@ type Deployment struct {
 	Features Features
 }
 
-// Limits are the limits of requests and sessions, as published to clients.
-type Limits struct {
+// RequestLimits are the limits of requests and sessions, as published to clients.
+type RequestLimits struct {
 	CallbackBodyBytes int64 `json:"callbackBodyBytes"`
 	SIPHeaders        int   `json:"sipHeaders"`
 	// SIPHeaderCharacters exceeds the maximum total length of all names and values
 	// by one.
-	SIPHeaderCharacters int            `json:"sipHeaderCharactersBelow"`
-	MetadataBytes       int64          `json:"metadataBytes"`
-	TokenTTLSeconds     Range          `json:"tokenTtlSeconds"`
-	SessionSeconds      Range          `json:"sessionSeconds"`
-	Channel             channel.Limits `json:",embed"`
+	SIPHeaderCharacters int                      `json:"sipHeaderCharactersBelow"`
+	MetadataBytes       int64                    `json:"metadataBytes"`
+	TokenTTLSeconds     Range                    `json:"tokenTtlSeconds"`
+	SessionSeconds      Range                    `json:"sessionSeconds"`
+	Channel             channel.ConnectionLimits `json:",embed"`
 }
 
 // Range is the range of a setting and its default.
@@ -46,16 +46,16 @@ type Range struct {
 	Default int `json:"default"`
 }
 
-// DefaultLimits returns the limits of a deployment with default configuration.
-func DefaultLimits() Limits {
-	return Limits{
+// DefaultRequestLimits returns the limits of a deployment with default configuration.
+func DefaultRequestLimits() RequestLimits {
+	return RequestLimits{
 		CallbackBodyBytes:   1 << 20,
 		SIPHeaders:          command.MaxSIPHeaders,
 		SIPHeaderCharacters: command.SIPHeaderCharacters,
 		MetadataBytes:       4 << 10,
 		TokenTTLSeconds:     Range{10, 3600, 300},
 		SessionSeconds:      Range{60, 86400, 3600},
-		Channel:             channel.DefaultLimits(),
+		Channel:             channel.DefaultConnectionLimits(),
 	}
 }
 
@@ -87,7 +87,7 @@ type capabilities struct {
 	Commands      []command.Spec     `json:"commands"`
 	SessionParams map[string]any     `json:"sessionParams"`
 	AudioFormats  []AudioFormat      `json:"audioFormats"`
-	Limits        Limits             `json:"limits"`
+	Limits        RequestLimits      `json:"limits"`
 }
 
 type endpointDetails struct {
@@ -111,7 +111,7 @@ func (d Deployment) endpointCapabilities(e Endpoint) ([]byte, error) {
 
 func (d Deployment) encode(details *endpointDetails, modes []Mode, permitted func(commandType string) bool) ([]byte, error) {
 	commands := slices.DeleteFunc(slices.Clone(command.Catalogue), func(c command.Spec) bool { return !permitted(c.Type) })
-	limits := DefaultLimits()
+	limits := DefaultRequestLimits()
 	limits.Channel = cmp.Or(d.Features.Channel, limits.Channel)
 	body, err := json.Marshal(capabilities{
 		Version: d.Version, Endpoint: details, Features: d.Features, Modes: d.enabledModes(modes),

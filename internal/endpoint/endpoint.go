@@ -11,11 +11,10 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/audit"
 	"telapi/internal/command"
+	"telapi/internal/config"
 	"telapi/internal/fault"
-	"telapi/internal/origin"
 	"telapi/internal/page"
 	"telapi/internal/strictjson"
-	"telapi/internal/tenant"
 )
 
 // Mode is the kind of session that an endpoint supports.
@@ -52,7 +51,7 @@ type Store interface {
 	CreateEndpoint(ctx context.Context, e Endpoint, entries ...audit.Entry) error
 	Endpoint(ctx context.Context, id string) (Endpoint, error)
 	// Endpoints returns a page of the teams' endpoints, oldest first.
-	Endpoints(ctx context.Context, teams tenant.Filter, q page.Query) ([]Endpoint, error)
+	Endpoints(ctx context.Context, teams page.Teams, q page.Query) ([]Endpoint, error)
 	// UpdateEndpoint applies change to an endpoint and stores it, unless change
 	// fails. ID, team and CreatedAt cannot be changed. Concurrent updates are
 	// applied one after the other.
@@ -120,7 +119,7 @@ func normalizeOrigins(origins []string, issues *fault.Issues) []string {
 			issues.Add(fault.Pointer("/origins", i), fault.IssueTooLong, "Must have at most %d characters.", maxOrigin)
 			continue
 		}
-		normal, ok := origin.Normalize(s)
+		normal, ok := config.NormalizeOrigin(s)
 		if !ok {
 			issues.Add(fault.Pointer("/origins", i), fault.IssueValue, "An origin must be a scheme and a host, such as https://shop.example or http://localhost:8080.")
 			continue

@@ -1,8 +1,10 @@
 package endpoint
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -10,7 +12,9 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/command"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // issuePaths returns the paths of the issues in a validation error.
@@ -35,9 +39,7 @@ func validate(e *Endpoint) error {
 
 func TestCheckNormalizesEndpoint(t *testing.T) {
 	e := Endpoint{TeamID: "t", Name: "  Front desk ", Modes: []Mode{Chat, WebRTC, Chat}, Origins: []string{"HTTPS://Shop.Example/", "https://shop.example:443", "http://localhost:8080", "http://[::1]:80"}}
-	if err := validate(&e); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, validate(&e))
 	if e.Name != "Front desk" || !slices.Equal(e.Modes, []Mode{WebRTC, Chat}) {
 		t.Errorf("name %q and modes %v, want \"Front desk\" and [webrtc chat]", e.Name, e.Modes)
 	}
@@ -110,4 +112,56 @@ func FuzzParseProfile(f *testing.F) {
 			t.Fatalf("the encoded profile %s is invalid: %v", encoded, err)
 		}
 	})
+}
+
+func TestDeploymentCapabilitiesAreCompleteAndDeterministic(t *testing.T) {
+	deployment := Deployment{"0.9.18", Features{WebRTC: true, APIAccess: true}}
+	doc, err := deployment.Capabilities()
+	testkit.Must(t, err)
+	for range 20 {
+		if again, err := deployment.Capabilities(); err != nil || !bytes.Equal(again, doc) {
+			t.Fatalf("the document differs from call to call: %v", err)
+		}
+	}
+	if other, err := (Deployment{"0.9.20", Features{}}).Capabilities(); err != nil || bytes.Equal(other, doc) {
+		t.Errorf("another deployment has the same document: %v", err)
+	}
+	var got capabilities
+	var members map[string]any
+	testkit.Must(t, errors.Join(json.Unmarshal(doc, &got), json.Unmarshal(doc, &members)))
+	if names := fmt.Sprint(slices.Sorted(maps.Keys(members))); names != "[audioFormats commands directions features limits messageTypes modes sessionParams version]" {
+		t.Errorf("members %s", names)
+	}
+	if got.Version != "0.9.18" || len(got.MessageTypes) != 11 || len(got.Modes) != 3 || !got.Features.WebRTC || len(got.AudioFormats) != 2 {
+		t.Errorf("document %s, want version 0.9.18, 11 message types, 3 modes, webrtc and 2 audio formats", doc)
+	}
+	if params := got.SessionParams["properties"].(map[string]any); len(got.Commands) != len(command.Catalogue) || len(params) != len(command.SessionParams) {
+		t.Errorf("%d commands and %d session parameters, want %d and %d", len(got.Commands), len(params), len(command.Catalogue), len(command.SessionParams))
+	}
+	for _, c := range got.Commands {
+		if c.Apply == "" || len(c.Fields) == 0 {
+			t.Errorf("command %s lacks apply or fields", c.Type)
+		}
+	}
+	if l := got.Limits; l.CallbackBodyBytes != 1<<20 || l.SIPHeaders != 100 || l.SIPHeaderCharacters != 12000 || l.Channel.FrameBytes != 64<<10 {
+		t.Errorf("limits %+v, want 1 MiB, 100 headers, 12000 characters and 64 KiB", l)
+	}
+}
+
+func TestEndpointCapabilitiesListPermittedCommandsAndModes(t *testing.T) {
+	deployment := Deployment{"0.9.18", Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}}
+	doc, err := deployment.endpointCapabilities(Endpoint{Name: "shop", Modes: []Mode{WebRTC, Chat}, Profile: wire.GatewayProfile{
+		CommandSources:  []string{"bot"},
+		CommandPolicies: []wire.CommandPolicy{{Type: "hangup", Enabled: true}, {Type: "transfer"}, {Type: "emit_event", Enabled: true}},
+		Speech:          wire.SpeechChain{STT: []string{"a"}},
+	}})
+	testkit.Must(t, err)
+	var got capabilities
+	testkit.Must(t, json.Unmarshal(doc, &got))
+	if len(got.Commands) != 1 || got.Commands[0].Type != "hangup" || !slices.Equal(got.Modes, []Mode{Chat}) {
+		t.Errorf("commands %v and modes %v, want hangup and chat", got.Commands, got.Modes)
+	}
+	if got.Endpoint.Name != "shop" || !slices.Equal(got.Endpoint.Speech.STT, []string{"a"}) || !slices.Equal(got.Endpoint.CommandSources, []string{"bot"}) {
+		t.Errorf("endpoint %+v, want shop with STT a and source bot", got.Endpoint)
+	}
 }

@@ -13,7 +13,6 @@ import (
 	"telapi/internal/cache"
 	"telapi/internal/fault"
 	"telapi/internal/page"
-	"telapi/internal/tenant"
 )
 
 // View is an endpoint in a team's list.
@@ -58,62 +57,43 @@ func (e Endpoint) settings() settings {
 // TopicPrefix, followed by an endpoint's ID, is announced when the endpoint changes.
 const TopicPrefix = "endpoint:"
 
-// Service manages endpoints. List and Capabilities need Deployment; Create, Update
-// and Delete need Announce and Now.
-type Service struct {
-	Store      Store
-	Cache      *cache.Cache[Endpoint] // used by Get; nil: it reads the store each time
-	Announce   cache.Announcer
-	Deployment Deployment
-	Now        func() time.Time
-}
-
-// The memory of the cache for Get. An endpoint needs about endpointOverhead and a
-// multiple of its gateway profile.
-const (
-	cacheBytes       = 64 << 20
-	endpointOverhead = 1 << 10
-	profileFactor    = 4
-)
-
-// NewCache returns a cache for Get. It needs the announcements of all instances.
-func NewCache() *cache.Cache[Endpoint] {
-	return cache.New(TopicPrefix, cacheBytes, cache.TTL, func(e Endpoint) (teamID string, size int64) {
-		profile, _ := json.Marshal(e.Profile) // it was decoded from JSON
-		return e.TeamID, endpointOverhead + profileFactor*int64(len(profile))
-	})
+// Registry creates and changes endpoints.
+type Registry struct {
+	Store    Store
+	Announce cache.Announcer
+	Now      func() time.Time
 }
 
 // Create stores a new endpoint with a new ID.
-func (s *Service) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
+func (r *Registry) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
 	id := uuid.Must(uuid.NewV7()) // IDs sort by age
-	e.ID, e.CreatedAt = idPrefix+id.String(), s.Now()
-	if err := s.prepare(&e); err != nil {
+	e.ID, e.CreatedAt = idPrefix+id.String(), r.Now()
+	if err := r.prepare(&e); err != nil {
 		return Endpoint{}, err
 	}
-	entry, err := s.entry(ctx, audit.CreateEndpoint, e, nil, e.settings())
+	entry, err := r.entry(ctx, audit.CreateEndpoint, e, nil, e.settings())
 	if err == nil {
-		err = s.Store.CreateEndpoint(ctx, e, entry)
+		err = r.Store.CreateEndpoint(ctx, e, entry)
 	}
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("create endpoint: %w", err)
 	}
-	_ = s.Announce.Announce(ctx, TopicPrefix+e.ID) // no instance has cached the endpoint
+	_ = r.Announce.Announce(ctx, TopicPrefix+e.ID) // no instance has cached the endpoint
 	return e, nil
 }
 
 // Update applies change to an endpoint, unless change fails. Concurrent updates are
 // applied one after the other.
-func (s *Service) Update(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error) {
-	e, err := s.Store.UpdateEndpoint(ctx, id, func(e *Endpoint) ([]audit.Entry, error) {
+func (r *Registry) Update(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error) {
+	e, err := r.Store.UpdateEndpoint(ctx, id, func(e *Endpoint) ([]audit.Entry, error) {
 		before := e.settings()
 		if err := change(e); err != nil {
 			return nil, err
 		}
-		if err := s.prepare(e); err != nil {
+		if err := r.prepare(e); err != nil {
 			return nil, err
 		}
-		entry, err := s.entry(ctx, audit.UpdateEndpoint, *e, before, e.settings())
+		entry, err := r.entry(ctx, audit.UpdateEndpoint, *e, before, e.settings())
 		if err != nil || entry.Unchanged() {
 			return nil, err
 		}
@@ -122,56 +102,71 @@ func (s *Service) Update(ctx context.Context, id string, change func(*Endpoint) 
 	if err != nil {
 		return Endpoint{}, err
 	}
-	return e, s.announce(ctx, id)
+	return e, r.announce(ctx, id)
 }
 
 // Delete deletes an endpoint, unless check fails. Its sessions end.
-func (s *Service) Delete(ctx context.Context, id string, check func(Endpoint) error) error {
-	err := s.Store.DeleteEndpoint(ctx, id, func(e Endpoint) ([]audit.Entry, error) {
+func (r *Registry) Delete(ctx context.Context, id string, check func(Endpoint) error) error {
+	err := r.Store.DeleteEndpoint(ctx, id, func(e Endpoint) ([]audit.Entry, error) {
 		if err := check(e); err != nil {
 			return nil, err
 		}
-		entry, err := s.entry(ctx, audit.DeleteEndpoint, e, e.settings(), nil)
+		entry, err := r.entry(ctx, audit.DeleteEndpoint, e, e.settings(), nil)
 		return []audit.Entry{entry}, err
 	})
 	if err != nil {
 		return err
 	}
-	return s.announce(ctx, id)
+	return r.announce(ctx, id)
 }
 
-func (s *Service) prepare(e *Endpoint) error {
-	e.UpdatedAt = s.Now()
+func (r *Registry) prepare(e *Endpoint) error {
+	e.UpdatedAt = r.Now()
 	var issues fault.Issues
 	e.Check(&issues)
 	return issues.Err()
 }
 
-func (s *Service) entry(ctx context.Context, action audit.Action, e Endpoint, before, after any) (audit.Entry, error) {
-	return audit.New(ctx, s.Now(), action, TopicPrefix+e.ID, e.TeamID, before, after)
+func (r *Registry) entry(ctx context.Context, action audit.Action, e Endpoint, before, after any) (audit.Entry, error) {
+	return audit.New(ctx, r.Now(), action, TopicPrefix+e.ID, e.TeamID, before, after)
 }
 
-// announce announces a change. In this process it takes effect before announce
-// returns.
-func (s *Service) announce(ctx context.Context, id string) error {
-	if s.Cache != nil {
-		s.Cache.Message(TopicPrefix + id)
-	}
-	if err := s.Announce.Announce(ctx, TopicPrefix+id); err != nil {
+func (r *Registry) announce(ctx context.Context, id string) error {
+	if err := r.Announce.Announce(ctx, TopicPrefix+id); err != nil {
 		return fmt.Errorf("the change is saved, but announcing it failed: running instances may use the old values for up to %s: %w", cache.TTL, err)
 	}
 	return nil
 }
 
-// Get returns a team's endpoint. An endpoint of another team is not found: a
+// Catalog caches endpoints for the requests of their teams.
+type Catalog struct {
+	*cache.Cache[Endpoint]
+	Deployment Deployment
+	endpoints  Store
+}
+
+// The memory of the cache. An endpoint needs about endpointOverhead and a multiple of
+// its gateway profile.
+const (
+	cacheBytes       = 64 << 20
+	endpointOverhead = 1 << 10
+	profileFactor    = 4
+)
+
+// NewCatalog returns an empty cache.
+func NewCatalog(endpoints Store, deployment Deployment) *Catalog {
+	size := func(e Endpoint) (teamID string, size int64) {
+		profile, _ := json.Marshal(e.Profile) // it was decoded from JSON
+		return e.TeamID, endpointOverhead + profileFactor*int64(len(profile))
+	}
+	return &Catalog{cache.New(TopicPrefix, cacheBytes, size), deployment, endpoints}
+}
+
+// Endpoint returns a team's endpoint. An endpoint of another team is not found: a
 // team cannot learn which IDs others have. The caller must not change what the
 // endpoint refers to.
-func (s *Service) Get(ctx context.Context, teamID, id string) (e Endpoint, err error) {
-	if s.Cache != nil {
-		e, err = s.Cache.Get(ctx, id, func(ctx context.Context) (Endpoint, error) { return s.Store.Endpoint(ctx, id) })
-	} else {
-		e, err = s.Store.Endpoint(ctx, id)
-	}
+func (c *Catalog) Endpoint(ctx context.Context, teamID, id string) (Endpoint, error) {
+	e, err := c.Get(ctx, id, func(ctx context.Context) (Endpoint, error) { return c.endpoints.Endpoint(ctx, id) })
 	if fault.Is(err, fault.NotFound) || err == nil && e.TeamID != teamID {
 		return Endpoint{}, fault.New(fault.NotFound, "Endpoint not found.")
 	}
@@ -182,22 +177,22 @@ func (s *Service) Get(ctx context.Context, teamID, id string) (e Endpoint, err e
 }
 
 // Capabilities returns the JSON document about one of a team's endpoints.
-func (s *Service) Capabilities(ctx context.Context, teamID, id string) ([]byte, error) {
-	e, err := s.Get(ctx, teamID, id)
+func (c *Catalog) Capabilities(ctx context.Context, teamID, id string) ([]byte, error) {
+	e, err := c.Endpoint(ctx, teamID, id)
 	if err != nil {
 		return nil, err
 	}
-	return s.Deployment.endpointCapabilities(e)
+	return c.Deployment.endpointCapabilities(e)
 }
 
 // List returns one page of a team's endpoints, oldest first. It reads the query
 // parameters cursor and limit.
-func (s *Service) List(ctx context.Context, teamID string, params map[string][]string) (page.Page[Endpoint], error) {
+func (c *Catalog) List(ctx context.Context, teamID string, params map[string][]string) (page.Page[Endpoint], error) {
 	var issues fault.Issues
 	q := page.Parse(params, validID, &issues)
 	if err := issues.Err(); err != nil {
 		return page.Page[Endpoint]{}, err
 	}
-	return page.Read(q, func(q page.Query) ([]Endpoint, error) { return s.Store.Endpoints(ctx, tenant.Only(teamID), q) },
+	return page.Read(q, func(q page.Query) ([]Endpoint, error) { return c.endpoints.Endpoints(ctx, page.OfTeam(teamID), q) },
 		func(e Endpoint) string { return e.ID })
 }

@@ -16,27 +16,31 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
-	"telapi/internal/tenant"
 	"telapi/test/stores"
+	"telapi/test/testkit"
 )
 
 var created = time.Unix(1_700_000_000, 0).UTC()
 
+// service is a registry and a catalog on the same database.
+type service struct {
+	*endpoint.Registry
+	*endpoint.Catalog
+}
+
 // newService returns a service on an empty SQLite database with the teams ours
 // and theirs, each with n endpoints.
-func newService(t *testing.T, n int) *endpoint.Service {
+func newService(t *testing.T, n int) service {
 	t.Helper()
 	store := stores.OpenSQLite(t, t.TempDir())
-	service := &endpoint.Service{
-		Store:      store,
-		Announce:   announcements{},
-		Deployment: endpoint.Deployment{Version: "0.9.18", Features: endpoint.Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}},
-		Now:        func() time.Time { return created },
+	deployment := endpoint.Deployment{Version: "0.9.18", Features: endpoint.Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}}
+	service := service{
+		&endpoint.Registry{Store: store, Announce: announcements{}, Now: func() time.Time { return created }},
+		endpoint.NewCatalog(store, deployment),
 	}
+	t.Cleanup(service.Close)
 	for _, id := range []string{"ours", "theirs"} {
-		if err := store.CreateTeam(t.Context(), team.Team{ID: id, Name: id, CreatedAt: created}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, store.CreateTeam(t.Context(), team.Team{ID: id, Name: id, CreatedAt: created}))
 		for i := range n {
 			create(t, service, id, fmt.Sprintf("%s %d", id, i))
 		}
@@ -49,7 +53,7 @@ type announcements struct{}
 
 func (announcements) Announce(context.Context, string) error { return nil }
 
-func create(t *testing.T, s *endpoint.Service, teamID, name string) endpoint.Endpoint {
+func create(t *testing.T, s service, teamID, name string) endpoint.Endpoint {
 	t.Helper()
 	e, err := s.Create(t.Context(), endpoint.Endpoint{
 		TeamID: teamID, Name: name, Enabled: true, Modes: []endpoint.Mode{endpoint.Chat, endpoint.WebRTC},
@@ -59,9 +63,7 @@ func create(t *testing.T, s *endpoint.Service, teamID, name string) endpoint.End
 			Speech:          wire.SpeechChain{STT: []string{"a"}},
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return e
 }
 
@@ -101,9 +103,7 @@ func TestListReturnsOwnEndpointsOldestFirst(t *testing.T) {
 func TestListIncludesCapabilities(t *testing.T) {
 	s := newService(t, 1)
 	found, err := s.List(t.Context(), "ours", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	page := page.Map(found, s.Deployment.View)
 	page.Data[0].ID = "ep_1"
 	got, err := json.Marshal(page)
@@ -116,14 +116,14 @@ func TestListIncludesCapabilities(t *testing.T) {
 func TestEndpointOfAnotherTeamIsNotFound(t *testing.T) {
 	s := newService(t, 0)
 	own, foreign := create(t, s, "ours", "own"), create(t, s, "theirs", "foreign")
-	if got, err := s.Get(t.Context(), "ours", own.ID); err != nil || got.ID != own.ID {
+	if got, err := s.Endpoint(t.Context(), "ours", own.ID); err != nil || got.ID != own.ID {
 		t.Errorf("get own endpoint: %q (error %v), want %q", got.ID, err, own.ID)
 	}
 	if doc, err := s.Capabilities(t.Context(), "ours", own.ID); err != nil || !strings.Contains(string(doc), own.ID) {
 		t.Errorf("capabilities of own endpoint: %s (error %v), want them to contain %s", doc, err, own.ID)
 	}
 	for _, id := range []string{foreign.ID, "ep_none", ""} {
-		if _, err := s.Get(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
+		if _, err := s.Endpoint(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
 			t.Errorf("get %q: error %v, want %s", id, err, fault.NotFound)
 		}
 		if _, err := s.Capabilities(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
@@ -143,14 +143,14 @@ func TestUpdateChangesOnlyGivenFields(t *testing.T) {
 		t.Errorf("updated %+v (error %v), want only name, enabled and UpdatedAt changed", e, err)
 	}
 	_, err = s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) error { e.Modes = []endpoint.Mode{"fax"}; return nil })
-	stored, _ := s.Get(t.Context(), "ours", before.ID)
+	stored, _ := s.Endpoint(t.Context(), "ours", before.ID)
 	if !fault.Is(err, fault.Validation) || !slices.Equal(stored.Modes, before.Modes) {
 		t.Errorf("invalid update: error %v and stored modes %v, want %s and %v", err, stored.Modes, fault.Validation, before.Modes)
 	}
 	if _, err := s.Update(t.Context(), "ep_none", func(*endpoint.Endpoint) error { return nil }); !fault.Is(err, fault.NotFound) {
 		t.Errorf("unknown endpoint: error %v, want %s", err, fault.NotFound)
 	}
-	all, err := s.Store.Endpoints(t.Context(), tenant.All(auth.Principal{Scopes: auth.Scopes}), page.All)
+	all, err := s.Store.Endpoints(t.Context(), page.OfAllTeams(auth.Principal{Scopes: auth.Scopes}), page.All)
 	if err != nil || len(all) != 2 || !strings.HasPrefix(all[0].ID, "ep_") || all[0].ID >= all[1].ID {
 		t.Errorf("list of all teams: %v (error %v), want two endpoints in order of ID", all, err)
 	}
@@ -158,38 +158,26 @@ func TestUpdateChangesOnlyGivenFields(t *testing.T) {
 
 func TestCachedEndpointFollowsChanges(t *testing.T) {
 	s := newService(t, 0)
-	s.Cache = endpoint.NewCache()
-	t.Cleanup(s.Cache.Close)
-	s.Cache.Up()
+	s.Up()
 	id := create(t, s, "ours", "new").ID
-	rename := func(service *endpoint.Service, name string) {
-		t.Helper()
-		if _, err := service.Update(t.Context(), id, func(e *endpoint.Endpoint) error { e.Name = name; return nil }); err != nil {
-			t.Fatal(err)
-		}
-	}
 	want := func(when, name string) {
 		t.Helper()
-		if e, err := s.Get(t.Context(), "ours", id); err != nil || e.Name != name {
+		if e, err := s.Endpoint(t.Context(), "ours", id); err != nil || e.Name != name {
 			t.Errorf("%s: name %q, %v, want %q", when, e.Name, err, name)
 		}
 	}
 	want("at first", "new")
-	rename(s, "first")
-	want("after a change in this process", "first")
-	other := *s
-	other.Cache = nil
-	rename(&other, "second")
-	want("before the announcement of another process", "first")
-	s.Cache.Message(endpoint.TopicPrefix + id)
-	want("after it", "second")
-	if _, err := s.Get(t.Context(), "theirs", id); !fault.Is(err, fault.NotFound) {
+	_, err := s.Update(t.Context(), id, func(e *endpoint.Endpoint) error { e.Name = "changed"; return nil })
+	testkit.Must(t, err)
+	want("before the announcement", "new")
+	s.Message(endpoint.TopicPrefix + id)
+	want("after it", "changed")
+	if _, err := s.Endpoint(t.Context(), "theirs", id); !fault.Is(err, fault.NotFound) {
 		t.Errorf("cached endpoint of another team: %v, want %s", err, fault.NotFound)
 	}
-	if err := s.Delete(t.Context(), id, func(endpoint.Endpoint) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Get(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
+	testkit.Must(t, s.Delete(t.Context(), id, func(endpoint.Endpoint) error { return nil }))
+	s.Message(endpoint.TopicPrefix + id)
+	if _, err := s.Endpoint(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
 		t.Errorf("after its deletion: %v, want %s", err, fault.NotFound)
 	}
 }

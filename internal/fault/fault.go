@@ -87,6 +87,29 @@ func Is(err error, code Code) bool {
 	return ok && e.Code == code
 }
 
+// Reason returns the innermost cause of an error, which is more useful to operators
+// than the names of the operations that failed. Of several it follows the last: the cause
+// stands after what it means.
+func Reason(err error) error {
+	for {
+		switch e := err.(type) { //nolint:errorlint // it unwraps itself
+		case interface{ Unwrap() error }:
+			if e.Unwrap() == nil {
+				return err
+			}
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			list := e.Unwrap()
+			err = list[len(list)-1]
+		default:
+			if errors.Is(err, context.DeadlineExceeded) {
+				return errors.New("timed out")
+			}
+			return err
+		}
+	}
+}
+
 // Envelope is the JSON body of every error response.
 type Envelope struct {
 	Error struct {
@@ -149,35 +172,35 @@ type CodeInfo struct {
 
 // Catalogue lists all codes of the API server and the media service.
 var Catalogue = []CodeInfo{
-	{Validation, http.StatusBadRequest, "A value is missing, has the wrong type or is out of range.", "Fix every issue listed in details; each has its location and says what is wrong."},
-	{MalformedJSON, http.StatusBadRequest, "The body is not a single JSON value: invalid syntax, duplicate keys, invalid UTF-8, or more than 128 nesting levels.", "Send valid JSON."},
-	{Unauthorized, http.StatusUnauthorized, "The credential is missing, unknown, expired, revoked, has an invalid signature or belongs to a disabled or unknown team. For a console JWT with a valid signature, the message names the problem.", "Send a valid X-API-Key, or a console JWT signed with JWT_SECRET."},
-	{CallbackToken, http.StatusUnauthorized, "The callback token is missing, unknown, expired, sent only in the query, or belongs to another channel, kind or work item.", "Send the token of this work item in the token header, without a prefix. Do not retry with the same token."},
-	{Forbidden, http.StatusForbidden, "The credential is valid but lacks the scope of this operation, or MANAGE_PLATFORM to grant a platform scope.", "Use a credential with the scope in details.requiredScope."},
-	{OriginNotAllowed, http.StatusForbidden, "The origin of the page is not allowed for this endpoint.", "Add the origin to the endpoint, or connect from an allowed page."},
+	{Validation, http.StatusBadRequest, "A value is missing, has the wrong type or is out of range.", "Fix every issue in details."},
+	{MalformedJSON, http.StatusBadRequest, "The body is not one valid JSON value: invalid syntax or UTF-8, duplicate keys, or more than 128 nesting levels.", "Send valid JSON."},
+	{Unauthorized, http.StatusUnauthorized, "The credential is missing, unknown, expired or revoked, has an invalid signature, or belongs to a disabled or unknown team.", "Send a valid X-API-Key, or a console JWT signed with JWT_SECRET."},
+	{CallbackToken, http.StatusUnauthorized, "The callback token is missing, unknown, expired, sent only in the query, or belongs to another URL.", "Send the token of this work item in the token header, without a prefix. Don't retry with the same token."},
+	{Forbidden, http.StatusForbidden, "The credential is valid but lacks the scope of this operation.", "Use a credential with the scope in details.requiredScope."},
+	{OriginNotAllowed, http.StatusForbidden, "The endpoint does not allow the page's origin.", "Add the origin to the endpoint, or connect from an allowed page."},
 	{NotFound, http.StatusNotFound, "The route does not exist, or your team has no resource with this ID.", "Check the path and the ID."},
 	{MethodNotAllowed, http.StatusMethodNotAllowed, "The path does not support this method.", "Use a method from the Allow header."},
 	{SessionInUse, http.StatusConflict, "Another connection owns the session and its policy is reject, or another runtime has claimed the channel.", "Close the other connection, or pass its connectionId to replace it. A runtime leaves the channel to the other one."},
 	{Idempotency, http.StatusConflict, "The Idempotency-Key was already used with a different body, or the work item exists with another kind or scope.", "Use a new key or ID for a new request."},
 	{CallbackConsumed, http.StatusConflict, "The work item was already answered or was cancelled; see details.", "If details.duplicate is true, the same body was already accepted: no action needed. Otherwise discard the result."},
-	{PathOccupied, http.StatusConflict, "The object's path in the media folder is occupied by a link or folder that the media service did not create. It was not changed.", "Remove it on the host, or use another path."},
+	{PathOccupied, http.StatusConflict, "A link or folder that the media service did not create has the file's path. It was not changed.", "Remove it on the host, or use another path."},
 	{ConversationEnded, http.StatusGone, "The conversation has ended.", "Discard the result."},
 	{SessionEnded, http.StatusGone, "The session has ended, expired or been deleted.", "Request a new token."},
 	{LengthRequired, http.StatusLengthRequired, "An upload to the media service has no Content-Length.", "Send Content-Length."},
-	{PreconditionFailed, http.StatusPreconditionFailed, "The resource or audio is not the version in If-Match, If-None-Match or If-Unmodified-Since. Nothing was changed.", "Fetch the current version, then decide."},
+	{PreconditionFailed, http.StatusPreconditionFailed, "The resource is not the version in If-Match, If-None-Match or If-Unmodified-Since. Nothing was changed.", "Fetch the current version, then decide."},
 	{PayloadTooLarge, http.StatusRequestEntityTooLarge, "The body exceeds the limit of this route.", "Send a smaller body."},
-	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The Content-Type is not JSON in UTF-8, or the body is compressed.", "Send Content-Type: application/json, in UTF-8 and without Content-Encoding."},
-	{RangeUnsatisfiable, http.StatusRequestedRangeNotSatisfiable, "The requested range is outside of the object in the media service.", "Request a range within the length in Content-Range."},
+	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The Content-Type is not JSON in UTF-8 (or, for a streamed answer, application/x-ndjson or text/event-stream), or the body is compressed.", "Send one of these types, without Content-Encoding."},
+	{RangeUnsatisfiable, http.StatusRequestedRangeNotSatisfiable, "The range is outside of the media service's file.", "Use a range within the length in Content-Range."},
 	{ExpectationFailed, http.StatusExpectationFailed, "The Expect header is not 100-continue.", "Remove the Expect header."},
 	{UpgradeRequired, http.StatusUpgradeRequired, "The token is valid, but the request is not a WebSocket upgrade.", "Open a WebSocket."},
-	{RateLimitExceeded, http.StatusTooManyRequests, "A rate limit for the IP address, the team's daily quota, or the team's share of the instance's connections or memory is exceeded; see details.", "Retry after the number of seconds in Retry-After."},
-	{HeaderTooLarge, http.StatusRequestHeaderFieldsTooLarge, "The header of the request is larger than 32 KiB, or 16 KiB at the media service.", "Send fewer or shorter header fields."},
+	{RateLimitExceeded, http.StatusTooManyRequests, "A rate limit of the IP address, the team's daily quota, or its share of the instance is exceeded; see details.", "Retry after Retry-After seconds."},
+	{HeaderTooLarge, http.StatusRequestHeaderFieldsTooLarge, "The request header is larger than 32 KiB, or 16 KiB at the media service.", "Send fewer or shorter header fields."},
 	{Internal, http.StatusInternalServerError, "Internal error.", "Report it with the request ID."},
 	{NotImplemented, http.StatusNotImplemented, "The request has a Transfer-Encoding other than chunked.", "Send Content-Length, or Transfer-Encoding: chunked."},
-	{WebRTCDisabled, http.StatusServiceUnavailable, "WebRTC is disabled in this deployment.", "Request mode audio or chat."},
-	{ServiceUnavailable, http.StatusServiceUnavailable, "The service is shutting down or overloaded, or a store is unavailable.", "Retry after the number of seconds in Retry-After."},
+	{WebRTCDisabled, http.StatusServiceUnavailable, "WebRTC is disabled in this deployment.", "Request mode audio or chat. Retrying does not help."},
+	{ServiceUnavailable, http.StatusServiceUnavailable, "The service is shutting down or overloaded, or a store is unavailable.", "Retry after Retry-After seconds."},
 	{HTTPVersion, http.StatusHTTPVersionNotSupported, "The request does not use HTTP/1.0 or HTTP/1.1.", "Use HTTP/1.1."},
-	{StorageFull, http.StatusInsufficientStorage, "The media service has no space left for the object. Nothing was stored.", "Free disk space, or set MEDIA_MAX_BYTES so that the service evicts old objects."},
+	{StorageFull, http.StatusInsufficientStorage, "The media service has no space left. Nothing was stored.", "Free disk space, or set MEDIA_MAX_BYTES so that the service deletes old files."},
 }
 
 // Status returns the HTTP status of a code, or 500 if it is not in Catalogue.

@@ -109,7 +109,7 @@ func CheckRange[N int64 | float64](is *Issues, path string, n, lowest, highest N
 // URL.Query would return a part.
 func (is *Issues) ParseQuery(raw string) url.Values {
 	values, err := url.ParseQuery(raw)
-	is.Check(err == nil, "/query", IssueValue, "Invalid query string.")
+	is.Check(err == nil, "/query", IssueValue, "The query string is malformed. Percent-encode special characters, such as %%25 for a percent sign.")
 	return values
 }
 

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -10,40 +9,73 @@ import (
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
+	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/page"
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 	"telapi/internal/strictjson"
 	teams "telapi/internal/team"
-	"telapi/internal/tenant"
 )
 
 // Admin is what only the administration routes use.
 type Admin struct {
-	Teams    *teams.Registry
-	Keys     *auth.KeyRegistry
-	Limits   *ratelimit.Settings
-	Quotas   ratelimit.Granted
-	Audit    audit.Store
-	Refusals *audit.Refusals
+	Teams      *teams.Registry
+	Keys       *auth.KeyRegistry
+	Endpoints  *endpoint.Registry
+	Limits     *ratelimit.Settings
+	Quotas     ratelimit.Granted
+	Audit      audit.Store
+	Rejections *audit.Rejections
 }
 
 const adminPath = "/api/v1/admin/"
 
-// recordRefusal records a request for what the caller may not manage, or for what
+// adminRoute is a route below adminPath.
+type adminRoute struct {
+	method, path string
+	scope        auth.Scope
+	handle       handler
+}
+
+// adminRoutes is the route table of the administration.
+func (s *Server) adminRoutes() []adminRoute {
+	return []adminRoute{
+		{"GET", "teams?cursor&limit", auth.ManagePlatform, s.listTeams},
+		{"POST", "teams", auth.ManagePlatform, s.withBody(s.createTeam)},
+		{"GET", "teams/{id}", auth.ManageTeam, s.showTeam},
+		{"PATCH", "teams/{id}", auth.ManagePlatform, s.withBody(s.updateTeam)},
+		{"GET", "teams/{id}/keys?cursor&limit", auth.ManageTeam, s.listKeys},
+		{"POST", "teams/{id}/keys", auth.ManageTeam, s.withBody(s.createKey)},
+		{"DELETE", "keys/{id}", auth.ManageTeam, s.revokeKey},
+		{"GET", "teams/{id}/endpoints?cursor&limit", auth.ManageTeam, s.listTeamEndpoints},
+		{"POST", "teams/{id}/endpoints", auth.ManageTeam, s.withBodyOf(maxEndpointBody, s.createEndpoint)},
+		{"GET", "endpoints/{id}", auth.ManageTeam, s.showEndpoint},
+		{"PUT", "endpoints/{id}", auth.ManageTeam, s.withBodyOf(maxEndpointBody, s.replaceEndpoint)},
+		{"DELETE", "endpoints/{id}", auth.ManageTeam, s.deleteEndpoint},
+		{"GET", "limits", auth.ManagePlatform, s.showLimits},
+		{"PUT", "limits", auth.ManagePlatform, s.withBody(s.replaceLimits)},
+		{"GET", "sessions?teamId&state&cursor&limit", auth.ManageTeam, s.listSessions},
+		{"DELETE", "sessions/{id}", auth.ManageTeam, s.revokeSession},
+		{"GET", "audit?teamId&from&to&cursor&limit", auth.ManagePlatform, s.listAudit},
+		{"POST", "callbacks/lint", auth.ManageTeam, s.withBodyOf(maxLintBody, s.lintCallback)},
+	}
+}
+
+// recordRejection records a request for what the caller may not manage, or for what
 // may belong to another team.
-func (s *Server) recordRefusal(x *exchange, r *http.Request, err error) {
+func (s *Server) recordRejection(x *exchange, r *http.Request, err error) {
 	if !strings.HasPrefix(x.route.Path, adminPath) {
 		return
 	}
 	switch code := fault.From(err).Code; {
 	case code == fault.Forbidden, code == fault.NotFound && !x.principal.ManagesPlatform():
-		s.deps.Admin.Refusals.Record(x.principal.Actor(), x.principal.TeamID, audit.Attempt{Request: r.Method + " " + r.URL.EscapedPath(), Code: code})
+		s.deps.Admin.Rejections.Record(x.principal.Actor(), x.principal.TeamID, audit.Attempt{Request: r.Method + " " + r.URL.EscapedPath(), Code: code})
 	}
 }
 
-// admin makes the caller the author of a handler's changes.
-func admin(handle handler) handler {
+// asActor makes the caller the author of a handler's changes.
+func asActor(handle handler) handler {
 	return func(x *exchange, r *http.Request) error {
 		x.ctx = audit.WithActor(x.ctx, x.principal.Actor())
 		return handle(x, r.WithContext(audit.WithActor(r.Context(), x.principal.Actor())))
@@ -62,18 +94,18 @@ func (x *exchange) checkTeam(teamID, kind string) error {
 // teamFilter returns the team in the query parameter teamId. Without it, those that
 // manage the platform get all teams, and others their own. It returns the issues of
 // all parameters before NOT_FOUND for a foreign team.
-func (x *exchange) teamFilter(params url.Values, issues *fault.Issues) (tenant.Filter, error) {
-	teamID, given := issues.QueryValue(params, "teamId")
+func (x *exchange) teamFilter(issues *fault.Issues) (page.Teams, error) {
+	teamID, given := issues.QueryValue(x.params, "teamId")
 	issues.Check(!given || auth.ValidTeamID(teamID), "/query/teamId", fault.IssueValue, "Must be the ID of a team.")
 	switch err := issues.Err(); {
 	case err != nil:
-		return tenant.Filter{}, err
+		return page.Teams{}, err
 	case given:
-		return tenant.Only(teamID), x.checkTeam(teamID, "team")
+		return page.OfTeam(teamID), x.checkTeam(teamID, "team")
 	case x.principal.ManagesPlatform():
-		return tenant.All(x.principal), nil
+		return page.OfAllTeams(x.principal), nil
 	}
-	return tenant.Only(x.principal.TeamID), nil
+	return page.OfTeam(x.principal.TeamID), nil
 }
 
 func (x *exchange) noContent(err error) error {
@@ -100,7 +132,7 @@ func decodeBody[T any](body []byte, issues *fault.Issues) (in T, err error) {
 // etagOf returns a strong ETag of the JSON form of v.
 func etagOf(v any) (string, error) {
 	body, err := json.Marshal(v, json.Deterministic(true))
-	return newDocument("", "", body).etag, err
+	return newDocument("", body).etag, err
 }
 
 // checkMatch returns PRECONDITION_FAILED if If-Match does not have the ETag of the
@@ -119,7 +151,7 @@ func checkMatch(r *http.Request, current any) error {
 			return nil
 		}
 	}
-	return fault.New(fault.PreconditionFailed, "This is not the current version, which has the ETag %s. Read it, then decide.", etag)
+	return fault.New(fault.PreconditionFailed, "It was changed since you read it: its ETag is now %s. Read it again, and send this ETag in If-Match.", etag)
 }
 
 // respondVersion sends v with the ETag of version.
@@ -153,14 +185,10 @@ func (s *Server) replaceLimits(x *exchange, r *http.Request, body []byte) error 
 	return x.respondVersion(http.StatusOK, limits, limits)
 }
 
-func (s *Server) listSessions(x *exchange, r *http.Request) error {
-	params, err := x.query()
-	if err != nil {
-		return err
-	}
+func (s *Server) listSessions(x *exchange, r *http.Request) (err error) {
 	var issues fault.Issues
-	query := session.ParseQuery(params, &issues)
-	if query.Teams, err = x.teamFilter(params, &issues); err != nil {
+	query := session.ParseQuery(x.params, &issues)
+	if query.Teams, err = x.teamFilter(&issues); err != nil {
 		return err
 	}
 	sessions, err := s.deps.Sessions.List(r.Context(), query)
@@ -173,14 +201,10 @@ func (s *Server) revokeSession(x *exchange, r *http.Request) error {
 	}))
 }
 
-func (s *Server) listAudit(x *exchange, r *http.Request) error {
-	params, err := x.query()
-	if err != nil {
-		return err
-	}
+func (s *Server) listAudit(x *exchange, r *http.Request) (err error) {
 	var issues fault.Issues
-	query := audit.ParseQuery(params, &issues)
-	if query.Teams, err = x.teamFilter(params, &issues); err != nil {
+	query := audit.ParseQuery(x.params, &issues)
+	if query.Teams, err = x.teamFilter(&issues); err != nil {
 		return err
 	}
 	entries, err := audit.List(r.Context(), s.deps.Admin.Audit, query)

@@ -57,11 +57,7 @@ func (s *Server) listTeamEndpoints(x *exchange, r *http.Request) error {
 	if err := s.findTeam(x, r, id); err != nil {
 		return err
 	}
-	params, err := x.query()
-	if err != nil {
-		return err
-	}
-	found, err := s.deps.Endpoints.List(r.Context(), id, params)
+	found, err := s.deps.Endpoints.List(r.Context(), id, x.params)
 	return x.respond(http.StatusOK, page.Map(found, s.deps.Endpoints.Deployment.AdminView), err)
 }
 
@@ -75,7 +71,7 @@ func (s *Server) createEndpoint(x *exchange, r *http.Request, body []byte) error
 		return err
 	}
 	e.TeamID = id
-	if e, err = s.deps.Endpoints.Create(r.Context(), e); err != nil {
+	if e, err = s.deps.Admin.Endpoints.Create(r.Context(), e); err != nil {
 		return err
 	}
 	return s.respondEndpoint(x, r, http.StatusCreated, e.ID, warnings)
@@ -90,7 +86,7 @@ func (s *Server) replaceEndpoint(x *exchange, r *http.Request, body []byte) erro
 	if err != nil {
 		return err
 	}
-	_, err = s.deps.Endpoints.Update(r.Context(), r.PathValue("id"), func(current *endpoint.Endpoint) error {
+	_, err = s.deps.Admin.Endpoints.Update(r.Context(), r.PathValue("id"), func(current *endpoint.Endpoint) error {
 		if err := s.checkEndpoint(x, r, *current); err != nil {
 			return err
 		}
@@ -104,7 +100,7 @@ func (s *Server) replaceEndpoint(x *exchange, r *http.Request, body []byte) erro
 }
 
 func (s *Server) deleteEndpoint(x *exchange, r *http.Request) error {
-	return x.noContent(s.deps.Endpoints.Delete(r.Context(), r.PathValue("id"), func(e endpoint.Endpoint) error {
+	return x.noContent(s.deps.Admin.Endpoints.Delete(r.Context(), r.PathValue("id"), func(e endpoint.Endpoint) error {
 		return s.checkEndpoint(x, r, e)
 	}))
 }
@@ -118,7 +114,7 @@ func (s *Server) checkEndpoint(x *exchange, r *http.Request, e endpoint.Endpoint
 }
 
 func (s *Server) findEndpoint(x *exchange, r *http.Request, id string) (endpoint.Endpoint, error) {
-	e, err := s.deps.Endpoints.Store.Endpoint(r.Context(), id)
+	e, err := s.deps.Admin.Endpoints.Store.Endpoint(r.Context(), id)
 	if err == nil {
 		err = x.checkTeam(e.TeamID, "endpoint")
 	}
@@ -145,13 +141,17 @@ type lintBody struct {
 	Body       jsontext.Value    `json:"body"`
 	EndpointID *string           `json:"endpointId"`
 	Profile    jsontext.Value    `json:"profile"`
+
+	// Of a streamed answer, whose body is a string.
+	ContentType string `json:"contentType"`
+	Split       string `json:"split"`
 }
 
 // maxEndpointBody has room for the largest gateway profile and the other settings.
 const maxEndpointBody = 2 * command.MaxProfileBytes
 
 // maxLintBody has room for the largest callback and a profile.
-var maxLintBody = endpoint.DefaultLimits().CallbackBodyBytes + maxEndpointBody
+var maxLintBody = endpoint.DefaultRequestLimits().CallbackBodyBytes + maxEndpointBody
 
 // lintCallback reports what a callback would do. It delivers nothing.
 func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) (err error) {
@@ -171,7 +171,7 @@ func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) (err er
 	}
 	var result callback.DryRun
 	err = s.waitIfLarge(r.Context(), body, func() (err error) {
-		result, err = s.deps.Callbacks.Try(in.Kind, in.Body, profile)
+		result, err = s.deps.Callbacks.Try(callback.Trial{Kind: in.Kind, Body: in.Body, MediaType: in.ContentType, PerDelta: in.Split == splitNone}, profile)
 		if err == nil && len(in.Profile) > 0 {
 			result.Warnings = append(result.Warnings, command.LintProfile(in.Profile, "/profile")...)
 		}
@@ -188,6 +188,15 @@ func decodeLint(body []byte) (in lintBody, profile wire.GatewayProfile, err erro
 	fault.CheckOneOf(&issues, "/kind", in.Kind, wire.WorkItemKinds)
 	if len(in.Body) == 0 {
 		issues.Missing("/body", "The callback's body is required.")
+	}
+	if in.ContentType != "" {
+		fault.CheckOneOf(&issues, "/contentType", in.ContentType, []string{callback.NDJSON, callback.EventStream})
+		issues.Check(in.Split == "" || in.Split == splitNone || in.Split == splitSentence, "/split", fault.IssueValue, "Use none or sentence.")
+		var stream string
+		if err := strictjson.Decode(in.Body, &stream, "/body", &issues); err != nil {
+			return in, profile, err
+		}
+		in.Body = []byte(stream)
 	}
 	if strictjson.Present(in.Profile) {
 		issues.Check(in.EndpointID == nil, "/profile", fault.IssueValue, "Send either endpointId or profile.")

@@ -12,7 +12,6 @@ import (
 	"telapi/internal/ratelimit"
 	"telapi/internal/strictjson"
 	teams "telapi/internal/team"
-	"telapi/internal/tenant"
 )
 
 // teamBody is the body of requests that create or change a team. The last members
@@ -135,12 +134,8 @@ func (s *Server) respondTeam(x *exchange, r *http.Request, status int, id string
 
 // page reads cursor and limit.
 func (x *exchange) page(validID func(string) bool) (page.Query, error) {
-	params, err := x.query()
-	if err != nil {
-		return page.Query{}, err
-	}
 	var issues fault.Issues
-	query := page.Parse(params, validID, &issues)
+	query := page.Parse(x.params, validID, &issues)
 	return query, issues.Err()
 }
 
@@ -154,9 +149,8 @@ func (s *Server) listKeys(x *exchange, r *http.Request) error {
 		return err
 	}
 	found, err := page.Read(query, func(q page.Query) ([]auth.Key, error) {
-		return s.deps.Admin.Keys.Store.Keys(r.Context(), tenant.Only(id), q)
-	},
-		func(k auth.Key) string { return k.ID })
+		return s.deps.Admin.Keys.Store.Keys(r.Context(), page.OfTeam(id), q)
+	}, func(k auth.Key) string { return k.ID })
 	return x.respond(http.StatusOK, page.Map(found, func(k auth.Key) auth.KeyView { return k.View(s.deps.Now()) }), err)
 }
 

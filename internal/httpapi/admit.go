@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -29,15 +30,15 @@ const (
 // response.
 func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
 	x.route = rt
-	ctx := withTimeout(x.ctx)
-	defer ctx.cancel()
+	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
+	defer cancel()
 	r = r.WithContext(ctx)
 	err := s.admit(x, r, rt)
 	if err == nil {
 		err = rt.handle(x, r)
 	}
 	if err != nil {
-		s.recordRefusal(x, r, err)
+		s.recordRejection(x, r, err)
 		x.Fail(err)
 	}
 }
@@ -67,7 +68,7 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 		if err := x.applyLimit(s.deps.Limits.AllowTeam(r.Context(), x.principal.TeamID, caller.Quota())); err != nil {
 			return err
 		}
-		if _, err := x.query(); err != nil {
+		if x.params, err = x.query(); err != nil {
 			return err
 		}
 	}
@@ -136,7 +137,7 @@ func (x *exchange) applyLimit(d ratelimit.Decision, err error) error {
 	appendToList(h, "Ratelimit-Policy", d.PolicyHeader()) // a canonical name needs no conversion
 	appendToList(h, "Ratelimit", d.Header())
 	if !d.Allowed {
-		return d.Refusal()
+		return d.Rejection()
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func (s *Server) withBody(handle func(x *exchange, r *http.Request, body []byte)
 // withBodyOf reads a JSON body of at most limit bytes for a handler.
 func (s *Server) withBodyOf(limit int64, handle func(x *exchange, r *http.Request, body []byte) error) handler {
 	return func(x *exchange, r *http.Request) error {
-		if err := checkBodyHeader(r, limit); err != nil {
+		if err := checkBodyHeader(r, limit, "application/json"); err != nil {
 			return err
 		}
 		body, err := s.readBody(x, r, limit, nil)
@@ -59,15 +59,15 @@ func (s *Server) withBodyOf(limit int64, handle func(x *exchange, r *http.Reques
 // restartTimeout gives the work on a body the full handler timeout, no matter how
 // long the client took to send the body.
 func restartTimeout(parent context.Context, r *http.Request) (restarted *http.Request, cancel func()) {
-	ctx := withTimeout(parent)
-	return r.WithContext(ctx), ctx.cancel
+	ctx, cancel := context.WithTimeout(parent, handlerTimeout)
+	return r.WithContext(ctx), cancel
 }
 
 // checkBodyHeader rejects a body by its header: other content types than JSON, and
-// a Content-Length over the limit.
-func checkBodyHeader(r *http.Request, limit int64) error {
+// a Content-Length over the limit. accepted names the content types of the route.
+func checkBodyHeader(r *http.Request, limit int64, accepted string) error {
 	if !declaresJSON(r.Header) {
-		return fault.New(fault.UnsupportedMedia, "Send the body as Content-Type: application/json, in UTF-8 and without Content-Encoding.")
+		return fault.New(fault.UnsupportedMedia, "Send the body as Content-Type: %s, in UTF-8 and without Content-Encoding.", accepted)
 	}
 	if r.ContentLength > limit {
 		return tooLarge(limit)
@@ -188,8 +188,14 @@ func tooLarge(limit int64) error {
 	return fault.New(fault.PayloadTooLarge, "The body is too large: the limit is %d bytes.", limit)
 }
 
+// isUnencoded reports whether a body has no Content-Encoding.
+func isUnencoded(h http.Header) bool {
+	encoding := h.Values("Content-Encoding")
+	return len(encoding) == 0 || len(encoding) == 1 && strings.EqualFold(encoding[0], "identity")
+}
+
 func declaresJSON(h http.Header) bool {
-	if encoding := h.Values("Content-Encoding"); len(encoding) > 1 || len(encoding) == 1 && !strings.EqualFold(encoding[0], "identity") {
+	if !isUnencoded(h) {
 		return false
 	}
 	contentTypes := h.Values("Content-Type")

@@ -1,10 +1,13 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,8 +15,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/budget"
+	"telapi/internal/callback"
+	"telapi/internal/command"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // postBody sends a body to a server whose route POST /try calls handle. A
@@ -108,9 +115,7 @@ func TestTeamsShareTheMemoryForBodies(t *testing.T) {
 		"small, but no large one fits": {0, 0, largeBodyBudget, "b", smallBody, 200},
 	} {
 		s, _ := newTestServer(nil)
-		if err := errors.Join(s.smallBodies.Take("a", c.small), s.largeBodies.Take("a", c.large), s.largeBodies.Take("", c.others)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, errors.Join(s.smallBodies.Take("a", c.small), s.largeBodies.Take("a", c.large), s.largeBodies.Take("", c.others)))
 		before := s.bodyBytes()
 		w := postBodyOf(s, c.team, strings.NewReader(strings.Repeat("a", c.size)), int64(c.size), func(*exchange, *http.Request, []byte) error { return nil })
 		if w.Code != c.status || (w.Header().Get("Retry-After") != "") != (c.status >= 400) || s.bodyBytes() != before {
@@ -128,7 +133,7 @@ func TestLargestBodyFitsIntoTheSmallestShare(t *testing.T) {
 }
 
 func TestLargeBodyIsCheckedBeforeMoreIsRead(t *testing.T) {
-	refused := errors.New("refused")
+	rejected := errors.New("rejected")
 	for name, c := range map[string]struct {
 		size    int
 		checked bool
@@ -139,8 +144,8 @@ func TestLargeBodyIsCheckedBeforeMoreIsRead(t *testing.T) {
 		x := &exchange{}
 		x.ResponseWriter = httptest.NewRecorder()
 		checked := false
-		body, err := s.readBody(x, r, maxBody, func() error { checked = true; return refused })
-		if checked != c.checked || errors.Is(err, refused) != c.checked || (len(body) == c.size) == c.checked {
+		body, err := s.readBody(x, r, maxBody, func() error { checked = true; return rejected })
+		if checked != c.checked || errors.Is(err, rejected) != c.checked || (len(body) == c.size) == c.checked {
 			t.Errorf("%s: checked %t, error %v, body of %d bytes", name, checked, err, len(body))
 		}
 		if rest := c.size - sent.Len(); c.checked && rest > smallBody+1 {
@@ -197,5 +202,92 @@ func TestSlowBodyIsCutByItsRate(t *testing.T) {
 				_ = conn.Close()
 			})
 		})
+	}
+}
+
+// The profile counts too: it takes as much work as a callback.
+func TestLargeLintRequestWaitsForLargeCallbacks(t *testing.T) {
+	s, _ := newTestServer(nil)
+	for range cap(s.largeCallbacks) {
+		s.largeCallbacks <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequest("POST", "/", nil).WithContext(ctx)
+	body := func(size int) []byte {
+		const start, end = `{"kind":"bot","profile":{"x":"`, `"}}`
+		return []byte(start + strings.Repeat("a", size-len(start)-len(end)) + end)
+	}
+	if err := s.lintCallback(nil, r, body(smallBody)); !fault.Is(err, fault.Validation) {
+		t.Errorf("small request: error %v, want one about the missing body", err)
+	}
+	if err := s.lintCallback(nil, r, body(smallBody+1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("large request: error %v, want it to wait until it is canceled", err)
+	}
+}
+
+func TestCallbackTokenComesOnlyFromItsHeader(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		header http.Header
+		bot    string // token on the bot route
+		others string // token on the LLM and tool routes
+	}{
+		{"raw", http.Header{"Token": {"abc"}}, "abc", "abc"},
+		{"no header", http.Header{}, "", ""},
+		{"empty", http.Header{"Token": {""}}, "", ""},
+		{"bearer in token", http.Header{"Token": {"Bearer abc"}}, "", ""},
+		{"bearer in token, other case", http.Header{"Token": {"bEARER abc"}}, "", ""},
+		{"bearer without token", http.Header{"Token": {"Bearer"}}, "", ""},
+		{"twice", http.Header{"Token": {"abc", "abc"}}, "", ""},
+		{"bearer", http.Header{"Authorization": {"Bearer abc"}}, "", "abc"},
+		{"basic", http.Header{"Authorization": {"Basic abc"}}, "", ""},
+		{"bearer twice", http.Header{"Authorization": {"Bearer abc", "Bearer abc"}}, "", ""},
+		{"token and bearer", http.Header{"Token": {"abc"}, "Authorization": {"Bearer def"}}, "abc", "abc"},
+		{"invalid token and bearer", http.Header{"Token": {"Bearer abc"}, "Authorization": {"Bearer abc"}}, "", ""},
+	} {
+		r := httptest.NewRequest("POST", "/x?token=abc", nil)
+		r.Header = c.header
+		if got := callbackToken(r, wire.BotItem); got != c.bot {
+			t.Errorf("%s: %q on the bot route, want %q", c.name, got, c.bot)
+		}
+		for _, kind := range []wire.WorkItemKind{wire.LLMItem, wire.ToolItem} {
+			if got := callbackToken(r, kind); got != c.others {
+				t.Errorf("%s: %q on the %s route, want %q", c.name, got, kind, c.others)
+			}
+		}
+	}
+}
+
+// A client with a made-up token must not take the memory for the bodies of others.
+func TestAddressesShareTheMemoryForCallbacks(t *testing.T) {
+	s, _ := newTestServer(nil)
+	if err := s.smallBodies.Take("", smallBodyBudget); err != nil { // of other routes
+		t.Fatal(err)
+	}
+	s.deps.Callbacks = callback.NewService(nil, nil, command.PlatformPolicy{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now, 25)
+	post := func(address string) (*exchange, error) {
+		r := httptest.NewRequest("POST", "/try", strings.NewReader(strings.Repeat(" ", smallBody)))
+		r.Header.Set("Content-Type", "application/json")
+		x := &exchange{client: netip.MustParseAddr(address), ctx: r.Context()}
+		x.ResponseWriter = httptest.NewRecorder()
+		_, err := s.readCallback(x, r, callback.Credential{Digest: "unknown"})
+		return x, err
+	}
+	unfinished := 0
+	for ; unfinished < callbackBodyBudget/smallBody; unfinished++ { // the first address keeps what it gets
+		if _, err := post("2001:db8::1"); err != nil {
+			break
+		}
+	}
+	if want := callbackBodyBudget / smallBody / 4; unfinished != want {
+		t.Errorf("one address has %d bodies at a time, want %d", unfinished, want)
+	}
+	for address, limited := range map[string]bool{"2001:db8::2": true, "2001:db8:0:1::1": false, "192.0.2.1": false} {
+		x, err := post(address)
+		if fault.Is(err, fault.RateLimitExceeded) != limited || !limited && err != nil {
+			t.Errorf("%s: error %v, want one: %v", address, err, limited)
+		}
+		x.body.release()
 	}
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,8 +38,8 @@ func (s *Server) allowConsole(x *exchange, r *http.Request) bool {
 // preflight answers the CORS preflight request of a console. Like every request, it
 // counts against the api tier.
 func (s *Server) preflight(x *exchange, allow string) {
-	ctx := withTimeout(x.ctx)
-	defer ctx.cancel()
+	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
+	defer cancel()
 	if err := x.applyLimit(s.deps.Limits.Allow(ctx, ratelimit.API, x.client)); err != nil {
 		x.Fail(err)
 		return

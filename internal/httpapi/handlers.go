@@ -18,6 +18,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
 	"telapi/internal/page"
+	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 	"telapi/internal/speech"
 	"telapi/internal/usage"
@@ -47,7 +48,7 @@ func (s *Server) health(x *exchange, _ *http.Request) error {
 
 // scrape serves /metrics. A response that the client does not read needs 130 KB.
 func (s *Server) scrape(x *exchange, r *http.Request) error {
-	client := clientNetwork(x.client).String()
+	client := ratelimit.Client(x.client).String()
 	if err := s.scrapes.Take(client, 1); err != nil {
 		return err
 	}
@@ -121,20 +122,12 @@ func (s *Server) deleteSession(x *exchange, r *http.Request) error {
 }
 
 func (s *Server) listEndpoints(x *exchange, r *http.Request) error {
-	params, err := x.query()
-	if err != nil {
-		return err
-	}
-	found, err := s.deps.Endpoints.List(r.Context(), x.principal.TeamID, params)
+	found, err := s.deps.Endpoints.List(r.Context(), x.principal.TeamID, x.params)
 	return x.respond(http.StatusOK, page.Map(found, s.deps.Endpoints.Deployment.View), err)
 }
 
 func (s *Server) ttsUsage(x *exchange, r *http.Request) error {
-	params, err := x.query()
-	if err != nil {
-		return err
-	}
-	query, err := usage.ParseQuery(x.principal.TeamID, params, s.deps.Now())
+	query, err := usage.ParseQuery(x.principal.TeamID, x.params, s.deps.Now())
 	if err != nil {
 		return err
 	}
@@ -154,18 +147,17 @@ func (x *exchange) query() (url.Values, error) {
 // document is a response body with a strong ETag.
 type document struct {
 	contentType string
-	encoding    string // Content-Encoding of body; may be empty
 	body        []byte
 	etag        string
 }
 
-func newDocument(contentType, encoding string, body []byte) document {
+func newDocument(contentType string, body []byte) document {
 	sum := sha256.Sum256(body)
-	return document{contentType, encoding, body, `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
+	return document{contentType, body, `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
 }
 
 func serveDocument(contentType string, body []byte) handler {
-	return newDocument(contentType, "", body).serve
+	return newDocument(contentType, body).serve
 }
 
 func (s *Server) runtimeEndpoint(x *exchange, r *http.Request) error {
@@ -173,7 +165,7 @@ func (s *Server) runtimeEndpoint(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return newDocument("application/json", "", body).serve(x, r)
+	return newDocument("application/json", body).serve(x, r)
 }
 
 // serve responds with the document, or with 304 if the client has it already.
@@ -181,9 +173,6 @@ func (d document) serve(x *exchange, r *http.Request) error {
 	h := x.Header()
 	h.Set("ETag", d.etag)
 	h.Set("Cache-Control", "private, no-cache")
-	if d.encoding != "" {
-		h.Set("Content-Encoding", d.encoding)
-	}
 	if etagMatches(r.Header.Get("If-None-Match"), d.etag) {
 		x.WriteHeader(http.StatusNotModified)
 	} else {

@@ -2,13 +2,11 @@ package httpapi
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/gorilla/websocket"
@@ -17,9 +15,9 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
-	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
+	"telapi/internal/socket"
 )
 
 // tokenPrefix starts the subprotocol that carries the call token.
@@ -30,7 +28,7 @@ const tokenPrefix = "telapi.bearer."
 // without redeeming the token, so that a page can find out why its socket was
 // rejected.
 func (s *Server) openSocket(x *exchange, r *http.Request) error {
-	upgrade := canUpgrade(r)
+	upgrade := socket.CanUpgrade(r)
 	if err := s.limitHandshakes(x, r, upgrade); err != nil {
 		allowOrigin(x, r.Header.Get("Origin"))
 		return err
@@ -44,7 +42,7 @@ func (s *Server) openSocket(x *exchange, r *http.Request) error {
 		return err
 	}
 	if !upgrade {
-		if err := s.sockets.budget.Check(info.TeamID, 1); err != nil {
+		if err := s.sockets.CheckBudget(info.TeamID); err != nil {
 			return err
 		}
 		if err := s.deps.Channels.CheckOpen(r.Context(), info, resume.connectionID); err != nil {
@@ -82,83 +80,18 @@ func (x *exchange) resumeParams() (resume resumption, err error) {
 // connection can prevent the upgrade: a handshake that fails must not replace the
 // session's open socket.
 func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo, resume resumption) error {
-	socket := &socket{team: info.TeamID, session: info.SessionID, limits: s.deps.Channels.Limits()}
-	return s.startSocket(x, r, socket, session.Subprotocol, func(ctx context.Context) (connection, error) {
+	options := socket.Options{Team: info.TeamID, Session: info.SessionID, Subprotocol: session.Subprotocol, Limits: s.deps.Channels.Limits()}
+	return s.sockets.Upgrade(&x.Response, r, options, func(ctx context.Context) (socket.Connection, error) {
 		opened, err := s.deps.Channels.Open(ctx, info, resume.connectionID, resume.streamID)
 		if err != nil {
 			return nil, err
 		}
 		if !info.Redeemed && s.deps.Draining() { // it has replaced no other connection
 			opened.Close()
-			return nil, errDraining()
+			return nil, socket.ErrDraining()
 		}
 		return opened, nil
 	})
-}
-
-// startSocket upgrades a request and starts its socket with what open returns.
-func (s *Server) startSocket(x *exchange, r *http.Request, socket *socket, subprotocol string, open func(context.Context) (connection, error)) error {
-	if !s.sockets.begin() {
-		return errDraining()
-	}
-	defer s.sockets.running.Done()
-	if err := s.sockets.budget.Take(socket.team, 1); err != nil {
-		return err
-	}
-	started := false
-	defer func() {
-		if !started {
-			s.sockets.budget.Return(socket.team, 1)
-		}
-	}()
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	defer context.AfterFunc(s.sockets.ctx, cancel)()
-	conn, err := hijack(x)
-	if conn == nil {
-		return err
-	}
-	if err == nil {
-		socket.channel, err = open(ctx)
-	}
-	if s.sockets.ctx.Err() != nil && err != nil {
-		err = errDraining()
-	}
-	if err != nil {
-		x.Fail(err)
-		conn.finish()
-		return nil
-	}
-	header := http.Header{httpserve.RequestIDHeader: {x.RequestID}}
-	if slices.Contains(websocket.Subprotocols(r), subprotocol) {
-		// The upgrader would select it too, but would keep the client's whole list,
-		// which contains the token, in memory while the socket is open.
-		header.Set("Sec-Websocket-Protocol", subprotocol)
-	}
-	x.Status = http.StatusSwitchingProtocols
-	conn.beginBatch() // the first frame ends it: one write for response and frame
-	socket.ws, err = upgrader.Upgrade(conn, r, header)
-	if err == nil && socket.session == "" {
-		err = conn.flushBatch() // the client speaks first
-	}
-	if err != nil {
-		socket.channel.Close()
-		return fmt.Errorf("upgrade to WebSocket: %w", err)
-	}
-	socket.conn, socket.set = conn.batchConn, s.sockets
-	started = s.sockets.start(socket)
-	return nil
-}
-
-func errDraining() error {
-	return fault.New(fault.ServiceUnavailable, "This instance is shutting down. Reconnect to reach another one.").WithRetryAfter(time.Second)
-}
-
-// canUpgrade reports whether the request is a complete WebSocket handshake. HTTP/1.0
-// does not have the status 101.
-func canUpgrade(r *http.Request) bool {
-	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
-	return r.Method == http.MethodGet && r.ProtoAtLeast(1, 1) && websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
 }
 
 // limitHandshakes counts handshakes against the limit of their session, and plain
@@ -177,7 +110,7 @@ func (s *Server) limitHandshakes(x *exchange, r *http.Request, upgrade bool) err
 	if upgrade {
 		return x.applyLimit(s.deps.Limits.AllowHandshake(r.Context(), id, perMinute))
 	}
-	if decision, refused := s.deps.Limits.HandshakeRefusal(id, perMinute); refused {
+	if decision, rejected := s.deps.Limits.HandshakeRejection(id, perMinute); rejected {
 		return x.applyLimit(decision, nil)
 	}
 	return nil
@@ -189,7 +122,7 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 	origin := r.Header.Get("Origin")
 	ses, ep, failure := s.deps.Sessions.Verify(r.Context(), s.callToken(x, r))
 	if failure == nil && !s.originAllowed(r, origin, ep.Origins) {
-		failure = fault.New(fault.OriginNotAllowed, "This endpoint does not allow sockets from pages of this origin.")
+		failure = fault.New(fault.OriginNotAllowed, "The endpoint does not allow pages of the origin %.200q. Add it to the origins of the endpoint, or open the page from an allowed origin.", origin)
 	} else {
 		allowOrigin(x, origin)
 	}
@@ -202,7 +135,7 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 	case failure != nil:
 		return info, failure
 	case s.deps.Draining():
-		return info, errDraining()
+		return info, socket.ErrDraining()
 	}
 	profile, err := json.Marshal(ep.Profile)
 	if err != nil {

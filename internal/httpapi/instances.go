@@ -21,6 +21,8 @@ type Instances interface {
 	ForwardTo(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error))
 	// List returns all instances. One of them may serve the session.
 	List(sessionID string) []Instance
+	// Metrics returns the metrics of all running instances, one after the other.
+	Metrics(ctx context.Context) []byte
 	// Kill ends the process of an instance without a shutdown.
 	Kill(number int) error
 	// Start starts the process of an instance and waits until it is ready.
@@ -59,31 +61,26 @@ var ForwardedHeaders = []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwar
 // cannot choose the address for which the instance limits it.
 func (s *Server) describeClient(r *http.Request) *http.Request {
 	scheme, host, _ := strings.Cut(s.baseURL(r), "://")
-	client := clientAddr(r, s.deps.TrustedProxies).String()
-	for i, value := range []string{client, host, scheme} {
-		r.Header.Set(ForwardedHeaders[i], value)
-	}
+	r.Header.Set("X-Forwarded-For", clientAddr(r, s.deps.TrustedProxies).String())
+	r.Header.Set("X-Forwarded-Host", host)
+	r.Header.Set("X-Forwarded-Proto", scheme)
 	return r
 }
 
-// sessionParam returns the query parameter sessionId, or an empty text without it.
-func (x *exchange) sessionParam() (string, error) {
-	params, err := x.query()
-	if err != nil {
-		return "", err
-	}
+func (s *Server) listInstances(x *exchange, _ *http.Request) error {
 	var issues fault.Issues
-	id, given := issues.QueryValue(params, "sessionId")
+	id, given := issues.QueryValue(x.params, "sessionId")
 	issues.Check(!given || session.ValidID(id), "/query/sessionId", fault.IssueValue, "Must be the ID of a session.")
-	return id, issues.Err()
+	return x.respond(http.StatusOK, map[string][]Instance{"instances": s.deps.Instances.List(id)}, issues.Err())
 }
 
-func (s *Server) listInstances(x *exchange, _ *http.Request) error {
-	sessionID, err := x.sessionParam()
-	if err != nil {
-		return err
-	}
-	return x.WriteJSON(http.StatusOK, map[string][]Instance{"instances": s.deps.Instances.List(sessionID)})
+// instanceMetrics sends the metrics of all instances for the page, which adds them up.
+// A scraper has to read each instance on its own.
+func (s *Server) instanceMetrics(x *exchange, r *http.Request) error {
+	x.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	x.Header().Set("Cache-Control", "no-store")
+	_, _ = x.Write(s.deps.Instances.Metrics(r.Context())) // the client may be gone
+	return nil
 }
 
 func (s *Server) killInstance(x *exchange, r *http.Request) error {
@@ -99,9 +96,5 @@ func changeInstance(x *exchange, r *http.Request, change func(number int) error)
 	if err != nil {
 		return fault.New(fault.NotFound, "Instance not found.")
 	}
-	if err := change(number); err != nil {
-		return err
-	}
-	x.WriteHeader(http.StatusNoContent)
-	return nil
+	return x.noContent(change(number))
 }

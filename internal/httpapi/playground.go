@@ -7,13 +7,14 @@ import (
 	"net/http"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/endpoint"
+	"telapi/internal/auth"
+	"telapi/internal/background"
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
+	"telapi/internal/session"
 )
 
 // Playground configures the playground and the API reference.
@@ -21,11 +22,15 @@ type Playground struct {
 	Files  fs.FS // the playground at /playground/
 	Docs   fs.FS // the API reference at /docs/
 	Config func() PlaygroundConfig
-	// Feed opens the timeline of a session, in batches of JSON lines. ended
-	// reports whether the session has ended.
-	Feed func(ctx context.Context, sessionID string, ended func(context.Context) bool) (iter.Seq[[]byte], error)
+	// Feed opens the timeline of a channel, in batches of JSON lines. ended
+	// reports whether its session has ended.
+	Feed func(ctx context.Context, channelID string, ended func(context.Context) bool) (iter.Seq[[]byte], error)
+	// ChannelTeam returns the team of a channel.
+	ChannelTeam func(ctx context.Context, channelID string) (string, error)
 	// IssueCredential registers a work item for a callback that the page sends.
 	IssueCredential func(ctx context.Context, sessionID string, kind wire.WorkItemKind) (CallbackCredential, error)
+	// CancelWorkItem cancels a work item that other answers wait for.
+	CancelWorkItem func(ctx context.Context, sessionID, workItemID string) error
 }
 
 // CallbackCredential is what the page needs to send one callback.
@@ -47,13 +52,16 @@ type PlaygroundConfig struct {
 	// SpeechProviders lists the configured providers. With tone only, the page says
 	// that speech is a placeholder.
 	SpeechProviders []string `json:"speechProviders,omitempty"`
+	// BotURL is where the demo's bot takes questions, so that other runtimes can ask it.
+	BotURL string `json:"botUrl,omitzero"`
+	// OwnBot is whether the bot is that of telapi dev --bot.
+	OwnBot bool `json:"ownBot,omitzero"`
 }
 
 // PlaygroundEndpoint is an endpoint that the playground offers.
 type PlaygroundEndpoint struct {
-	ID    string          `json:"id"`
-	Name  string          `json:"name"`
-	Modes []endpoint.Mode `json:"modes"`
+	ID   string `json:"id"`
+	Name string `json:"name"`
 }
 
 // Phrase is a suggestion of what to say to the demo bot, and its effect.
@@ -70,25 +78,21 @@ var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
 	".js":   "text/javascript; charset=utf-8",
+	".json": "application/json",
 	".map":  "application/json",
 	".svg":  "image/svg+xml",
 	".png":  "image/png",
 	".txt":  "text/plain; charset=utf-8",
 }
 
-// readFiles reads the embedded files of a page by name. A file with the suffix
-// .gz is served under its name without the suffix, with Content-Encoding: gzip.
+// readFiles reads the embedded files of a page by name.
 func readFiles(embedded fs.FS) map[string]document {
 	files := map[string]document{}
 	names, _ := fs.Glob(embedded, "*")
 	for _, name := range names {
 		content, err := fs.ReadFile(embedded, name)
-		encoding := ""
-		if path.Ext(name) == ".gz" {
-			name, encoding = strings.TrimSuffix(name, ".gz"), "gzip"
-		}
 		if contentType := contentTypes[path.Ext(name)]; contentType != "" && err == nil {
-			files[name] = newDocument(contentType, encoding, content)
+			files[name] = newDocument(contentType, content)
 		}
 	}
 	files[""] = files["index.html"]
@@ -135,6 +139,14 @@ func isForwarded(h http.Header) bool {
 		func(name string) bool { return h[name] != nil })
 }
 
+// playgroundAccess tells the page what its key can manage, so that it offers nothing else.
+func (s *Server) playgroundAccess(x *exchange, _ *http.Request) error {
+	return x.WriteJSON(http.StatusOK, struct {
+		TeamID string       `json:"teamId"`
+		Scopes []auth.Scope `json:"scopes"`
+	}{x.principal.TeamID, x.principal.Scopes})
+}
+
 // dropSocket disconnects a session's socket to demonstrate how it reconnects.
 func (s *Server) dropSocket(x *exchange, r *http.Request) error {
 	id := r.PathValue("id")
@@ -145,22 +157,17 @@ func (s *Server) dropSocket(x *exchange, r *http.Request) error {
 		s.deps.Instances.ForwardTo(x, s.describeClient(r), id, x.Fail)
 		return nil
 	}
-	if !s.sockets.disconnect(id) {
+	if !s.sockets.Disconnect(id) {
 		return fault.New(fault.NotFound, "This instance has no open socket of the session.")
 	}
-	x.WriteHeader(http.StatusNoContent)
-	return nil
+	return x.noContent(nil)
 }
 
 // issueCredential registers a work item, so that the page can send a callback to its
 // own session.
 func (s *Server) issueCredential(x *exchange, r *http.Request) error {
-	params, err := x.query()
-	if err != nil {
-		return err
-	}
 	var issues fault.Issues
-	value, _ := issues.QueryValue(params, "kind")
+	value, _ := issues.QueryValue(x.params, "kind")
 	kind := wire.WorkItemKind(value)
 	if !issues.Has("/query/kind") {
 		fault.CheckOneOf(&issues, "/query/kind", kind, wire.WorkItemKinds)
@@ -176,13 +183,65 @@ func (s *Server) issueCredential(x *exchange, r *http.Request) error {
 	return x.respond(http.StatusCreated, credential, err)
 }
 
-// feed streams the timeline of a session as lines of JSON until the session ends.
-func (s *Server) feed(x *exchange, r *http.Request) error {
-	id, err := x.sessionParam()
-	if err != nil {
+// cancelWorkItem cancels a work item of the session.
+func (s *Server) cancelWorkItem(x *exchange, r *http.Request) error {
+	id := r.PathValue("id")
+	if _, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, id); err != nil {
 		return err
 	}
-	if _, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, id); err != nil {
+	return x.noContent(s.deps.Playground.CancelWorkItem(r.Context(), id, r.PathValue("workItemId")))
+}
+
+// watched returns the ID of the channel whose timeline the page requests: that of a
+// session, or one that a runtime has opened, such as a phone call. ended reports whether
+// the session has ended; the end of another channel is an event of its timeline.
+func (s *Server) watched(x *exchange, r *http.Request) (id string, ended func(context.Context) bool, err error) {
+	var issues fault.Issues
+	channelID, ofChannel := issues.QueryValue(x.params, "channelId")
+	sessionID, ofSession := issues.QueryValue(x.params, "sessionId")
+	switch {
+	case ofChannel == ofSession:
+		issues.Add("/query", fault.IssueValue, "Give either sessionId or channelId.")
+	case ofChannel:
+		issues.Check(wire.ValidID(channelID), "/query/channelId", fault.IssueValue, "Must be the ID of a channel.")
+	default:
+		issues.Check(session.ValidID(sessionID), "/query/sessionId", fault.IssueValue, "Must be the ID of a session.")
+	}
+	if err := issues.Err(); err != nil {
+		return "", nil, err
+	}
+	if ofChannel {
+		team, err := s.deps.Playground.ChannelTeam(r.Context(), channelID)
+		if err == nil && team != x.principal.TeamID {
+			err = fault.New(fault.NotFound, "Channel not found.")
+		}
+		return channelID, func(context.Context) bool { return false }, err
+	}
+	_, err = s.deps.Sessions.Get(r.Context(), x.principal.TeamID, sessionID)
+	return sessionID, func(ctx context.Context) bool {
+		session, err := s.deps.Sessions.Get(ctx, x.principal.TeamID, sessionID)
+		return err == nil && !session.EndedAt.IsZero()
+	}, err
+}
+
+// credentialInterval is how often the credential of an open feed is checked.
+const credentialInterval = 300 * time.Millisecond
+
+// endWhenRejected calls stop when a credential is no longer valid.
+func endWhenRejected(ctx context.Context, stop func(), verify func(context.Context, string) (auth.Principal, error)) {
+	for background.Sleep(ctx, credentialInterval) == nil {
+		if _, err := verify(ctx, ""); fault.Is(err, fault.Unauthorized) || fault.Is(err, fault.Forbidden) {
+			stop()
+			return
+		}
+	}
+}
+
+// feed streams the timeline of a channel as lines of JSON until the channel ends. It
+// ends when the credential is revoked.
+func (s *Server) feed(x *exchange, r *http.Request) error {
+	id, ended, err := s.watched(x, r)
+	if err != nil {
 		return err
 	}
 	if err := s.feeds.Take(x.holder, 1); err != nil {
@@ -192,10 +251,8 @@ func (s *Server) feed(x *exchange, r *http.Request) error {
 	ctx, stop := context.WithCancel(x.ctx)
 	defer stop()
 	defer context.AfterFunc(s.streams, stop)()
-	batches, err := s.deps.Playground.Feed(ctx, id, func(ctx context.Context) bool {
-		session, err := s.deps.Sessions.Get(ctx, x.principal.TeamID, id)
-		return err == nil && !session.EndedAt.IsZero()
-	})
+	go endWhenRejected(ctx, stop, s.credentialCheck(x, r))
+	batches, err := s.deps.Playground.Feed(ctx, id, ended)
 	if err != nil {
 		return fault.Unavailable("The key-value store", err)
 	}

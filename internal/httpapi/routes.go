@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"path"
@@ -62,15 +63,15 @@ const PlaygroundPath = "/playground/"
 // traceParams are the query parameters of webhooks.
 const traceParams = "?traceId&parentSpanId&callId"
 
-// routes is the complete route table. Paths that other packages use too are
+// routes is the route table. That of the administration is in admin.go. Paths that other packages use too are
 // constants of the package that defines their meaning. A path is followed by the
 // names of its query parameters, as in "?cursor&limit".
 func (s *Server) routes() []row {
-	return []row{
+	rows := []row{
 		{"GET", "/health", public, "", "", always, s.health},
 		{"GET", "/metrics", metricsToken, "", "", always, s.scrape},
-		{"POST", wire.WebhooksPath + "bot/{channelId}" + traceParams, public, "", ratelimit.Webhook, always, s.webhook(wire.BotItem)},
-		{"POST", wire.WebhooksPath + "llm/{channelId}/{workItemId}" + traceParams, public, "", ratelimit.Webhook, always, s.webhook(wire.LLMItem)},
+		{"POST", wire.WebhooksPath + "bot/{channelId}" + traceParams + "&split", public, "", ratelimit.Webhook, always, s.webhook(wire.BotItem)},
+		{"POST", wire.WebhooksPath + "llm/{channelId}/{workItemId}" + traceParams + "&split", public, "", ratelimit.Webhook, always, s.webhook(wire.LLMItem)},
 		{"POST", wire.WebhooksPath + "tool/{channelId}/{workItemId}" + traceParams, public, "", ratelimit.Webhook, always, s.webhook(wire.ToolItem)},
 
 		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.OpenAPI)},
@@ -81,7 +82,7 @@ func (s *Server) routes() []row {
 		{"DELETE", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.deleteSession},
 
 		{"GET", session.SocketPath + "?token&streamId&connectionId", public, "", "", apiAccess, s.openSocket},
-		{"GET", wire.RuntimePath, public, "", ratelimit.API, apiAccess, s.openRuntime},
+		{"GET", wire.RuntimePath, public, "", "", apiAccess, s.openRuntime},
 		{"OPTIONS", session.SocketPath, public, "", ratelimit.API, apiAccess, s.preflightSocket},
 
 		{"GET", "/api/v1/endpoints?cursor&limit", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
@@ -92,34 +93,18 @@ func (s *Server) routes() []row {
 		{"GET", speech.Route + "/{name}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
 		{"GET", "/api/v1/usage/tts-characters?from&to&interval&groupBy", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
 
-		{"GET", "/api/v1/admin/teams?cursor&limit", team, auth.ManagePlatform, ratelimit.API, apiAccess, s.listTeams},
-		{"POST", "/api/v1/admin/teams", team, auth.ManagePlatform, ratelimit.API, apiAccess, admin(s.withBody(s.createTeam))},
-		{"GET", "/api/v1/admin/teams/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, s.showTeam},
-		{"PATCH", "/api/v1/admin/teams/{id}", team, auth.ManagePlatform, ratelimit.API, apiAccess, admin(s.withBody(s.updateTeam))},
-		{"GET", "/api/v1/admin/teams/{id}/keys?cursor&limit", team, auth.ManageTeam, ratelimit.API, apiAccess, s.listKeys},
-		{"POST", "/api/v1/admin/teams/{id}/keys", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.withBody(s.createKey))},
-		{"DELETE", "/api/v1/admin/keys/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.revokeKey)},
-		{"GET", "/api/v1/admin/teams/{id}/endpoints?cursor&limit", team, auth.ManageTeam, ratelimit.API, apiAccess, s.listTeamEndpoints},
-		{"POST", "/api/v1/admin/teams/{id}/endpoints", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.withBodyOf(maxEndpointBody, s.createEndpoint))},
-		{"GET", "/api/v1/admin/endpoints/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, s.showEndpoint},
-		{"PUT", "/api/v1/admin/endpoints/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.withBodyOf(maxEndpointBody, s.replaceEndpoint))},
-		{"DELETE", "/api/v1/admin/endpoints/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.deleteEndpoint)},
-		{"GET", "/api/v1/admin/limits", team, auth.ManagePlatform, ratelimit.API, apiAccess, s.showLimits},
-		{"PUT", "/api/v1/admin/limits", team, auth.ManagePlatform, ratelimit.API, apiAccess, admin(s.withBody(s.replaceLimits))},
-		{"GET", "/api/v1/admin/sessions?teamId&state&cursor&limit", team, auth.ManageTeam, ratelimit.API, apiAccess, s.listSessions},
-		{"DELETE", "/api/v1/admin/sessions/{id}", team, auth.ManageTeam, ratelimit.API, apiAccess, admin(s.revokeSession)},
-		{"GET", "/api/v1/admin/audit?teamId&from&to&cursor&limit", team, auth.ManagePlatform, ratelimit.API, apiAccess, s.listAudit},
-		{"POST", "/api/v1/admin/callbacks/lint", team, auth.ManageTeam, ratelimit.API, apiAccess, s.withBodyOf(maxLintBody, s.lintCallback)},
-
 		{"GET", "/{$}", public, "", ratelimit.API, playground, redirectTo(PlaygroundPath)},
 		{"GET", "/playground", public, "", ratelimit.API, playground, redirectTo(PlaygroundPath)},
 		{"GET", PlaygroundPath + "{$}", public, "", ratelimit.API, playground, serveFile(s.playgroundFiles)},
 		{"GET", PlaygroundPath + "{file}", public, "", ratelimit.API, playground, serveFile(s.playgroundFiles)},
 		{"GET", PlaygroundPath + "config.json", public, "", ratelimit.API, playground, s.playgroundConfig},
-		{"GET", PlaygroundPath + "feed?sessionId", team, auth.ReadTeamApps, ratelimit.API, playground, s.feed},
+		{"GET", PlaygroundPath + "access", team, auth.ManageTeam, ratelimit.API, playground, s.playgroundAccess},
+		{"GET", PlaygroundPath + "feed?sessionId&channelId", team, auth.ReadTeamApps, ratelimit.API, playground, s.feed},
 		{"POST", PlaygroundPath + "sessions/{id}/drop", team, auth.CreateCallToken, ratelimit.API, playground, s.dropSocket},
 		{"POST", PlaygroundPath + "sessions/{id}/credential?kind", team, auth.CreateCallToken, ratelimit.API, playground, s.issueCredential},
+		{"DELETE", PlaygroundPath + "sessions/{id}/items/{workItemId}", team, auth.CreateCallToken, ratelimit.API, playground, s.cancelWorkItem},
 		{"GET", PlaygroundPath + "instances?sessionId", team, auth.CreateCallToken, ratelimit.API, instances, s.listInstances},
+		{"GET", PlaygroundPath + "instances/metrics", team, auth.CreateCallToken, ratelimit.API, instances, s.instanceMetrics},
 		{"POST", PlaygroundPath + "instances/{number}/kill", team, auth.CreateCallToken, ratelimit.API, instances, s.killInstance},
 		{"POST", PlaygroundPath + "instances/{number}/start", team, auth.CreateCallToken, ratelimit.API, instances, s.startInstance},
 
@@ -127,6 +112,10 @@ func (s *Server) routes() []row {
 		{"GET", "/docs/{$}", public, "", ratelimit.API, playground, serveFile(s.docsFiles)},
 		{"GET", "/docs/{file}", public, "", ratelimit.API, playground, serveFile(s.docsFiles)},
 	}
+	for _, rt := range s.adminRoutes() {
+		rows = append(rows, row{rt.method, adminPath + rt.path, team, rt.scope, ratelimit.API, apiAccess, asActor(rt.handle)})
+	}
+	return rows
 }
 
 // Routes returns the routes that are registered under the current flags.
@@ -174,7 +163,7 @@ func (s *Server) newMux(routes []Route) *http.ServeMux {
 			case r.Method == http.MethodOptions && x.fromConsole && r.Header.Get("Access-Control-Request-Method") != "":
 				s.preflight(x, allow)
 			default:
-				s.refuse(x, httpserve.MethodNotAllowed(x, allow))
+				s.reject(x, httpserve.MethodNotAllowed(x, allow))
 			}
 		}))
 	}
@@ -187,15 +176,15 @@ func (s *Server) notFound(x *exchange, _ *http.Request) {
 	if !s.deps.APIAccess {
 		hint = "This deployment only accepts callbacks under " + wire.WebhooksPath + "."
 	}
-	s.refuse(x, fault.New(fault.NotFound, "Path not found. %s", hint))
+	s.reject(x, fault.New(fault.NotFound, "Path not found. %s", hint))
 }
 
-// refuse sends the error of a request that no route handles. It counts against the
+// reject sends the error of a request that no route handles. It counts against the
 // api tier, so that clients cannot get any number of answers. If the count is not
 // available, the error is sent nevertheless.
-func (s *Server) refuse(x *exchange, err error) {
-	ctx := withTimeout(x.ctx)
-	defer ctx.cancel()
+func (s *Server) reject(x *exchange, err error) {
+	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
+	defer cancel()
 	if decision, countErr := s.deps.Limits.Allow(ctx, ratelimit.API, x.client); countErr == nil {
 		if exceeded := x.applyLimit(decision, nil); exceeded != nil {
 			err = exceeded

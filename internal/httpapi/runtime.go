@@ -15,23 +15,25 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/ratelimit"
 	"telapi/internal/runtimeapi"
+	"telapi/internal/socket"
 )
 
 // runtimeLimits are the limits of a runtime's socket. The connection checks those that
 // depend on the request.
-var runtimeLimits = &channel.Limits{QueuedBytes: runtimeapi.QueuedBytes, PingIntervalMs: runtimeapi.PingInterval.Milliseconds()}
+var runtimeLimits = &channel.ConnectionLimits{QueuedBytes: runtimeapi.QueuedBytes, PingIntervalMs: runtimeapi.PingInterval.Milliseconds()}
 
 // openRuntime handles the handshake of /ws/runtime. A credential in the header is checked
 // before the upgrade. Without one, hello must have it.
 func (s *Server) openRuntime(x *exchange, r *http.Request) error {
 	_, hasKey := r.Header["X-Api-Key"]
 	_, hasToken := r.Header["Authorization"]
-	identified, holder := hasKey || hasToken, x.client.String()
-	if identified {
-		if err := s.admitRuntime(x, r); err != nil {
-			return err
-		}
-		holder = x.principal.TeamID
+	identified, upgrade := hasKey || hasToken, socket.CanUpgrade(r)
+	if err := s.admitRuntime(x, r, identified, upgrade); err != nil {
+		return err
+	}
+	holder := x.principal.TeamID
+	if !identified {
+		holder = x.client.String()
 	}
 	var issues fault.Issues
 	issues.Check(slices.Contains(websocket.Subprotocols(r), wire.RuntimeProtocol), "/header/Sec-WebSocket-Protocol", fault.IssueValue, "Must offer %s.", wire.RuntimeProtocol)
@@ -40,16 +42,17 @@ func (s *Server) openRuntime(x *exchange, r *http.Request) error {
 		x.Header().Set("Connection", "close") // do not read the body
 		return err
 	}
-	if !canUpgrade(r) {
+	if !upgrade {
 		x.Header().Set("Upgrade", "websocket")
 		x.Header().Set("Sec-WebSocket-Version", "13")
 		return fault.New(fault.UpgradeRequired, "Open a WebSocket to run calls.")
 	}
 	if s.deps.Draining() {
-		return errDraining()
+		return socket.ErrDraining()
 	}
-	params := runtimeapi.Params{Identified: identified, BaseURL: s.baseURL(r), Authenticate: s.runtimeCredential(x, r)}
-	return s.startSocket(x, r, &socket{team: holder, limits: runtimeLimits}, wire.RuntimeProtocol, func(context.Context) (connection, error) {
+	params := runtimeapi.Params{Identified: identified, BaseURL: s.baseURL(r), Authenticate: s.credentialCheck(x, r)}
+	options := socket.Options{Team: holder, Subprotocol: wire.RuntimeProtocol, Limits: runtimeLimits}
+	return s.sockets.Upgrade(&x.Response, r, options, func(context.Context) (socket.Connection, error) {
 		c, err := s.deps.Runtimes.Open(params)
 		if err != nil {
 			return nil, err // not a connection that is nil
@@ -58,21 +61,30 @@ func (s *Server) openRuntime(x *exchange, r *http.Request) error {
 	})
 }
 
-// admitRuntime checks the credential in the header.
-func (s *Server) admitRuntime(x *exchange, r *http.Request) error {
-	caller, err := s.identify(x, r)
-	if err != nil {
-		return s.countAuthFailure(x, r, err)
+// admitRuntime checks the credential in the header. It counts handshakes like those of
+// browsers: a fleet of runtimes with valid credentials can reconnect at any time.
+func (s *Server) admitRuntime(x *exchange, r *http.Request, identified, upgrade bool) (failure error) {
+	if !upgrade {
+		if err := x.applyLimit(s.deps.Limits.Allow(r.Context(), ratelimit.API, x.client)); err != nil {
+			return err
+		}
 	}
-	if err := x.principal.Require(auth.RunCalls); err != nil {
-		return err
+	if identified {
+		_, failure = s.identify(x, r)
+		if failure == nil {
+			failure = x.principal.Require(auth.RunCalls)
+		}
 	}
-	return x.applyLimit(s.deps.Limits.AllowTeam(r.Context(), x.principal.TeamID, caller.Quota()))
+	decision, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
+	if err != nil || (failure != nil || !identified) && !decision.Allowed {
+		return x.applyLimit(decision, err)
+	}
+	return failure
 }
 
-// runtimeCredential returns a function that verifies a credential of the connection: that
-// of the header, or one of hello.
-func (s *Server) runtimeCredential(x *exchange, r *http.Request) func(context.Context, string) (auth.Principal, error) {
+// credentialCheck returns a function that verifies a credential of a connection: that of the
+// header, or another key.
+func (s *Server) credentialCheck(x *exchange, r *http.Request) func(context.Context, string) (auth.Principal, error) {
 	header, client := http.Header{}, x.client
 	for _, name := range []string{"X-Api-Key", "Authorization"} {
 		if values, ok := r.Header[name]; ok {
@@ -94,7 +106,7 @@ func (s *Server) runtimeCredential(x *exchange, r *http.Request) func(context.Co
 		_, err := s.identify(attempt, request)
 		if key != "" && !known.Swap(true) && fault.Is(err, fault.Unauthorized) {
 			if decision, _ := s.deps.Limits.Allow(ctx, ratelimit.Auth, client); !decision.Allowed {
-				err = decision.Refusal()
+				err = decision.Rejection()
 			}
 		}
 		return attempt.principal, err

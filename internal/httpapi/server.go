@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"runtime"
 	"strconv"
 	"sync/atomic"
@@ -33,6 +34,7 @@ import (
 	"telapi/internal/redact"
 	"telapi/internal/runtimeapi"
 	"telapi/internal/session"
+	"telapi/internal/socket"
 	"telapi/internal/speech"
 	teams "telapi/internal/team"
 	"telapi/internal/usage"
@@ -62,7 +64,7 @@ type Deps struct {
 	Limits       *ratelimit.Limiter
 	Teams        *teams.Catalog
 	Admin        Admin
-	Endpoints    *endpoint.Service
+	Endpoints    *endpoint.Catalog
 	Capabilities []byte // JSON document about the deployment
 	Usage        *usage.Service
 	Channels     *channel.Service
@@ -82,8 +84,8 @@ type Server struct {
 	mux        *http.ServeMux
 	tracer     trace.Tracer
 	metrics    httpMetrics
-	sockets    *socketSet
-	refusals   *refusalLog
+	sockets    *socket.Set
+	rejections *rejectionLog
 	prometheus http.Handler // serves /metrics
 
 	playgroundFiles map[string]document
@@ -95,6 +97,7 @@ type Server struct {
 	smallBodies, largeBodies *budget.Budget // bytes of the bodies of requests in progress
 	feeds, speechStreams     *budget.Budget // responses in progress
 	audio                    *budget.Budget // bytes of audio in responses that are being sent
+	streamedBodies           *budget.Budget // bytes of answers that are arriving
 	callbackBodies           *budget.Budget // bytes of bodies whose team is not known yet, shared by addresses
 	scrapes                  *budget.Budget // responses in progress, shared by addresses
 
@@ -132,7 +135,7 @@ func New(deps Deps) *Server {
 		deps:        deps,
 		tracer:      deps.Tracing.Tracer("telapi/httpapi"),
 		metrics:     newHTTPMetrics(deps.Registry),
-		refusals:    &refusalLog{log: deps.Log},
+		rejections:  &rejectionLog{log: deps.Log},
 		served:      make(chan struct{}),
 		connections: busyConnections{open: map[net.Conn]struct{}{}},
 		prometheus:  promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
@@ -148,11 +151,12 @@ func New(deps Deps) *Server {
 	s.callbackBodies = budget.New(deps.Registry, "callback_body_bytes", "bytes for callbacks up to 16 KiB", callbackBodyBudget, callbackBodyShare)
 	s.smallBodies = newBudget("small_body_bytes", "bytes for bodies up to 16 KiB", smallBodyBudget)
 	s.largeBodies = newBudget("large_body_bytes", "bytes for bodies over 16 KiB", largeBodyBudget)
+	s.streamedBodies = newBudget("streamed_body_bytes", "bytes for answers that stream", streamBudget)
 	s.feeds = newBudget("playground_feeds", "feeds", maxFeeds)
 	s.speechStreams = newBudget("speech_streams", "responses that stream audio", maxSpeechStreams)
 	s.audio = newBudget("audio_bytes", "bytes for responses with audio", audioBudget)
 	s.scrapes = budget.New(deps.Registry, "scrapes", "responses of /metrics", maxScrapes, scrapesShare)
-	s.sockets = newSocketSet(deps.Registry, newBudget("sockets", "WebSockets", int64(deps.MaxSockets)), newBudget("queued_bytes", "bytes for clients that read slowly", queueBudget))
+	s.sockets = socket.NewSet(deps.Registry, newBudget("sockets", "WebSockets", int64(deps.MaxSockets)), newBudget("queued_bytes", "bytes for clients that read slowly", socket.QueueBudget))
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.mux = s.newMux(s.Routes())
 	s.http = &http.Server{
@@ -177,11 +181,13 @@ type exchange struct {
 	route       *Route          // nil: no route matches
 	client      netip.Addr
 	principal   auth.Principal
+	params      url.Values         // of the query, if the route needs a credential
 	fromConsole bool               // the page has one of CONSOLE_ORIGINS
 	token       *session.CallToken // of a handshake; see Server.callToken
 	holder      string             // team, or address of a callback, whose share of the budgets is used; empty: not known
 	body        reservation        // memory of the body
 	isCallback  bool               // its body counts for the address until its team is known
+	isStreamed  bool               // its body arrives bit by bit, at the pace of the provider
 	cut         bool               // the body is incomplete and no more of it is expected
 }
 
@@ -251,7 +257,7 @@ func newHTTPMetrics(registry prometheus.Registerer) httpMetrics {
 }
 
 func (s *Server) observe(x *exchange, span trace.Span, elapsed time.Duration) {
-	var code fault.Code // of a request that was refused or cut
+	var code fault.Code // of a request that was rejected or cut
 	if x.Err != nil {
 		code = x.Err.Code
 		if errors.Is(x.Err, context.Canceled) && x.Request.Context().Err() != nil {
@@ -266,7 +272,9 @@ func (s *Server) observe(x *exchange, span trace.Span, elapsed time.Duration) {
 		}
 	}
 	s.metrics.requests.WithLabelValues(pattern, method, strconv.Itoa(x.Status)).Inc()
-	s.metrics.duration.WithLabelValues(pattern, method).Observe(elapsed.Seconds())
+	if !x.isStreamed {
+		s.metrics.duration.WithLabelValues(pattern, method).Observe(elapsed.Seconds())
+	}
 
 	if span.IsRecording() {
 		span.SetName(method + " " + pattern)
@@ -284,7 +292,7 @@ func (s *Server) observe(x *exchange, span trace.Span, elapsed time.Duration) {
 	}
 	span.End()
 
-	if code != "" && code != fault.Internal && !s.refusals.admit(x.client, code) {
+	if code != "" && code != fault.Internal && !s.rejections.admit(x.client, code) {
 		return
 	}
 	var attrs []slog.Attr

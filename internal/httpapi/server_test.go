@@ -3,8 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"context"
-	"encoding/json"
-	"fmt"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -12,13 +11,15 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"telapi/internal/fault"
+	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
 	"telapi/test/testkit"
 )
@@ -26,7 +27,7 @@ import (
 // grantAll is a counter that grants everything.
 type grantAll struct{}
 
-func (grantAll) Lease(_ context.Context, _ string, want, limit int64, window time.Duration) (ratelimit.Grant, error) {
+func (grantAll) Grant(_ context.Context, _ string, want, limit int64, window time.Duration) (ratelimit.Grant, error) {
 	return ratelimit.Grant{Permits: want, Remaining: limit, Reset: window}, nil
 }
 
@@ -43,15 +44,6 @@ func newTestServer(handle handler) (*Server, *testkit.Buffer) {
 	return s, &log
 }
 
-func metricValue(t *testing.T, m prometheus.Metric) float64 {
-	t.Helper()
-	var out dto.Metric
-	if err := m.Write(&out); err != nil {
-		t.Fatal(err)
-	}
-	return out.GetGauge().GetValue() + out.GetCounter().GetValue()
-}
-
 func TestPanicReturnsInternalErrorWithoutDetails(t *testing.T) {
 	s, log := newTestServer(func(*exchange, *http.Request) error { panic("the secret reason") })
 	w := httptest.NewRecorder()
@@ -62,7 +54,7 @@ func TestPanicReturnsInternalErrorWithoutDetails(t *testing.T) {
 	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), "server_test.go") {
 		t.Errorf("the log does not contain the panic and its stack: %s", log)
 	}
-	if n := metricValue(t, s.metrics.inFlight); n != 0 {
+	if n := testkit.MetricValue(t, s.metrics.inFlight); n != 0 {
 		t.Errorf("%v requests in flight, want 0", n)
 	}
 }
@@ -75,9 +67,7 @@ func TestPanicDuringResponseClosesConnection(t *testing.T) {
 	})
 	server := httptest.NewServer(s)
 	resp, err := http.Get(server.URL + "/try")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer resp.Body.Close()
 	if body, err := io.ReadAll(resp.Body); err == nil {
 		t.Errorf("the client read a complete response: %q", body)
@@ -86,43 +76,6 @@ func TestPanicDuringResponseClosesConnection(t *testing.T) {
 	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), `"level":"ERROR"`) {
 		t.Errorf("the panic is not logged as an error: %s", log)
 	}
-}
-
-func TestMalformedHTTPGetsEnvelope(t *testing.T) {
-	s, _ := newTestServer(nil)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	for request, want := range map[string]string{
-		"GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n":                                        "400 VALIDATION_ERROR",
-		"GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 40<<10) + "\r\n\r\n": "431 HEADER_TOO_LARGE",
-		"GET / HTTP/3.0\r\nHost: a\r\n\r\n":                                           "505 HTTP_VERSION_NOT_SUPPORTED",
-	} {
-		conn, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.WriteString(conn, request)
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatalf("%.20q: %v", request, err)
-		}
-		var envelope struct {
-			Error struct{ Code, RequestID string }
-		}
-		err = json.NewDecoder(resp.Body).Decode(&envelope)
-		_ = conn.Close()
-		if got := fmt.Sprint(resp.StatusCode, " ", envelope.Error.Code); got != want || err != nil || envelope.Error.RequestID != resp.Header.Get("X-Request-Id") || !resp.Close {
-			t.Errorf("%.20q: %s, header %v, %v; want %s with the request ID and close", request, got, resp.Header, err, want)
-		}
-	}
-	if err := s.Shutdown(t.Context(), 0); err != nil {
-		t.Error(err)
-	}
-	<-served
 }
 
 // A client must not choose the host to which others connect.
@@ -165,7 +118,7 @@ func TestAbortHandlerPanicPropagates(t *testing.T) {
 		if recover() != http.ErrAbortHandler { //nolint:errorlint // net/http compares it the same way
 			t.Error("the panic did not reach net/http")
 		}
-		if n := metricValue(t, s.metrics.inFlight); n != 0 {
+		if n := testkit.MetricValue(t, s.metrics.inFlight); n != 0 {
 			t.Errorf("%v requests in flight, want 0", n)
 		}
 	}()
@@ -183,7 +136,165 @@ func TestAccessLogOmitsQueryAndTruncatesPath(t *testing.T) {
 	if strings.Contains(log.String(), "swordfish") || len(log.String()) > 2_000 {
 		t.Errorf("logged %d bytes, want at most 2000 without the token: %.500s", len(log.String()), log)
 	}
-	if n := metricValue(t, s.metrics.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
+	if n := testkit.MetricValue(t, s.metrics.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
 		t.Errorf("counted %v requests, want 1", n)
+	}
+}
+
+var proxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+
+func requestFrom(peer string, forwarded ...string) *http.Request {
+	return &http.Request{RemoteAddr: peer, Header: http.Header{"X-Forwarded-For": forwarded}}
+}
+
+func TestClientAddrTrustsOnlyTrustedProxies(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		peer      string
+		forwarded []string
+		want      string
+	}{
+		{"no proxy", "192.0.2.1:5000", []string{"198.51.100.1"}, "192.0.2.1"},
+		{"one proxy", "10.0.0.1:5000", []string{"198.51.100.1"}, "198.51.100.1"},
+		{"no header", "10.0.0.1:5000", nil, "10.0.0.1"},
+		{"forged address further left", "10.0.0.1:5000", []string{"203.0.113.9, 198.51.100.1"}, "198.51.100.1"},
+		{"two proxies", "10.0.0.1:5000", []string{"198.51.100.1, 10.0.0.2"}, "198.51.100.1"},
+		{"two headers", "10.0.0.1:5000", []string{"203.0.113.9", "198.51.100.1"}, "198.51.100.1"},
+		{"only proxies", "10.0.0.1:5000", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3"},
+		{"invalid address next to the proxy", "10.0.0.1:5000", []string{"198.51.100.1, unknown"}, "10.0.0.1"},
+		{"port", "10.0.0.1:5000", []string{"198.51.100.1:1234"}, "198.51.100.1"},
+		{"IPv6 in brackets", "[fd00::1]:5000", []string{"[2001:db8::1]:99"}, "2001:db8::1"},
+		{"IPv4-mapped IPv6", "[::ffff:10.0.0.1]:5000", []string{"::ffff:198.51.100.1"}, "198.51.100.1"},
+		{"IPv6 zone", "10.0.0.1:5000", []string{"fe80::1%eth0"}, "fe80::1"},
+	} {
+		if got := clientAddr(requestFrom(c.peer, c.forwarded...), proxies); got.String() != c.want {
+			t.Errorf("%s: client %s, want %s", c.name, got, c.want)
+		}
+	}
+	// Only the last maxHops addresses are read, and all of them are proxies.
+	long := strings.Repeat("10.0.0.2, ", 10_000) + "10.0.0.3"
+	if got := clientAddr(requestFrom("10.0.0.1:1", long), proxies); got.String() != "10.0.0.2" {
+		t.Errorf("long header: client %s, want 10.0.0.2", got)
+	}
+}
+
+func FuzzClientAddr(f *testing.F) {
+	f.Add("10.0.0.1:1", "198.51.100.1, 10.0.0.2")
+	f.Fuzz(func(t *testing.T, peer, forwarded string) {
+		got := clientAddr(requestFrom(peer, forwarded), proxies)
+		if direct, ok := parseAddr(peer); ok && !contains(proxies, direct) && got != direct {
+			t.Errorf("X-Forwarded-For %q of untrusted peer %q: client %s, want the peer", forwarded, peer, got)
+		}
+		if got.Zone() != "" || got.Is4In6() {
+			t.Errorf("client %s has a zone or is an IPv4-mapped IPv6 address", got)
+		}
+	})
+}
+
+func TestAudioMaxAgeEndsAtExpiry(t *testing.T) {
+	now := time.Now()
+	for left, want := range map[time.Duration]string{
+		time.Minute:  "private, max-age=60",
+		time.Second:  "private, max-age=1",
+		0:            "private, max-age=0",
+		-time.Second: "private, max-age=0", // expired after it was opened
+	} {
+		if got := cacheUntil(now.Add(left), now); got != want {
+			t.Errorf("%v left: %q, want %q", left, got, want)
+		}
+	}
+}
+
+// recordedInstances records the headers of forwarded requests.
+type recordedInstances struct {
+	Instances
+	headers http.Header
+}
+
+func (i *recordedInstances) Forward(_ http.ResponseWriter, r *http.Request, _ string, _ func(error)) {
+	i.headers = r.Header
+}
+
+// Otherwise a client could choose the address for which an instance limits it.
+func TestForwardedHeadersOfUntrustedClientsAreReplaced(t *testing.T) {
+	for peer, want := range map[string][]string{
+		"127.0.0.1:5000": {"127.0.0.1", "api.example", "http"},
+		"10.0.0.1:5000":  {"198.51.100.1", "public.example", "https"}, // a trusted proxy
+	} {
+		s, _ := newTestServer(nil)
+		var instances recordedInstances
+		s.deps.Instances, s.deps.TrustedProxies = &instances, proxies
+		r := httptest.NewRequest("GET", "http://api.example/api/v1/endpoints", nil)
+		r.RemoteAddr = peer
+		r.Header = http.Header{"X-Forwarded-For": {"198.51.100.1"}, "X-Forwarded-Host": {"public.example"}, "X-Forwarded-Proto": {"https"}}
+		s.ServeHTTP(httptest.NewRecorder(), r)
+		for n, name := range ForwardedHeaders {
+			if got := instances.headers.Values(name); len(got) != 1 || got[0] != want[n] {
+				t.Errorf("from %s: %s %q, want %q", peer, name, got, want[n])
+			}
+		}
+	}
+}
+
+// closeSignal is a listener that reports its first Close.
+type closeSignal struct {
+	net.Listener
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *closeSignal) Close() error {
+	defer l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+func TestConnectionOpenedBeforeShutdownIsServed(t *testing.T) {
+	s, _ := newTestServer(func(x *exchange, _ *http.Request) error { x.WriteHeader(http.StatusNoContent); return nil })
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	l := &closeSignal{Listener: tcp, closed: make(chan struct{})}
+	served, shutDown := make(chan error, 1), make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	conn, err := net.Dial("tcp", tcp.Addr().String())
+	testkit.Must(t, err)
+	defer func() { _ = conn.Close() }()
+	testkit.Until(t, "the connection is accepted", func() bool { return s.connections.count() == 1 })
+	go func() { shutDown <- s.Shutdown(t.Context(), 0) }()
+	<-l.closed
+	if _, err := io.WriteString(conn, "GET /try HTTP/1.1\r\nHost: test\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	testkit.Must(t, err)
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusNoContent {
+		t.Errorf("status %d, want 204", resp.StatusCode)
+	}
+	if err := <-shutDown; err != nil {
+		t.Error(err)
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		t.Errorf("Serve: %v, want %v", err, http.ErrServerClosed)
+	}
+}
+
+func TestTeamsShareTheMemoryForResponsesWithAudio(t *testing.T) {
+	s, _ := newTestServer(nil)
+	respond := func(teamID string, length int, want fault.Code) {
+		t.Helper()
+		sent := httptest.NewRecorder()
+		x := &exchange{holder: teamID, Response: httpserve.Response{ResponseWriter: sent, Request: httptest.NewRequest("POST", "/", nil)}}
+		err := x.respondWithAudio(s.audio, length, map[string]int{"length": length})
+		if want == "" && (err != nil || !strings.Contains(sent.Body.String(), "length")) || want != "" && !fault.Is(err, want) {
+			t.Errorf("%d bytes of %s: %v, sent %s; want %q", length, teamID, err, sent.Body, want)
+		}
+	}
+	respond("a", audioBudget, "") // larger than the share, but the only one
+	testkit.Must(t, s.audio.Take("a", s.audio.Share()-4))
+	respond("a", 1, "")
+	respond("a", 2, fault.RateLimitExceeded)
+	respond("b", audioBudget, "")
+	if used := s.audio.Used(); used != s.audio.Share()-4 {
+		t.Errorf("%d bytes are used after the responses, want %d", used, s.audio.Share()-4)
 	}
 }

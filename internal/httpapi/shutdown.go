@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"telapi/internal/background"
 	"telapi/internal/httpserve"
-	"telapi/internal/sleep"
 )
 
 // Serve accepts connections until Shutdown. It always returns an error, which is
@@ -55,14 +55,14 @@ func (b *busyConnections) count() int {
 // ended when Shutdown returns.
 func (s *Server) Shutdown(ctx context.Context, window time.Duration) error {
 	s.endStreams()
-	s.sockets.drain(ctx, window)
+	s.sockets.Drain(ctx, window)
 	s.answerLastRequests(ctx)
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		_ = s.http.Close()
 	}
-	s.sockets.close()
-	s.refusals.flush()
+	s.sockets.Close()
+	s.rejections.flush()
 	return err
 }
 
@@ -84,6 +84,6 @@ func (s *Server) answerLastRequests(ctx context.Context) {
 	}
 	for s.connections.count() > 0 && ctx.Err() == nil {
 		s.http.SetKeepAlivesEnabled(false) // closes connections after their response, or after 5 s without a request
-		_ = sleep.For(ctx, 10*time.Millisecond)
+		_ = background.Sleep(ctx, 10*time.Millisecond)
 	}
 }

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,21 +12,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"telapi/test/testkit"
 )
-
-// pipeListener accepts in-memory connections, which follow the clock of synctest.
-type pipeListener chan net.Conn
-
-func (l pipeListener) Accept() (net.Conn, error) {
-	conn, open := <-l
-	if !open {
-		return nil, errors.New("closed")
-	}
-	return conn, nil
-}
-
-func (l pipeListener) Close() error   { return nil }
-func (l pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // servePipe runs a server with a POST route that reads a body and a GET route with
 // a long response. It returns a connection to the server. closed receives how long
@@ -51,7 +38,7 @@ func servePipe(t *testing.T) (client net.Conn, closed <-chan time.Duration) {
 			closedAfter <- time.Since(start)
 		}
 	}
-	listener := make(pipeListener, 1)
+	listener := make(testkit.PipeListener, 1)
 	client, server := net.Pipe()
 	listener <- server
 	go func() { _ = s.Serve(listener) }()

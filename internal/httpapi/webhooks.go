@@ -17,9 +17,10 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/endpoint"
+	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 	"telapi/internal/strictjson"
-	"telapi/internal/tracing"
+	"telapi/internal/telemetry"
 )
 
 // webhook accepts callbacks of one kind. The callback token is the only
@@ -28,7 +29,8 @@ import (
 //
 // The order of the checks is: media type, size, presence of a token, body, token.
 // Problems of the body are reported only to a valid token. A large body is read only
-// if the token is known, and few of them are processed at a time.
+// if the token is known, and few of them are processed at a time. So is an answer that
+// streams.
 func (s *Server) webhook(kind wire.WorkItemKind) handler {
 	return func(x *exchange, r *http.Request) error {
 		received := s.deps.Now()
@@ -38,12 +40,21 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 		}
 		callIDs := callTrace(r)
 		var receipt callback.Receipt
-		body, err := s.readCallback(x, r, credential)
-		if err == nil {
-			var cancel func()
-			r, cancel = restartTimeout(x.ctx, r)
-			defer cancel()
-			receipt, err = s.accept(r.Context(), callback.Request{Credential: credential, Body: strictjson.TrimBOM(body), Trace: callIDs, Received: received})
+		var err error
+		respond := func(send func() error) error { return send() }
+		if mediaType := streamedType(r.Header); mediaType != "" && kind != wire.ToolItem {
+			x.isStreamed = true
+			body := newStreamReader(x, r)
+			respond = func(send func() error) error { return body.respond(x, send) }
+			receipt, err = s.acceptStream(x, r, body, callback.StreamRequest{Credential: credential, MediaType: mediaType, PerDelta: r.URL.Query().Get("split") == splitNone, Trace: callIDs})
+		} else {
+			var body []byte
+			if body, err = s.readCallback(x, r, credential); err == nil {
+				var cancel func()
+				r, cancel = restartTimeout(x.ctx, r)
+				defer cancel()
+				receipt, err = s.accept(r.Context(), callback.Request{Credential: credential, Body: strictjson.TrimBOM(body), Trace: callIDs, Received: received})
+			}
 		}
 		if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
 			span.SetAttributes(
@@ -57,10 +68,11 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 			// A client that stops sending its body still gets the answer.
 			r, cancel := restartTimeout(context.WithoutCancel(x.ctx), r)
 			defer cancel()
-			return s.countAuthFailure(x, r, err)
+			err = s.countAuthFailure(x, r, err)
+			return respond(func() error { x.Fail(err); return nil })
 		}
 		receipt.RequestID = x.RequestID
-		return x.WriteJSON(http.StatusAccepted, &receipt)
+		return respond(func() error { return x.WriteJSON(http.StatusAccepted, &receipt) })
 	}
 }
 
@@ -80,8 +92,8 @@ func (s *Server) accept(ctx context.Context, r callback.Request) (callback.Recei
 // readCallback reads the body of a callback. It checks the credential first if the
 // token is missing or the body is large. Until then, the body counts for the client's address.
 func (s *Server) readCallback(x *exchange, r *http.Request, credential callback.Credential) ([]byte, error) {
-	x.isCallback, x.holder = true, clientNetwork(x.client).String()
-	limit := endpoint.DefaultLimits().CallbackBodyBytes
+	x.isCallback, x.holder = true, ratelimit.Client(x.client).String()
+	limit := endpoint.DefaultRequestLimits().CallbackBodyBytes
 	var credentialErr error
 	check := func() error {
 		checking, cancel := restartTimeout(x.ctx, r)
@@ -89,7 +101,11 @@ func (s *Server) readCallback(x *exchange, r *http.Request, credential callback.
 		x.holder, credentialErr = s.deps.Callbacks.Check(checking.Context(), credential)
 		return credentialErr
 	}
-	err := checkBodyHeader(r, limit)
+	accepted := "application/json"
+	if credential.Kind != wire.ToolItem {
+		accepted += ", application/x-ndjson or text/event-stream"
+	}
+	err := checkBodyHeader(r, limit, accepted)
 	if err == nil && credential.Digest == "" {
 		err = check()
 	}
@@ -148,12 +164,12 @@ func (s *Server) continueTrace(ctx context.Context, x *exchange, r *http.Request
 	case r.Header["Traceparent"] != nil:
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
 	case r.URL.Path == session.SocketPath && s.deps.Sessions != nil:
-		ctx = tracing.WithParent(ctx, s.callToken(x, r).Traceparent())
+		ctx = telemetry.WithTraceparent(ctx, s.callToken(x, r).Traceparent())
 	}
 	if r.URL.RawQuery == "" || !strings.HasPrefix(r.URL.Path, wire.WebhooksPath) {
 		return ctx
 	}
-	joined := tracing.Join(ctx, queryTrace(r))
+	joined := telemetry.JoinTrace(ctx, queryTrace(r))
 	if trace.SpanContextFromContext(joined).TraceID() == trace.SpanContextFromContext(ctx).TraceID() {
 		return ctx
 	}
@@ -167,7 +183,7 @@ func callTrace(r *http.Request) (t wire.Trace) {
 	if r.URL.RawQuery != "" {
 		t = queryTrace(r)
 	}
-	if own := tracing.Of(r.Context()); own.TraceID != "" && (t.TraceID == "" || tracing.SameID(t.TraceID, own.TraceID)) {
+	if own := telemetry.TraceOf(r.Context()); own.TraceID != "" && (t.TraceID == "" || telemetry.SameTraceID(t.TraceID, own.TraceID)) {
 		t.TraceID, t.ParentSpanID = own.TraceID, own.ParentSpanID
 	}
 	if values := r.Header.Values(wire.TransactionHeader); len(values) == 1 && len(values[0]) == len(uuid.Nil.String()) && uuid.Validate(values[0]) == nil {

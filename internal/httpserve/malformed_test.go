@@ -29,9 +29,7 @@ const plainText = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset
 func serve(t *testing.T, secure bool) (raw, dial func() net.Conn, log *testkit.Buffer) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte(plainText), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(file, []byte(plainText), 0o600))
 	log = &testkit.Buffer{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -70,9 +68,7 @@ func serve(t *testing.T, secure bool) (raw, dial func() net.Conn, log *testkit.B
 	t.Cleanup(server.Close)
 	raw = func() net.Conn {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		return conn
@@ -196,18 +192,14 @@ func (l *fileListener) Accept() (net.Conn, error) {
 
 func TestFilesAreSentWithSendfile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, make([]byte, 64<<10), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(file, make([]byte, 64<<10), 0o600))
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) }))
 	files := &fileListener{Listener: server.Listener}
 	server.Listener = httpserve.Listen(server.Config, files, slog.New(slog.DiscardHandler))
 	server.Start()
 	defer server.Close()
 	resp, err := server.Client().Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	n, err := io.Copy(io.Discard, resp.Body)
 	_ = resp.Body.Close()
 	if n != 64<<10 || err != nil || files.files.Load() != 1 {

@@ -2,6 +2,7 @@ package httpserve
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"telapi/internal/fault"
 	"telapi/internal/redact"
@@ -109,4 +111,89 @@ func TestBearerToken(t *testing.T) {
 			t.Errorf("HasBearer with Authorization %q = %v, want %v", c.sent, got, c.want)
 		}
 	}
+}
+
+func TestLogFieldIsCutAfterEscaping(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                       "",
+		"/plain/path":            "/plain/path",
+		"/exactly/limit":         "/exactly/limit",
+		"/longer/than/the/limit": "/longer/than/t",
+		"/a\x00b":                "/a%00b",
+		"/\"quoted\\":            "/%22quoted%5C",
+		"/\xff\xfe":              "/%FF%FE",
+		"/é+4915112345":          "/%C3%A9+491511",
+		"aaaaaaaaaaaa\n\n":       "aaaaaaaaaaaa%0",
+	} {
+		if got := logField(in, 14); got != want {
+			t.Errorf("logField(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestLogLineOfAHostileRequestIsShort(t *testing.T) {
+	for name, format := range map[string]func(*bytes.Buffer) slog.Handler{
+		"json": func(b *bytes.Buffer) slog.Handler { return slog.NewJSONHandler(b, nil) },
+		"text": func(b *bytes.Buffer) slog.Handler { return slog.NewTextHandler(b, nil) },
+	} {
+		for _, char := range []string{"a", "\x00", "\xff", "\\", "\"", "é", "\u2028"} {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.URL.Path = "/" + strings.Repeat(char, 30_000)
+			w := Response{ResponseWriter: httptest.NewRecorder(), Request: r}
+			w.Fail(fault.New(fault.MalformedJSON, "x").WithCause(&textError{strings.Repeat(char, 30_000)}))
+			var log bytes.Buffer
+			w.Log(t.Context(), slog.New(format(&log)), slog.LevelInfo, time.Second, "192.0.2.1")
+			if n := log.Len(); n > maxLoggedPath+maxLoggedCause+300 {
+				t.Errorf("%s: %d bytes logged for %q, want at most %d", name, n, char, maxLoggedPath+maxLoggedCause+300)
+			}
+		}
+	}
+}
+
+type textError struct{ text string }
+
+func (e *textError) Error() string { return e.text }
+
+func newRequestID(sent string) string {
+	return NewRequestID(http.Header{RequestIDHeader: {sent}})
+}
+
+func TestValidRequestIDIsKept(t *testing.T) {
+	for _, id := range []string{"a", "A-1_b.c", strings.Repeat("x", 128)} {
+		if got := newRequestID(id); got != id {
+			t.Errorf("NewRequestID(%q) = %q, want the same ID", id, got)
+		}
+	}
+}
+
+func TestInvalidRequestIDIsReplaced(t *testing.T) {
+	for _, id := range []string{
+		"", " ", "a b", "a\nb", "ä", "a/b", "\xff", strings.Repeat("x", 129),
+		"tk_abcdefghijklmnop_abcdefghijklmnopqrstuvwxyz0123456789abcdefg",
+	} {
+		got := newRequestID(id)
+		if got == id || got == "" || newRequestID(got) != got {
+			t.Errorf("NewRequestID(%q) = %q, want a new valid ID", id, got)
+		}
+	}
+}
+
+func TestContextCarriesRequestID(t *testing.T) {
+	if got := RequestIDFrom(context.Background()); got != "" {
+		t.Errorf("RequestIDFrom(empty context) = %q, want none", got)
+	}
+	if got := RequestIDFrom(WithRequestID(context.Background(), "r1")); got != "r1" {
+		t.Errorf("RequestIDFrom = %q, want r1", got)
+	}
+}
+
+func FuzzNewRequestID(f *testing.F) {
+	f.Add("abc-123")
+	f.Add("a\r\nb")
+	f.Fuzz(func(t *testing.T, sent string) {
+		got := newRequestID(sent)
+		if got == "" || len(got) > 128 || newRequestID(got) != got {
+			t.Errorf("NewRequestID(%q) = %q, want a valid ID of at most 128 characters", sent, got)
+		}
+	})
 }

@@ -1,9 +1,11 @@
-// Package kv names the keys, streams and pub/sub topics of the key-value store. They are
-// private to the service, except LimitsKey and AnnounceTopic, which consoles may use
-// (docs/console.md). Instances of two versions share a store during an upgrade, so a name
-// keeps its meaning.
+// Package kv is the part of the key-value store that its users share: how to connect, the
+// names of keys and topics, the Lua scripts, subscriptions, and the clocks of its servers.
 //
-// The keys of a channel are telapi:ch:{ID}:NAME. The scripts in internal/lua change them.
+// Its keys, streams and topics are private to the service, except LimitsKey and
+// AnnounceTopic, which consoles may use (docs/console.md). Instances of two versions share a
+// store during an upgrade, so a name keeps its meaning.
+//
+// The keys of a channel are telapi:ch:{ID}:NAME. The scripts in internal/kv/lua change them.
 //
 //	meta        hash: the channel's fields, see below
 //	in          stream: the entries for the runtime; field entry, a wire.Entry. Every 16th entry
@@ -28,6 +30,7 @@
 //	team, endpoint, mode, callId, transactionId, profile, openedAt
 //	claimedBy, claimToken, claimUntil, claimRequestedAt  the runtime's claim: claimedBy is its name, a slash and its secret, empty after
 //	                                   a release; claimToken starts with the ID of the connection, a slash follows
+//	lostToken                          claimToken before the last loss of data, which empties that
 //	offer, offeredAt                   the session's wire.Offer, empty for a call; time of the last offer, empty after a claim
 //	lostAt                             when the store was last found to have lost data; empty if never
 //	owner, ownerUntil, requestedAt     the browser's connection, the end of its lease, when it was requested
@@ -36,15 +39,15 @@
 //	committed                          the committed position
 //	dropped                            number of the last removed entry, and the size of all entries up to it
 //	uses                               number of callbacks with credentials of scope channel
-//	flow, queue                        counters of the runtime stream and of the work items, see channel.lua
+//	flow, queue                        counters of the runtime stream and of the work items, see head.lua
 //	inLast, outLast, trimmed           IDs of the newest entry, the newest message and the newest removed message
 //	held                               while messages wait for replicas: ID of the newest visible message, or 0-0
 //	historyMessages, historyMs, idleMs, keepMs  the limits
 //
 // Fields of work: a credential is stored under the SHA-256 of its token, as eight words: state
-// (awaiting, routed, parked or cancelled), number (0 for scope channel), kind, deadline, work item
+// (awaiting, streaming, routed, parked or cancelled), number (0 for scope channel), kind, deadline, work item
 // ID, callback ID, digest of the body, receipt. @ID has the digest of a work item, a number the
-// entries of a parked item and when they can be routed. Uses of credentials of scope channel have the
+// entries of a parked item and when they can be routed, NUMBER+PART a parked part of a streamed answer. Uses of credentials of scope channel have the
 // digest and another word, and # and a number: the newest 1,024 are kept.
 package kv
 
@@ -70,6 +73,8 @@ const (
 	// ReportsStream holds speech reports that are not counted yet: the field
 	// report, one wire.SpeechReport.
 	ReportsStream = "telapi:usage"
+	// ReplicatedReportsKey is written after reports, as ReplicatedKey is. It has the same slot.
+	ReplicatedReportsKey = "telapi:{" + ReportsStream + "}:replicated"
 	// RejectedReportsStream holds reports that could not be counted: the fields
 	// report and reason.
 	RejectedReportsStream = "telapi:usage:refused"
@@ -92,6 +97,9 @@ const (
 	// AnnounceTopic carries cache invalidations, one topic per message, to every
 	// instance.
 	AnnounceTopic = "telapi:announce"
+	// StreamsTopic tells every instance which streamed answers to end: the ID of a channel
+	// that has ended, or the ID of a channel, a space and the ID of a cancelled work item.
+	StreamsTopic = "telapi:streams"
 	// BeaconPrefix is followed by a random name. A process publishes on this topic
 	// to check that its subscriptions work.
 	BeaconPrefix = "telapi:beacon:"
@@ -133,7 +141,7 @@ func NewestOfferKey(sessionID string) string {
 	return "telapi:offer:{" + OffersStream + "}:" + sessionID
 }
 
-// ClaimsKey returns the key with the channels that a connection may have claimed.
+// ClaimsKey returns the key with the claims that a connection may have.
 func ClaimsKey(connectionID string) string { return claimsPrefix + connectionID }
 
 // ReplicatedKey returns the key that is written after a channel's data if replicas
@@ -175,7 +183,7 @@ type Notice byte
 // The notices. Only audio is lost when a notice is missed.
 const (
 	NoticeAudio    Notice = 'A' // both topics: the ChannelMessage
-	NoticeEntry    Notice = 'E' // runtime: ID of an entry now on the stream, a space, and the content of NoticeDue
+	NoticeEntry    Notice = 'E' // runtime: previous ID and last ID of entries now on the stream and the content of NoticeDue, separated by spaces, then each entry after a line feed if they are small
 	NoticeClaimed  Notice = 'C' // runtime: token of the claim that the channel has now
 	NoticeDue      Notice = 'D' // runtime: ms until a work item expires; empty if none is awaited
 	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by spaces, then each ChannelMessage after a line feed

@@ -95,7 +95,7 @@ func (s *Service) put(w *httpserve.Response, r *http.Request, p Path) error {
 	case errors.Is(err, errBody):
 		return fault.New(fault.Validation, "The body is shorter than Content-Length or was sent too slowly. Nothing was stored.").WithCause(err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fault.New(fault.StorageFull, "The storage is full. Nothing was stored.").WithCause(err)
+		return fault.New(fault.StorageFull, "The disk of the media service is full, so the upload of %d bytes was not stored. The operator must set MEDIA_MAX_BYTES below the size of the disk.", r.ContentLength).WithCause(err)
 	case err != nil:
 		return err
 	}

@@ -11,13 +11,13 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"telapi/internal/redact"
 	"telapi/internal/speech"
+	"telapi/test/testkit"
 )
 
 // client returns a client of a service with the given handler.
@@ -28,9 +28,7 @@ func client(t *testing.T, handle http.HandlerFunc) (*Client, *httptest.Server) {
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
 	c, err := NewClient(server.URL+"/base/", "upload-token", roots)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(c.Close)
 	return c, server
 }
@@ -121,35 +119,6 @@ func TestClientMapsErrors(t *testing.T) {
 	}
 }
 
-func TestFetchReturnsConditionalResponses(t *testing.T) {
-	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
-		http.ServeContent(w, r, "", time.Unix(1, 0), strings.NewReader("0123456789"))
-	})
-	for _, tt := range []struct {
-		method string
-		header http.Header
-		want   string
-	}{
-		{"GET", nil, "200 10 bytes  0123456789"},
-		{"HEAD", nil, "200 10 bytes  "},
-		{"GET", http.Header{"Range": {"bytes=2-4"}}, "206 3 bytes bytes 2-4/10 234"},
-		{"GET", http.Header{"Range": {"bytes=90-99"}}, "416 33  bytes */10 invalid range: failed to overlap\n"},
-		{"GET", http.Header{"Range": {"bytes=2-4"}, "If-Range": {`"other"`}}, "200 10 bytes  0123456789"},
-		{"GET", http.Header{"If-Modified-Since": {"Thu, 01 Jan 1970 00:00:01 GMT"}}, "304    "},
-	} {
-		resp, err := c.Fetch(t.Context(), tt.method, "ab/abc.pcm", tt.header)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		h := resp.Header
-		if got := fmt.Sprintf("%d %s %s %s %s", resp.StatusCode, h.Get("Content-Length"), h.Get("Accept-Ranges"), h.Get("Content-Range"), body); got != tt.want {
-			t.Errorf("%s %v: %q, want %q", tt.method, tt.header, got, tt.want)
-		}
-	}
-}
-
 func TestClientParsesList(t *testing.T) {
 	body := ""
 	c, _ := client(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
@@ -170,35 +139,10 @@ func TestClientParsesList(t *testing.T) {
 	}
 }
 
-func TestClientReusesConnections(t *testing.T) {
-	var connections sync.Map // client addresses
-	c, server := client(t, func(w http.ResponseWriter, r *http.Request) {
-		connections.Store(r.RemoteAddr, true)
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.WriteHeader(map[string]int{"PUT": 201, "DELETE": 404}[r.Method])
-	})
-	for i := range 100 {
-		if err := c.Put(t.Context(), "ab/abc.pcm", []byte("audio")); err != nil {
-			t.Fatal(err)
-		}
-		_, _ = c.DeleteVersion(t.Context(), "ab/abc.pcm", `"tag"`)
-		if i%10 == 9 {
-			server.CloseClientConnections()
-		}
-	}
-	n := 0
-	connections.Range(func(_, _ any) bool { n++; return true })
-	if n < 10 || n > 20 {
-		t.Errorf("%d connections for 200 requests with 10 disconnects, want 10 to 20", n)
-	}
-}
-
 // pipeClient connects over pipes, which work in a synctest bubble.
 func pipeClient(t *testing.T, handle http.HandlerFunc) *Client {
 	c, err := NewClient("http://media", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	c.http.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
 		here, there := net.Pipe()
 		conns := make(chan net.Conn, 1)
@@ -249,9 +193,7 @@ func TestStreamTimesOutOnlyWhenStalled(t *testing.T) {
 				})
 				defer c.Close()
 				resp, err := c.Fetch(t.Context(), http.MethodGet, "ab/abc.pcm", nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				defer resp.Body.Close()
 				n, buffer := 0, make([]byte, 8<<10)
 				for err == nil {

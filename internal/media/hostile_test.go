@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"telapi/internal/media"
+	"telapi/test/testkit"
 )
 
 const canary = "secret outside the root"
@@ -34,9 +35,7 @@ func tree(t *testing.T, root string) map[string]string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return files
 }
 
@@ -93,26 +92,20 @@ func hostilePaths(n int) []string {
 func TestHostilePathsNeverLeaveTheRoot(t *testing.T) {
 	base := t.TempDir()
 	outside, root := filepath.Join(base, "outside"), filepath.Join(base, "root")
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, dir := range []string{outside, filepath.Join(root, "ab", "folder.pcm")} {
-		must(os.MkdirAll(dir, 0o755))
+		testkit.Must(t, os.MkdirAll(dir, 0o755))
 	}
 	for _, name := range []string{"secret.pcm", "passwd", "ok.pcm", "link.pcm"} {
-		must(os.WriteFile(filepath.Join(outside, name), []byte(canary), 0o644))
-		must(os.WriteFile(filepath.Join(base, name), []byte(canary), 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(outside, name), []byte(canary), 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(base, name), []byte(canary), 0o644))
 	}
 	for link, target := range map[string]string{
 		"out": outside, "in": "ab", "loop": "loop", "_": "/", "-": "../outside",
 		"ab/link.pcm": filepath.Join(outside, "secret.pcm"), "ab/secret.pcm": "../../outside/secret.pcm", "ab/inside.pcm": "ok.pcm",
 	} {
-		must(os.Symlink(target, filepath.Join(root, link)))
+		testkit.Must(t, os.Symlink(target, filepath.Join(root, link)))
 	}
-	must(mkfifo(filepath.Join(root, "ab", "pipe.pcm")))
+	testkit.Must(t, mkfifo(filepath.Join(root, "ab", "pipe.pcm")))
 	before := tree(t, base)
 
 	s := start(t, media.Options{Root: root, MemoryBytes: 1 << 20}, nil)

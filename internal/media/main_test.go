@@ -15,6 +15,7 @@ import (
 
 	"telapi/internal/media"
 	"telapi/internal/redact"
+	"telapi/test/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,13 +49,9 @@ func start(t *testing.T, o media.Options, secure *tls.Config) *service {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s, err := media.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l, secure) }()
 	transport := &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}
@@ -82,21 +79,15 @@ func start(t *testing.T, o media.Options, secure *tls.Config) *service {
 func (s *service) do(method, path, body string, header ...string) (*http.Response, string) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), method, "http://"+s.addr+path, strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Add(header[i], header[i+1])
 	}
 	resp, err := s.client.Do(req)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	defer resp.Body.Close()
 	got, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	return resp, string(got)
 }
 
@@ -114,9 +105,7 @@ func (s *service) mustPut(path, body string) string {
 func (s *service) raw(request, method string) (status int, body string) {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	defer conn.Close()
 	_, _ = io.WriteString(conn, request)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})

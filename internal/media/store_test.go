@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/internal/media"
+	"telapi/test/testkit"
 )
 
 func mkfifo(path string) error { return syscall.Mkfifo(path, 0o644) }
@@ -30,9 +31,7 @@ func mkfifo(path string) error { return syscall.Mkfifo(path, 0o644) }
 func openStore(t *testing.T, root string, maxBytes int64) *media.Store {
 	t.Helper()
 	s, err := media.OpenStore(media.Options{Root: root, MaxBytes: maxBytes, Log: slog.New(slog.DiscardHandler)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return s
 }
 
@@ -59,9 +58,7 @@ func use(t *testing.T, s *media.Store, path string) {
 func stored(t *testing.T, s *media.Store) (paths []string) {
 	t.Helper()
 	list, err := s.List("", 10_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, b := range list {
 		paths = append(paths, b.Path)
 	}
@@ -137,9 +134,7 @@ func TestServesThousandConnections(t *testing.T) {
 	conns := make([]net.Conn, 1000)
 	for i := range conns {
 		c, err := net.Dial("tcp", s.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer c.Close()
 		conns[i] = c
 	}
@@ -167,9 +162,7 @@ func TestOpenRemovesOnlyUnfinishedUploads(t *testing.T) {
 	put(t, s, "ab/x.pcm", "kept")
 	s.Close()
 	for name, kept := range map[string]bool{".uploads/1/1": false, ".uploads/x": false, "ab/notes.txt": true, "ab/.hidden": true} {
-		if err := os.WriteFile(filepath.Join(root, name), []byte("?"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(root, name), []byte("?"), 0o600))
 		s := openStore(t, root, 0)
 		if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != kept {
 			t.Errorf("%s: exists %v, want %v", name, err == nil, kept)
@@ -186,16 +179,12 @@ func TestRemovedUploadDirectoryIsCreatedAgain(t *testing.T) {
 	s := openStore(t, root, 0)
 	defer s.Close()
 	for i := range 10 { // more than there are directories
-		if err := os.RemoveAll(filepath.Join(root, ".uploads")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.RemoveAll(filepath.Join(root, ".uploads")))
 		put(t, s, fmt.Sprintf("ab/%d.pcm", i), "kept")
 	}
 
 	// A link is not followed.
-	if err := errors.Join(os.RemoveAll(filepath.Join(root, ".uploads")), os.Symlink("ab", filepath.Join(root, ".uploads"))); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(os.RemoveAll(filepath.Join(root, ".uploads")), os.Symlink("ab", filepath.Join(root, ".uploads"))))
 	before := tree(t, root)
 	if _, err := s.Put("ab/x.pcm", strings.NewReader("x"), 1, nil); err == nil {
 		t.Error("the upload followed a link")
@@ -210,9 +199,7 @@ func TestEmptyShardIsRemoved(t *testing.T) {
 	s := openStore(t, root, 10)
 	put(t, s, "ab/x.pcm", "first")
 	put(t, s, "cd/x.pcm", "second") // evicts the first
-	if err := os.Mkdir(filepath.Join(root, "lost+found"), 0o750); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(filepath.Join(root, "lost+found"), 0o750))
 	s.Close()
 	s = openStore(t, root, 10)
 	defer s.Close()
@@ -252,9 +239,7 @@ func TestListIsOrderedByPath(t *testing.T) {
 	var got []string
 	for after := ""; ; {
 		page, err := s.List(after, 4)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if len(page) == 0 {
 			break
 		}
@@ -383,9 +368,7 @@ func TestETagsAreUnique(t *testing.T) {
 	for i := range 200 {
 		put(t, s, "ab/x.pcm", fmt.Sprintf("%04d", i))
 		b, err := s.Open("ab/x.pcm")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if seen[b.ETag] {
 			t.Fatalf("ETag %s was reused", b.ETag)
 		}

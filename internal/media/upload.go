@@ -136,35 +136,28 @@ func (s *Store) commit(from fd, temp string, p Path, size int64, condition Preco
 		return false, err
 	}
 	defer dir.close()
-	var replaced int64
-	// Most blobs are new. Renaming without a lookup is faster for them.
-	created = condition == nil && s.change(p, func() error { return from.renameNew(temp, dir, file) }) == nil
-	if !created {
-		old, err := dir.lstat(file)
-		switch {
-		case err != nil && !errors.Is(err, unix.ENOENT):
-			return false, fmt.Errorf("look up blob: %w", err)
-		case old.Mode&unix.S_IFMT == unix.S_IFDIR:
-			return false, errPathOccupied
-		}
-		created = !isRegular(old) // a link or a special file is not a blob; it is replaced
-		if condition != nil {
-			var tag string
-			if !created {
-				tag = etag(old)
-			}
-			if err := condition(tag, modified(old)); err != nil {
-				return false, err
-			}
-		}
-		if err := s.change(p, func() error { return from.rename(temp, dir, file) }); err != nil {
-			return false, fmt.Errorf("rename upload: %w", err)
-		}
-		if !created {
-			replaced = old.Size
+	old, err := dir.lstat(file)
+	switch {
+	case err != nil && !errors.Is(err, unix.ENOENT):
+		return false, fmt.Errorf("look up blob: %w", err)
+	case old.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return false, errPathOccupied
+	}
+	var tag string
+	if created = !isRegular(old); created { // a link or a special file is not a blob; it is replaced
+		old.Size = 0
+	} else {
+		tag = etag(old)
+	}
+	if condition != nil {
+		if err := condition(tag, modified(old)); err != nil {
+			return false, err
 		}
 	}
-	s.bytes.Add(size - replaced)
+	if err := s.change(p, func() error { return from.rename(temp, dir, file) }); err != nil {
+		return false, fmt.Errorf("rename upload: %w", err)
+	}
+	s.bytes.Add(size - old.Size)
 	if created {
 		s.objects.Add(1)
 	}

@@ -1,5 +1,5 @@
-// Package page splits lists into pages. The cursor of a page is the ID of its last
-// item.
+// Package page selects what a list contains: whose data, and which page of it. The
+// cursor of a page is the ID of its last item.
 package page
 
 import (

@@ -9,9 +9,9 @@ import (
 	"telapi/internal/fault"
 )
 
-// leaseShare limits a lease to a fiftieth of the limit, so that an idle instance
+// grantShare limits a grant to a fiftieth of the limit, so that an idle instance
 // holds at most 2 % of it.
-const leaseShare = 50
+const grantShare = 50
 
 // rule is the limit of a bucket. Two rules with equal limits but different versions
 // are different: if limits were changed and changed back, the window in the store
@@ -27,31 +27,31 @@ type bucket struct {
 	users     atomic.Int64 // calls of Limiter.decide in progress; increases only while Limiter.mu is held
 	mu        sync.Mutex
 	rule      rule
-	ends      time.Time // end of the current window
-	permits   int64     // leased and not used yet
-	remaining int64     // in the store after the last lease
-	size      int64     // of the next lease in permits
-	waiting   int64     // callers that wait for a lease
-	lease     *lease    // in progress, or nil
+	ends      time.Time     // end of the current window
+	permits   int64         // granted and not used yet
+	remaining int64         // in the store after the last grant
+	size      int64         // of the next grant in permits
+	waiting   int64         // callers that wait for a grant
+	request   *grantRequest // in progress, or nil
 }
 
-// lease is a request to the store for permits. Its result is ignored if it is not
-// the bucket's lease any more.
-type lease struct {
+// grantRequest is a request to the store for permits. Its result is ignored if it is not
+// the bucket's request any more.
+type grantRequest struct {
 	done chan struct{} // closed when err is set
 	err  error
 }
 
 // apply sets the rule. If it differs from the current one, apply discards the
-// permits, the window and the lease.
+// permits, the window and the grant.
 func (b *bucket) apply(r rule) {
 	if b.rule != r {
-		b.rule, b.ends, b.lease = r, time.Time{}, nil
+		b.rule, b.ends, b.request = r, time.Time{}, nil
 	}
 }
 
-// take uses a permit or refuses the request, and sets the fields of d. It returns
-// false if the bucket needs a lease first.
+// take uses a permit or rejects the request, and sets the fields of d. It returns
+// false if the bucket needs a grant first.
 func (b *bucket) take(d *Decision, now time.Time) bool {
 	if !now.Before(b.ends) {
 		b.permits, b.remaining, b.size = 0, 0, 1
@@ -69,23 +69,23 @@ func (b *bucket) take(d *Decision, now time.Time) bool {
 	return true
 }
 
-// maxLease returns the maximum number of permits that this instance may hold.
-func (b *bucket) maxLease() int64 { return max(1, b.rule.max/leaseShare) }
+// maxGrant returns the maximum number of permits that this instance may hold.
+func (b *bucket) maxGrant() int64 { return max(1, b.rule.max/grantShare) }
 
-// want returns the size of the next lease: the next size, or one permit for each
+// want returns the size of the next grant: the next size, or one permit for each
 // waiting caller if that is more. Sizes start with one and double, so that an idle
 // client holds no more permits than it has used.
-func (b *bucket) want() int64 { return min(max(b.size, b.waiting), b.maxLease()) }
+func (b *bucket) want() int64 { return min(max(b.size, b.waiting), b.maxGrant()) }
 
-// add stores granted permits. The window counts from the time when the lease was
+// add stores granted permits. The window counts from the time when the grant was
 // requested, so that it never ends later here than in the store.
 func (b *bucket) add(g Grant, requested time.Time) {
 	b.permits, b.remaining = g.Permits, g.Remaining
-	b.size = min(2*b.size, b.maxLease())
+	b.size = min(2*b.size, b.maxGrant())
 	b.ends = requested.Add(g.Reset)
 }
 
-// isUnused reports whether the bucket has no users, no permits and no refusal to
+// isUnused reports whether the bucket has no users, no permits and no rejection to
 // remember. The caller holds Limiter.mu.
 func (b *bucket) isUnused() bool {
 	b.mu.Lock()
@@ -104,7 +104,7 @@ type Decision struct {
 	Policy    string // a tier, team_daily_quota or session_handshakes
 	Allowed   bool
 	Limit     int64         // requests per window
-	Remaining int64         // approximate: other instances may hold leases
+	Remaining int64         // approximate: other instances may have permits
 	Reset     time.Duration // until the window ends
 	Window    time.Duration
 }
@@ -120,8 +120,8 @@ func (d Decision) Header() string {
 	return `"` + d.Policy + `";r=` + strconv.FormatInt(d.Remaining, 10) + ";t=" + strconv.FormatInt(wholeSeconds(d.Reset), 10)
 }
 
-// refusal is the JSON of details in the error of a refused request.
-type refusal struct {
+// rejection is the JSON of details in the error of a rejected request.
+type rejection struct {
 	Limit   string `json:"limit"`
 	Tier    string `json:"tier,omitempty"`
 	Max     int64  `json:"max"`
@@ -129,10 +129,10 @@ type refusal struct {
 	ResetAt string `json:"resetAt"`
 }
 
-// Refusal returns the error for a request that is not allowed.
-func (d Decision) Refusal() *fault.Error {
+// Rejection returns the error for a request that is not allowed.
+func (d Decision) Rejection() *fault.Error {
 	wait := time.Duration(max(1, wholeSeconds(d.Reset))) * time.Second
-	details := refusal{
+	details := rejection{
 		Limit:   "ip",
 		Tier:    d.Policy,
 		Max:     d.Limit,

@@ -5,9 +5,15 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 func TestDecisionReportsRemainingAndReset(t *testing.T) {
@@ -26,16 +32,16 @@ func TestDecisionReportsRemainingAndReset(t *testing.T) {
 func TestDecisionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(3, time.Minute))
-		f.allowUntilRefused(clientA)
-		for decision, want := range map[string]float64{"allowed": 3, "refused": 1, "failed": 0} {
-			if got := counterValue(f.decisions.WithLabelValues("api", decision)); got != want {
+		f.allowUntilRejected(clientA)
+		for decision, want := range map[string]float64{"allowed": 3, "rejected": 1, "failed": 0} {
+			if got := testkit.MetricValue(t, f.decisions.WithLabelValues("api", decision)); got != want {
 				t.Errorf("%v %s, want %v", got, decision, want)
 			}
 		}
 	})
 }
 
-// A lease has a permit for each waiting caller. Callers that have left do not count.
+// A grant has a permit for each waiting caller. Callers that have left do not count.
 func TestLeaseCountsOnlyWaitingCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1000, time.Second))
@@ -51,7 +57,7 @@ func TestLeaseCountsOnlyWaitingCallers(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if want := slices.Repeat([]int64{1}, 10); !slices.Equal(f.counter.requested, want) {
-			t.Errorf("requested leases of %v permits, want %v", f.counter.requested, want)
+			t.Errorf("requested grants of %v permits, want %v", f.counter.requested, want)
 		}
 	})
 }
@@ -69,13 +75,13 @@ func TestBucketNames(t *testing.T) {
 	}
 }
 
-// HandshakeRefusal must not refuse a session that AllowHandshake would accept.
-func TestHandshakeIsRefusedOnlyWhenUsedUp(t *testing.T) {
+// HandshakeRejection must not reject a session that AllowHandshake would accept.
+func TestHandshakeIsRejectedOnlyWhenUsedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, tt := range map[string]struct {
 			permits, remaining int64
 			ends               time.Duration
-			refused            bool
+			rejected           bool
 		}{
 			"used up":               {0, 0, time.Second, true},
 			"this instance has one": {1, 0, time.Second, false},
@@ -85,12 +91,12 @@ func TestHandshakeIsRefusedOnlyWhenUsedUp(t *testing.T) {
 			f := newFixture(t, limitsOf(1, time.Minute))
 			b := f.bucket(bucketKey{session: "ses_1"})
 			b.permits, b.remaining, b.ends = tt.permits, tt.remaining, time.Now().Add(tt.ends)
-			d, refused := f.HandshakeRefusal("ses_1", 30)
-			if want := (Decision{Policy: sessionPolicy, Limit: 30, Window: time.Minute, Reset: tt.ends}); refused != tt.refused || d != want {
-				t.Errorf("%s: refused %t with %+v, want %t with %+v", name, refused, d, tt.refused, want)
+			d, rejected := f.HandshakeRejection("ses_1", 30)
+			if want := (Decision{Policy: sessionPolicy, Limit: 30, Window: time.Minute, Reset: tt.ends}); rejected != tt.rejected || d != want {
+				t.Errorf("%s: rejected %t with %+v, want %t with %+v", name, rejected, d, tt.rejected, want)
 			}
-			if _, refused := f.HandshakeRefusal("ses_2", 30); refused {
-				t.Errorf("%s: another session is refused", name)
+			if _, rejected := f.HandshakeRejection("ses_2", 30); rejected {
+				t.Errorf("%s: another session is rejected", name)
 			}
 		}
 	})
@@ -118,6 +124,134 @@ func TestUsedTodayCountsTheUTCDay(t *testing.T) {
 		counts.err = errors.New("unreachable")
 		if _, err := UsedToday(t.Context(), counts, "t1"); !errors.Is(err, counts.err) {
 			t.Errorf("error %v, want %v", err, counts.err)
+		}
+	})
+}
+
+func TestDecisionHeadersAndError(t *testing.T) {
+	for name, tc := range map[string]struct {
+		d                       Decision
+		policy, header, details string
+		message                 string // without the time to wait
+		retryAfter              time.Duration
+	}{
+		"tier": {
+			Decision{Policy: "api", Limit: 600, Remaining: 598, Reset: 41500 * time.Millisecond, Window: time.Minute},
+			`"api";q=600;w=60`, `"api";r=598;t=42`,
+			`{"limit":"ip","tier":"api","max":600,"window":60,"resetAt":"2000-01-01T00:00:42Z"}`, "Too many requests from your address.", 42 * time.Second,
+		},
+		"daily quota": {
+			Decision{Policy: teamPolicy, Limit: 50_000, Reset: time.Hour, Window: 24 * time.Hour},
+			`"team_daily_quota";q=50000;w=86400`, `"team_daily_quota";r=0;t=3600`,
+			`{"limit":"team_daily_quota","max":50000,"window":86400,"resetAt":"2000-01-01T01:00:00Z"}`, "Your team's daily quota is used up.", time.Hour,
+		},
+		"handshakes": {
+			Decision{Policy: sessionPolicy, Limit: 30, Reset: time.Second, Window: time.Minute},
+			`"session_handshakes";q=30;w=60`, `"session_handshakes";r=0;t=1`,
+			`{"limit":"session_handshakes","max":30,"window":60,"resetAt":"2000-01-01T00:00:01Z"}`, "The session has opened too many connections.", time.Second,
+		},
+		"window about to end": {
+			Decision{Policy: "auth", Limit: 1, Reset: 0, Window: 1500 * time.Millisecond},
+			`"auth";q=1;w=2`, `"auth";r=0;t=0`,
+			`{"limit":"ip","tier":"auth","max":1,"window":2,"resetAt":"2000-01-01T00:00:01Z"}`, "Too many requests from your address.", time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if got := tc.d.PolicyHeader(); got != tc.policy {
+					t.Errorf("RateLimit-Policy: got %s, want %s", got, tc.policy)
+				}
+				if got := tc.d.Header(); got != tc.header {
+					t.Errorf("RateLimit: %s, want %s", got, tc.header)
+				}
+				rejection := tc.d.Rejection()
+				details, err := json.Marshal(rejection.Details)
+				if err != nil || string(details) != tc.details {
+					t.Errorf("details: %s, %v; want %s", details, err, tc.details)
+				}
+				if !strings.HasPrefix(rejection.Message, tc.message+" Try again in ") {
+					t.Errorf("message %q, want %q", rejection.Message, tc.message)
+				}
+				if rejection.Code != fault.RateLimitExceeded || rejection.RetryAfter != tc.retryAfter {
+					t.Errorf("error %s with Retry-After %v, want %s with %v", rejection.Code, rejection.RetryAfter, fault.RateLimitExceeded, tc.retryAfter)
+				}
+			})
+		})
+	}
+}
+
+func TestParseLimits(t *testing.T) {
+	changed := DefaultLimits()
+	changed.Tiers.API = Limit{10, 1000}
+	for name, tc := range map[string]struct {
+		value string
+		want  Limits
+	}{
+		"no tier: defaults":                  {`{"tiers":{}}`, DefaultLimits()},
+		"one tier: the others have defaults": {` {"tiers": {"api":{"windowMs":1000,"max":10}}} `, changed},
+		"output of JSON":                     {string(changed.JSON()), changed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseLimits([]byte(tc.value))
+			if err != nil || got != tc.want {
+				t.Errorf("got %+v, %v; want %+v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestParseLimitsReportsAllIssues(t *testing.T) {
+	for value, want := range map[string][]string{
+		`[]`:                              {" invalid_type"},
+		`null`:                            {"/tiers required"},
+		`{}`:                              {"/tiers required"},
+		`{"tiers":null}`:                  {"/tiers required"},
+		`{"tiers":{},"Tiers":1,"a/b":1}`:  {"/Tiers unknown_key", "/a~1b unknown_key"},
+		`{"tiers":{"api":null,"API":{}}}`: {"/tiers/API unknown_key", "/tiers/api/max required", "/tiers/api/windowMs required"},
+		`{"tiers":{"api":{}}}`:            {"/tiers/api/max required", "/tiers/api/windowMs required"},
+		`{"tiers":{"api":{"max":0,"windowMs":999}}}`:                           {"/tiers/api/max too_small", "/tiers/api/windowMs too_small"},
+		`{"tiers":{"api":{"max":1000000001,"windowMs":86400001}}}`:             {"/tiers/api/max too_large", "/tiers/api/windowMs too_large"},
+		`{"tiers":{"api":{"max":"10","windowMs":1e2}}}`:                        {"/tiers/api/max invalid_type", "/tiers/api/windowMs too_small"},
+		`{"tiers":{"auth":{"max":1.5,"windowMs":99999999999999999999,"x":1}}}`: {"/tiers/auth/max invalid_type", "/tiers/auth/windowMs invalid_type", "/tiers/auth/x unknown_key"},
+		`{"tiers":{"api":{"max":null,"windowMs":true}}}`:                       {"/tiers/api/windowMs invalid_type", "/tiers/api/max required"},
+	} {
+		t.Run(value, func(t *testing.T) {
+			_, err := ParseLimits([]byte(value))
+			if !fault.Is(err, fault.Validation) {
+				t.Fatalf("error %v, want %s", err, fault.Validation)
+			}
+			var got []string
+			for _, issue := range fault.From(err).Details.([]fault.Issue) {
+				got = append(got, issue.Path+" "+issue.Code)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("got issues %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestParseLimitsRejectsInvalidJSON(t *testing.T) {
+	for _, value := range []string{``, `{`, `{"tiers":{}}{}`, `{"tiers":{},"tiers":{}}`, "{\"tiers\":{\"\xff\":1}}"} {
+		if _, err := ParseLimits([]byte(value)); !fault.Is(err, fault.MalformedJSON) {
+			t.Errorf("%q: error %v, want %s", value, err, fault.MalformedJSON)
+		}
+	}
+}
+
+func FuzzParseLimits(f *testing.F) {
+	f.Add(DefaultLimits().JSON())
+	f.Add([]byte(`{"tiers":{"api":{"max":-0,"windowMs":1000}}}`))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		limits, err := ParseLimits(value)
+		if err != nil {
+			if code := fault.From(err).Code; code != fault.Validation && code != fault.MalformedJSON {
+				t.Fatalf("error %v, want %s or %s", err, fault.Validation, fault.MalformedJSON)
+			}
+			return
+		}
+		if again, err := ParseLimits(limits.JSON()); err != nil || again != limits {
+			t.Fatalf("%+v parsed again is %+v, %v", limits, again, err)
 		}
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 )
 
 // fakeCounter is a Counter in memory, so that time can be faked. It passes the tests
@@ -17,8 +16,8 @@ import (
 type fakeCounter struct {
 	mu        sync.Mutex
 	delay     time.Duration // of a round trip
-	err       error         // of every Lease, if set
-	requested []int64       // sizes of all leases
+	err       error         // of every Grant, if set
+	requested []int64       // sizes of all grants
 	byKey     map[string]*fakeWindow
 }
 
@@ -31,7 +30,7 @@ func newFakeCounter() *fakeCounter {
 	return &fakeCounter{byKey: map[string]*fakeWindow{}}
 }
 
-func (c *fakeCounter) Lease(_ context.Context, key string, want, limit int64, length time.Duration) (Grant, error) {
+func (c *fakeCounter) Grant(_ context.Context, key string, want, limit int64, length time.Duration) (Grant, error) {
 	half := c.delay / 2
 	time.Sleep(half) // request
 	defer time.Sleep(half)
@@ -97,15 +96,9 @@ func (f *fixture) allow(client netip.Addr) Decision {
 	return d
 }
 
-func counterValue(c prometheus.Counter) float64 {
-	var m dto.Metric
-	_ = c.Write(&m)
-	return m.GetCounter().GetValue()
-}
-
-// allowUntilRefused sends requests until one is refused and returns the number of
+// allowUntilRejected sends requests until one is rejected and returns the number of
 // allowed ones.
-func (f *fixture) allowUntilRefused(client netip.Addr) (n int64) {
+func (f *fixture) allowUntilRejected(client netip.Addr) (n int64) {
 	f.t.Helper()
 	for f.allow(client).Allowed {
 		n++

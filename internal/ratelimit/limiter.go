@@ -26,20 +26,20 @@ const (
 	quotaWindow = day + time.Hour
 )
 
-// Limiter allows or refuses requests. It leases permits from the shared counter in
+// Limiter allows or rejects requests. It requests grants of permits from the shared counter in
 // batches, so that most requests need no round trip. A client over its limit causes
 // no round trips until its window ends.
 //
 // It is safe for concurrent use. Requests that wait for the same bucket share a
-// lease, which continues if one of them is cancelled. If the store is unreachable,
+// grant, which continues if one of them is cancelled. If the store is unreachable,
 // the limiter uses its remaining permits and then returns the store's error: it
 // fails closed.
 type Limiter struct {
 	counter   Counter
 	limits    Source
-	leasing   *background.Group
+	requests  *background.Group
 	decisions *prometheus.CounterVec
-	leases    prometheus.Counter
+	grants    prometheus.Counter
 
 	mu      sync.Mutex
 	buckets *simplelru.LRU[bucketKey, *bucket]
@@ -55,10 +55,10 @@ type bucketKey struct {
 }
 
 // Source returns the current limits, as Settings.Limits does. A new pointer
-// means new limits and invalidates the leases of the previous ones.
+// means new limits and invalidates the grants of the previous ones.
 type Source func(ctx context.Context) (*Limits, error)
 
-// NewLimiter returns a limiter without leases.
+// NewLimiter returns a limiter without grants.
 func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) *Limiter {
 	buckets, err := simplelru.NewLRU[bucketKey, *bucket](maxBuckets, nil)
 	if err != nil {
@@ -66,32 +66,43 @@ func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) 
 	}
 	metrics := promauto.With(registry)
 	l := &Limiter{
-		counter: counter,
-		limits:  limits,
-		leasing: background.NewGroup(),
-		buckets: buckets,
+		counter:  counter,
+		limits:   limits,
+		requests: background.NewGroup(),
+		buckets:  buckets,
 		decisions: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_ratelimit_decisions_total",
-			Help: "Rate limit decisions, by tier and decision (allowed, refused or failed).",
+			Help: "Rate limit decisions, by tier and decision (allowed, rejected or failed).",
 		}, []string{"tier", "decision"}),
-		leases: metrics.NewCounter(prometheus.CounterOpts{
-			Name: "telapi_ratelimit_leases_total",
-			Help: "Leases of permits requested from the key-value store.",
+		grants: metrics.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_ratelimit_grants_total",
+			Help: "Grants of permits requested from the key-value store.",
 		}),
 	}
 	for _, policy := range append([]Tier{teamPolicy, sessionPolicy}, Tiers...) {
-		for _, decision := range []string{"allowed", "refused", "failed"} {
+		for _, decision := range []string{"allowed", "rejected", "failed"} {
 			l.decisions.WithLabelValues(string(policy), decision) // start at 0, so that rates include the first request
 		}
 	}
 	return l
 }
 
-// Close cancels leases in progress and waits for them.
-func (l *Limiter) Close() { l.leasing.Close() }
+// Close cancels grants in progress and waits for them.
+func (l *Limiter) Close() { l.requests.Close() }
 
-// Allow counts a request of a client address against a tier. Addresses of an
-// IPv6 /64 network count as one client, because a client owns all of them.
+// Client returns the addresses that count as one client: a client owns all addresses of
+// its IPv6 /64 network.
+func Client(address netip.Addr) netip.Prefix {
+	address = address.Unmap().WithZone("")
+	bits := address.BitLen()
+	if address.Is6() {
+		bits = 64
+	}
+	network, _ := address.Prefix(bits) // the zero value if the address is not valid
+	return network
+}
+
+// Allow counts a request of a client address against a tier.
 func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Decision, error) {
 	limits, err := l.limits(ctx)
 	if err != nil {
@@ -101,16 +112,8 @@ func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Deci
 	if limit == nil {
 		return Decision{}, fmt.Errorf("limit requests: unknown tier %q", tier)
 	}
-	client = client.Unmap().WithZone("")
-	if client.Is6() {
-		network, err := client.Prefix(64)
-		if err != nil {
-			return Decision{}, fmt.Errorf("limit requests: %w", err)
-		}
-		client = network.Addr()
-	}
 	d := Decision{Policy: string(tier), Limit: limit.Max, Window: limit.Window()}
-	err = l.decide(ctx, &d, bucketKey{tier: tier, client: client}, rule{limits, d.Limit, d.Window})
+	err = l.decide(ctx, &d, bucketKey{tier: tier, client: Client(client).Addr()}, rule{limits, d.Limit, d.Window})
 	return d, err
 }
 
@@ -125,13 +128,13 @@ func (l *Limiter) AllowTeam(ctx context.Context, teamID string, quota int64) (De
 }
 
 // Granted returns how many permits of each bucket were granted in its window. The
-// names are those of Counter.Lease.
+// names are those of Counter.Grant.
 type Granted interface {
 	Granted(ctx context.Context, names []string) ([]int64, error)
 }
 
 // UsedToday returns the requests of teams that count against their quotas of this UTC
-// day. It includes permits that instances have leased and not used yet.
+// day. It includes permits that instances have and did not use yet.
 func UsedToday(ctx context.Context, counts Granted, teamIDs ...string) ([]int64, error) {
 	names := make([]string, len(teamIDs))
 	for i, id := range teamIDs {
@@ -156,9 +159,9 @@ func (l *Limiter) AllowHandshake(ctx context.Context, sessionID string, perMinut
 	return d, err
 }
 
-// HandshakeRefusal returns true if this instance knows that AllowHandshake would
-// refuse the next handshake. It counts nothing.
-func (l *Limiter) HandshakeRefusal(sessionID string, perMinute int64) (d Decision, refused bool) {
+// HandshakeRejection returns true if this instance knows that AllowHandshake would
+// reject the next handshake. It counts nothing.
+func (l *Limiter) HandshakeRejection(sessionID string, perMinute int64) (d Decision, rejected bool) {
 	l.mu.Lock()
 	b, ok := l.buckets.Get(bucketKey{session: sessionID})
 	l.mu.Unlock()
@@ -174,11 +177,11 @@ func (l *Limiter) HandshakeRefusal(sessionID string, perMinute int64) (d Decisio
 
 // decide sets the fields of d. It applies the rule only once, before the first wait.
 // If callers with different rules applied theirs after every wait, they could
-// invalidate each other's leases forever.
+// invalidate each other's grants forever.
 func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule) error {
 	b := l.bucket(key)
 	defer b.users.Add(-1)
-	for pending := l.takeOrLease(ctx, b, d, key, &r); pending != nil; pending = l.takeOrLease(ctx, b, d, key, nil) {
+	for pending := l.takeOrRequest(ctx, b, d, key, &r); pending != nil; pending = l.takeOrRequest(ctx, b, d, key, nil) {
 		var err error
 		select {
 		case <-pending.done:
@@ -194,7 +197,7 @@ func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule
 			return err
 		}
 	}
-	decision := "refused"
+	decision := "rejected"
 	if d.Allowed {
 		decision = "allowed"
 	}
@@ -202,9 +205,9 @@ func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule
 	return nil
 }
 
-// takeOrLease sets the fields of d, or returns the lease to wait for. Callers pass
+// takeOrRequest sets the fields of d, or returns the grant to wait for. Callers pass
 // their rule in the first call, and nil after a wait.
-func (l *Limiter) takeOrLease(ctx context.Context, b *bucket, d *Decision, key bucketKey, first *rule) *lease {
+func (l *Limiter) takeOrRequest(ctx context.Context, b *bucket, d *Decision, key bucketKey, first *rule) *grantRequest {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if first != nil {
@@ -217,10 +220,10 @@ func (l *Limiter) takeOrLease(ctx context.Context, b *bucket, d *Decision, key b
 		return nil
 	}
 	b.waiting++
-	if b.lease == nil {
-		b.lease = l.startLease(ctx, b, key, now)
+	if b.request == nil {
+		b.request = l.requestGrant(ctx, b, key, now)
 	}
-	return b.lease
+	return b.request
 }
 
 // bucket returns the bucket of a key. The caller decrements its users.
@@ -236,23 +239,23 @@ func (l *Limiter) bucket(key bucketKey) *bucket {
 	return b
 }
 
-// startLease requests permits from the store. The caller holds b.mu.
-func (l *Limiter) startLease(ctx context.Context, b *bucket, key bucketKey, now time.Time) *lease {
+// requestGrant requests permits from the store. The caller holds b.mu.
+func (l *Limiter) requestGrant(ctx context.Context, b *bucket, key bucketKey, now time.Time) *grantRequest {
 	r, want := b.rule, b.want()
-	pending := &lease{done: make(chan struct{})}
-	err := l.leasing.Go(ctx, func(ctx context.Context) {
+	pending := &grantRequest{done: make(chan struct{})}
+	err := l.requests.Go(ctx, func(ctx context.Context) {
 		defer close(pending.done)
-		l.leases.Inc()
-		grant, err := l.counter.Lease(ctx, key.String(), want, r.max, r.window)
+		l.grants.Inc()
+		grant, err := l.counter.Grant(ctx, key.String(), want, r.max, r.window)
 		if err != nil {
-			pending.err = fmt.Errorf("lease permits: %w", err)
+			pending.err = fmt.Errorf("request permits: %w", err)
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.lease != pending {
+		if b.request != pending {
 			return // the rule has changed
 		}
-		b.lease = nil
+		b.request = nil
 		if err == nil {
 			b.add(grant, now)
 		}

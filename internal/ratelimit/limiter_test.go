@@ -14,13 +14,14 @@ import (
 
 	"telapi/internal/background"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 func TestExactlyTheLimitIsAllowedPerWindow(t *testing.T) {
 	for _, limit := range []int64{1, 2, 49, 50, 99, 100, 600, 6000} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, limitsOf(limit, time.Minute))
-			if got := f.allowUntilRefused(clientA); got != limit {
+			if got := f.allowUntilRejected(clientA); got != limit {
 				t.Errorf("first window allowed %d requests, want %d", got, limit)
 			}
 			time.Sleep(time.Minute - 1)
@@ -28,7 +29,7 @@ func TestExactlyTheLimitIsAllowedPerWindow(t *testing.T) {
 				t.Error("request over the limit was allowed before the window ended")
 			}
 			time.Sleep(time.Nanosecond)
-			if got := f.allowUntilRefused(clientA); got != limit {
+			if got := f.allowUntilRejected(clientA); got != limit {
 				t.Errorf("second window allowed %d requests, want %d", got, limit)
 			}
 		})
@@ -38,8 +39,8 @@ func TestExactlyTheLimitIsAllowedPerWindow(t *testing.T) {
 func TestBusyClientCostsFewRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(600, time.Minute))
-		f.allowUntilRefused(clientA)
-		// Leases of 1, 2, 4 and 8 permits, then 49 of 12 permits: a fiftieth of the limit.
+		f.allowUntilRejected(clientA)
+		// Grants of 1, 2, 4 and 8 permits, then 49 of 12 permits: a fiftieth of the limit.
 		const want = 53
 		if got := f.counter.roundTrips(); got != want {
 			t.Errorf("600 requests cost %d round trips, want %d", got, want)
@@ -48,10 +49,10 @@ func TestBusyClientCostsFewRoundTrips(t *testing.T) {
 			f.allow(clientA)
 		}
 		if got := f.counter.roundTrips(); got != want {
-			t.Errorf("10,000 refused requests cost %d round trips, want none", got-want)
+			t.Errorf("10,000 rejected requests cost %d round trips, want none", got-want)
 		}
-		if got := counterValue(f.leases); got != want {
-			t.Errorf("telapi_ratelimit_leases_total is %v, want %d", got, want)
+		if got := testkit.MetricValue(t, f.grants); got != want {
+			t.Errorf("telapi_ratelimit_grants_total is %v, want %d", got, want)
 		}
 	})
 }
@@ -61,8 +62,8 @@ func TestIdleClientHoldsNoMoreThanItUsed(t *testing.T) {
 		f := newFixture(t, limitsOf(6000, time.Minute))
 		for used := range int64(500) {
 			f.allow(clientA)
-			leased := f.counter.byKey["ip:api:203.0.113.7"].used
-			if unused := leased - (used + 1); unused > min(used, 6000/50) {
+			granted := f.counter.byKey["ip:api:203.0.113.7"].used
+			if unused := granted - (used + 1); unused > min(used, 6000/50) {
 				t.Fatalf("%d requests leave %d unused permits, want at most %d", used+1, unused, min(used, 6000/50))
 			}
 		}
@@ -85,8 +86,8 @@ func TestClientsAreCountedByAddressOrNetwork(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t, limitsOf(1, time.Minute))
 				f.allow(netip.MustParseAddr(tc.a))
-				if refused := !f.allow(netip.MustParseAddr(tc.b)).Allowed; refused != tc.same {
-					t.Errorf("counted together: %v, want %v", refused, tc.same)
+				if rejected := !f.allow(netip.MustParseAddr(tc.b)).Allowed; rejected != tc.same {
+					t.Errorf("counted together: %v, want %v", rejected, tc.same)
 				}
 			})
 		})
@@ -96,7 +97,7 @@ func TestClientsAreCountedByAddressOrNetwork(t *testing.T) {
 func TestTiersAreCountedSeparately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1, time.Minute))
-		f.allowUntilRefused(clientA)
+		f.allowUntilRejected(clientA)
 		for _, tier := range []Tier{Webhook, Auth} {
 			if d, err := f.Allow(t.Context(), tier, clientA); err != nil || !d.Allowed {
 				t.Errorf("%s: %+v, %v; want allowed", tier, d, err)
@@ -108,20 +109,19 @@ func TestTiersAreCountedSeparately(t *testing.T) {
 	})
 }
 
-func TestChangedLimitsInvalidateLeasesAndRefusals(t *testing.T) {
-	t.Run("raised limit: refused client is allowed", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFixture(t, limitsOf(10, time.Minute))
-			f.allowUntilRefused(clientA)
+func TestChangedLimitsInvalidateGrantsAndRejections(t *testing.T) {
+	for name, tt := range map[string]struct {
+		limit int64
+		test  func(t *testing.T, f *fixture)
+	}{
+		"raised limit: rejected client is allowed": {10, func(t *testing.T, f *fixture) {
+			f.allowUntilRejected(clientA)
 			f.current.Store(limitsOf(15, time.Minute))
-			if got := f.allowUntilRefused(clientA); got != 5 {
+			if got := f.allowUntilRejected(clientA); got != 5 {
 				t.Errorf("allowed %d more requests, want 5", got)
 			}
-		})
-	})
-	t.Run("lowered limit: leased permits are void", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFixture(t, limitsOf(6000, time.Minute))
+		}},
+		"lowered limit: granted permits are void": {6000, func(t *testing.T, f *fixture) {
 			for range 400 { // leaves more than 100 unused permits
 				f.allow(clientA)
 			}
@@ -129,38 +129,36 @@ func TestChangedLimitsInvalidateLeasesAndRefusals(t *testing.T) {
 			if f.allow(clientA).Allowed {
 				t.Error("a permit of the old limits was used")
 			}
-		})
-	})
-	t.Run("lease in progress: its permits are void", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFixture(t, limitsOf(6000, time.Minute))
-			for range 127 { // uses up leases of 1, 2, 4 … 64
+		}},
+		"grant in progress: its permits are void": {6000, func(t *testing.T, f *fixture) {
+			for range 127 { // uses up grants of 1, 2, 4 … 64
 				f.allow(clientA)
 			}
 			f.counter.delay = time.Second
 			go func() { _, _ = f.Allow(context.Background(), API, clientA) }()
-			synctest.Wait() // a lease of 120 permits is in progress
+			synctest.Wait() // a grant of 120 permits is in progress
 			f.current.Store(limitsOf(10, time.Minute))
 			f.counter.delay = 0
 			for _, when := range []string{"before", "after"} {
 				if f.allow(clientA).Allowed {
-					t.Errorf("allowed %s the lease under the old limits arrived", when)
+					t.Errorf("allowed %s the grant under the old limits arrived", when)
 				}
 				time.Sleep(2 * time.Second)
 			}
-		})
-	})
-	t.Run("same limits saved again: refusal is void", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFixture(t, limitsOf(10, time.Minute))
-			f.allowUntilRefused(clientA)
+		}},
+		"same limits saved again: rejection is void": {10, func(t *testing.T, f *fixture) {
+			f.allowUntilRejected(clientA)
 			trips := f.counter.roundTrips()
 			f.current.Store(limitsOf(10, time.Minute))
 			if f.allow(clientA).Allowed || f.counter.roundTrips() == trips {
-				t.Error("the limiter refused without a new lease, or allowed the request")
+				t.Error("the limiter rejected without a new grant, or allowed the request")
 			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { tt.test(t, newFixture(t, limitsOf(tt.limit, time.Minute))) })
 		})
-	})
+	}
 }
 
 func TestCallersWithDifferentQuotasDoNotStarveEachOther(t *testing.T) {
@@ -181,29 +179,29 @@ func TestCallersWithDifferentQuotasDoNotStarveEachOther(t *testing.T) {
 	})
 }
 
-func TestLimiterFailsClosedAfterLease(t *testing.T) {
+func TestLimiterFailsClosedAfterGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(600, time.Minute))
 		f.allow(clientA)
-		f.allow(clientA) // leaves one permit of a lease of two
-		f.counter.err = fault.Unavailable("The key-value store", errors.New("refused"))
+		f.allow(clientA) // leaves one permit of a grant of two
+		f.counter.err = fault.Unavailable("The key-value store", errors.New("rejected"))
 		if !f.allow(clientA).Allowed {
-			t.Error("the leased permit was not used")
+			t.Error("the granted permit was not used")
 		}
 		if _, err := f.Allow(t.Context(), API, clientA); !fault.Is(err, fault.ServiceUnavailable) {
 			t.Errorf("without permits: error %v, want %s", err, fault.ServiceUnavailable)
 		}
 		f.counter.err = nil
 		if !f.allow(clientA).Allowed {
-			t.Error("refused after the store was reachable again")
+			t.Error("rejected after the store was reachable again")
 		}
-		if n := counterValue(f.decisions.WithLabelValues("api", "failed")); n != 1 {
+		if n := testkit.MetricValue(t, f.decisions.WithLabelValues("api", "failed")); n != 1 {
 			t.Errorf("counted %v failures, want 1", n)
 		}
 	})
 }
 
-func TestConcurrentCallersShareOneLease(t *testing.T) {
+func TestConcurrentCallersShareOneGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1000, time.Minute))
 		f.counter.delay = time.Millisecond
@@ -220,18 +218,18 @@ func TestConcurrentCallersShareOneLease(t *testing.T) {
 		if allowed.Load() != 200 {
 			t.Errorf("allowed %d requests, want 200", allowed.Load())
 		}
-		if got := f.counter.roundTrips(); got > 12 { // leases of 1 permit, then of 20
+		if got := f.counter.roundTrips(); got > 12 { // grants of 1 permit, then of 20
 			t.Errorf("200 requests cost %d round trips, want at most 12", got)
 		}
 		for _, n := range f.counter.requested {
 			if n > 20 {
-				t.Errorf("leased %d permits at once, want at most 2 %% of 1000", n)
+				t.Errorf("granted %d permits at once, want at most 2 %% of 1000", n)
 			}
 		}
 	})
 }
 
-func TestCanceledCallerDoesNotCancelLease(t *testing.T) {
+func TestCanceledCallerDoesNotCancelGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1, time.Minute))
 		f.counter.delay = time.Second
@@ -280,9 +278,9 @@ func TestOnlyUsedUpHandshakesAreRemembered(t *testing.T) {
 			if err != nil || d.Allowed != (i < limit) {
 				t.Errorf("handshake %d: %+v, %v, want %d allowed", i+1, d, err, limit)
 			}
-			_, refused := f.HandshakeRefusal("ses_1", limit)
-			if usedUp := i >= limit-1; refused != usedUp || f.buckets.Len() > 0 != usedUp {
-				t.Errorf("after handshake %d: refused %t with %d buckets, want %t", i+1, refused, f.buckets.Len(), usedUp)
+			_, rejected := f.HandshakeRejection("ses_1", limit)
+			if usedUp := i >= limit-1; rejected != usedUp || f.buckets.Len() > 0 != usedUp {
+				t.Errorf("after handshake %d: rejected %t with %d buckets, want %t", i+1, rejected, f.buckets.Len(), usedUp)
 			}
 		}
 	})
@@ -292,7 +290,7 @@ func TestConcurrentHandshakesUseAllPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1, time.Minute))
 		f.counter.delay = time.Millisecond
-		const limit = 2 * leaseShare // a lease has up to two permits
+		const limit = 2 * grantShare // a grant has up to two permits
 		for range limit / 2 {
 			var pair sync.WaitGroup
 			for range 2 {
@@ -313,22 +311,20 @@ func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 		time.Sleep(23 * time.Hour)
 		take := func(team string) Decision {
 			d, err := f.AllowTeam(t.Context(), team, 3)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			return d
 		}
 		for range 3 {
 			if !take("t1").Allowed {
-				t.Fatal("refused within the quota")
+				t.Fatal("rejected within the quota")
 			}
 		}
 		d := take("t1")
 		if d.Allowed || d.Reset != time.Hour || d.Window != 24*time.Hour || d.Limit != 3 || d.Remaining != 0 {
-			t.Errorf("over the quota: %+v, want refused, limit 3, nothing remaining, reset in 1h", d)
+			t.Errorf("over the quota: %+v, want rejected, limit 3, nothing remaining, reset in 1h", d)
 		}
 		if !take("t2").Allowed {
-			t.Error("another team was refused")
+			t.Error("another team was rejected")
 		}
 		time.Sleep(time.Hour - 1)
 		if take("t1").Allowed {
@@ -336,7 +332,7 @@ func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		if !take("t1").Allowed {
-			t.Error("refused on the new day")
+			t.Error("rejected on the new day")
 		}
 		if _, ok := f.counter.byKey["team:t1:2000-01-02"]; !ok {
 			t.Errorf("counted under %v, want a key for 2000-01-02", slices.Collect(maps.Keys(f.counter.byKey)))
@@ -347,28 +343,7 @@ func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 	})
 }
 
-func TestAllowDoesNotAllocateWithinLease(t *testing.T) {
-	f := newFixture(t, limitsOf(1_000_000_000, time.Hour))
-	ctx := context.Background()
-	for range 5000 { // until leases are large
-		f.allow(clientA)
-	}
-	if n := testing.AllocsPerRun(1000, func() { _, _ = f.Allow(ctx, API, clientA) }); n > 0.1 {
-		t.Errorf("%v allocations per request, want 0", n)
-	}
-}
-
-func BenchmarkAllow(b *testing.B) {
-	f := newFixture(nil, limitsOf(1_000_000_000, time.Hour))
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			_, _ = f.Allow(context.Background(), API, clientA)
-		}
-	})
-}
-
-func TestCloseWaitsForLeases(t *testing.T) {
+func TestCloseWaitsForGrants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1, time.Minute))
 		f.counter.delay = time.Second
@@ -380,7 +355,7 @@ func TestCloseWaitsForLeases(t *testing.T) {
 		synctest.Wait()
 		f.Close()
 		if f.counter.roundTrips() != 1 {
-			t.Error("Close did not wait for the lease")
+			t.Error("Close did not wait for the grant")
 		}
 		<-done
 		if _, err := f.Allow(t.Context(), API, netip.MustParseAddr("203.0.113.8")); !errors.Is(err, background.ErrClosed) {

@@ -17,19 +17,19 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// Grant is the result of a lease.
+// Grant is what the store has granted.
 type Grant struct {
 	Permits   int64         // granted; 0 if the limit is used up
 	Remaining int64         // left in the window for all instances
 	Reset     time.Duration // until the window ends
 }
 
-// Counter counts permits in windows. Lease is atomic: all instances together never
+// Counter counts permits in windows. Grant is atomic: all instances together never
 // get more than limit permits per window. A window starts with its first permit. If
-// the current window is longer than requested, Lease shortens it. Lease has a
+// the current window is longer than requested, Grant shortens it. Grant has a
 // timeout of its own.
 type Counter interface {
-	Lease(ctx context.Context, key string, want, limit int64, window time.Duration) (Grant, error)
+	Grant(ctx context.Context, key string, want, limit int64, window time.Duration) (Grant, error)
 }
 
 // LimitsStore holds the administrator's limits as one JSON value.
@@ -112,16 +112,6 @@ func (l *Limits) Tier(name Tier) *Limit {
 		return &l.Tiers.Auth
 	}
 	return nil
-}
-
-// With returns limits with one tier replaced, without validating them.
-func (l Limits) With(name Tier, limit Limit) (Limits, error) {
-	tier := l.Tier(name)
-	if tier == nil {
-		return l, fault.New(fault.Validation, "Unknown tier %q. Use one of %s.", name, fault.Join(Tiers))
-	}
-	*tier = limit
-	return l, nil
 }
 
 // JSON returns the stored form of the limits.

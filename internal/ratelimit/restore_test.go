@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"telapi/test/testkit"
 )
 
 func TestLostLimitsAreRestored(t *testing.T) {
@@ -13,23 +15,19 @@ func TestLostLimitsAreRestored(t *testing.T) {
 		if f.store.value = []byte(value); value == "" {
 			f.store.value = nil
 		}
-		if err := f.Reload(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, f.Reload(t.Context()))
 	}
 	if f.Current().Tiers.API.Max != 10 || normalize(string(f.store.value)) != normalize(ten) {
 		t.Errorf("limit of %d API requests, the store contains %s, want %s", f.Current().Tiers.API.Max, f.store.value, ten)
 	}
-	if counterValue(f.rejected) != 1 || strings.Count(f.logged.String(), "had lost the rate limits") != 1 {
-		t.Errorf("%v invalid values; log\n%s\nwant one, and one loss", counterValue(f.rejected), f.logged)
+	if testkit.MetricValue(t, f.rejected) != 1 || strings.Count(f.logged.String(), "had lost the rate limits") != 1 {
+		t.Errorf("%v invalid values; log\n%s\nwant one, and one loss", testkit.MetricValue(t, f.rejected), f.logged)
 	}
 }
 
 func TestNothingIsRestoredWithoutLoss(t *testing.T) {
 	for name, f := range map[string]*settingsFixture{"never saved": newSettingsFixture("", ""), "invalid": newSettingsFixture(invalid, ten)} {
-		if err := f.Reload(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, f.Reload(t.Context()))
 		if f.store.writes != 0 || strings.Contains(f.logged.String(), "restored") {
 			t.Errorf("%s: %d writes, log\n%s", name, f.store.writes, f.logged)
 		}
@@ -40,11 +38,9 @@ func TestInvalidLimitsAreReportedAgainAfterValidOnes(t *testing.T) {
 	f := newSettingsFixture("", "")
 	for _, value := range []string{invalid, ten, invalid} {
 		f.store.put(value)
-		if err := f.Reload(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, f.Reload(t.Context()))
 	}
-	if n := counterValue(f.rejected); n != 2 {
+	if n := testkit.MetricValue(t, f.rejected); n != 2 {
 		t.Errorf("%v invalid values, want 2", n)
 	}
 	f.mirror.err = errors.New("unreachable")
@@ -60,9 +56,7 @@ func TestEqualMirrorIsNotWritten(t *testing.T) {
 	}
 	limits := *f.Current()
 	limits.Tiers.API.Max = 30
-	if err := f.Change(t.Context(), replaceWith(limits)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, f.Change(t.Context(), replaceWith(limits)))
 	if err := f.Reload(t.Context()); err != nil || f.mirror.writes != 1 {
 		t.Errorf("%d writes after a change, error %v, want 1", f.mirror.writes, err)
 	}

@@ -57,7 +57,7 @@ type Settings struct {
 func NewSettings(store LimitsStore, mirror Mirror, log *slog.Logger, registry prometheus.Registerer) *Settings {
 	s := &Settings{store: store, mirror: mirror, log: log, wake: make(chan struct{}, 1),
 		rejected: promauto.With(registry).NewCounter(prometheus.CounterOpts{
-			Name: "telapi_ratelimit_limits_refused_total",
+			Name: "telapi_ratelimit_limits_rejected_total",
 			Help: "Invalid limits found in the key-value store.",
 		})}
 	s.current.Store(new(DefaultLimits()))
@@ -69,7 +69,7 @@ func NewSettings(store LimitsStore, mirror Mirror, log *slog.Logger, registry pr
 func (s *Settings) Current() *Limits { return s.current.Load() }
 
 // Limits returns the current limits. It is a Source. If no limits were loaded yet,
-// it loads them: clients must not be refused because of the defaults.
+// it loads them: clients must not be rejected because of the defaults.
 func (s *Settings) Limits(ctx context.Context) (*Limits, error) {
 	if !s.loaded.Load() {
 		if err := s.Reload(ctx); !s.loaded.Load() {
@@ -79,7 +79,7 @@ func (s *Settings) Limits(ctx context.Context) (*Limits, error) {
 	return s.Current(), nil
 }
 
-// Up implements pubsub.Subscriber. It requests a reload from Run, because
+// Up implements kv.Listener. It requests a reload from Run, because
 // announcements may have been missed.
 func (s *Settings) Up() {
 	select {
@@ -88,10 +88,10 @@ func (s *Settings) Up() {
 	}
 }
 
-// Down implements pubsub.Subscriber. It does nothing: Run continues to poll.
+// Down implements kv.Listener. It does nothing: Run continues to poll.
 func (s *Settings) Down(error) {}
 
-// Message implements pubsub.Subscriber. It requests a reload from Run if the limits
+// Message implements kv.Listener. It requests a reload from Run if the limits
 // were announced.
 func (s *Settings) Message(topic string) {
 	if topic == Topic {
@@ -260,8 +260,8 @@ func (s *Settings) save(ctx context.Context, old []byte, before, limits Limits) 
 		s.mirrored = limits
 		return nil
 	case saved:
-		return fault.New(fault.ServiceUnavailable, "The limits are saved and in force, but neither recorded nor copied to the database. "+
-			"A running server copies them when the database is reachable. Until then, losing the key-value store loses them.").WithCause(err)
+		return fault.New(fault.ServiceUnavailable, "The limits are in force on all instances, but the database was unavailable: the audit log has no entry, and there is no copy yet. "+
+			"Don't repeat the request. A running server writes the copy when the database is back.").WithCause(err)
 	default:
 		return fmt.Errorf("save limits: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"telapi/internal/audit"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // fakeStore is a limits store in memory that can fail. It passes the tests of
@@ -130,7 +131,7 @@ const (
 	invalid = `{"tiers":{"api":{"max":-1,"windowMs":1000}}}`
 )
 
-// A client over the defaults but within the limits must not be refused by an
+// A client over the defaults but within the limits must not be rejected by an
 // instance that has just started.
 func TestDefaultLimitsAreNotEnforcedBeforeFirstLoad(t *testing.T) {
 	f := newSettingsFixture(ten, "")
@@ -201,9 +202,7 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 	f := newSettingsFixture(ten, "")
 	reload := func(value string) {
 		f.store.put(value)
-		if err := f.Reload(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, f.Reload(t.Context()))
 	}
 	reload(ten)
 	for range 3 {
@@ -212,8 +211,8 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 	if f.Current().Tiers.API.Max != 10 {
 		t.Error("an invalid value changed the limits")
 	}
-	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 1 || counterValue(f.rejected) != 1 {
-		t.Errorf("logged %d times, counted %v; want once each:\n%s", n, counterValue(f.rejected), f.logged)
+	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 1 || testkit.MetricValue(t, f.rejected) != 1 {
+		t.Errorf("logged %d times, counted %v; want once each:\n%s", n, testkit.MetricValue(t, f.rejected), f.logged)
 	}
 	if !strings.Contains(f.logged.String(), "/tiers/api/max") {
 		t.Errorf("the log does not contain the path of the invalid member:\n%s", f.logged)
@@ -221,8 +220,8 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 	reload(`not JSON`)
 	reload(twenty)
 	reload(invalid)
-	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 3 || counterValue(f.rejected) != 3 {
-		t.Errorf("three invalid values were logged %d times, counted %v; want 3 each", n, counterValue(f.rejected))
+	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 3 || testkit.MetricValue(t, f.rejected) != 3 {
+		t.Errorf("three invalid values were logged %d times, counted %v; want 3 each", n, testkit.MetricValue(t, f.rejected))
 	}
 	if f.Current().Tiers.API.Max != 20 {
 		t.Errorf("limit of %d API requests, want the 20 of the last valid value", f.Current().Tiers.API.Max)
@@ -235,9 +234,7 @@ func TestUnchangedLimitsKeepPointerAndMirror(t *testing.T) {
 	before := f.Current()
 	f.mirror.err = errors.New("must not be queried")
 	for range 3 {
-		if err := f.Reload(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, f.Reload(t.Context()))
 	}
 	if f.Current() != before || f.mirror.writes != 1 {
 		t.Errorf("after reloading the same limits: pointer changed %v, %d writes to the mirror, want 1", f.Current() != before, f.mirror.writes)
@@ -313,9 +310,7 @@ func TestChange(t *testing.T) {
 	limits, _ := ParseLimits([]byte(ten))
 	t.Run("saved", func(t *testing.T) {
 		f := newSettingsFixture("", "")
-		if err := f.Change(t.Context(), replaceWith(limits)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, f.Change(t.Context(), replaceWith(limits)))
 		if len(f.mirror.entries) != 1 || string(f.mirror.entries[0].Details) != `{"changes":[{"path":"/api/max","from":600,"to":10},{"path":"/api/windowMs","from":60000,"to":1000}]}` {
 			t.Errorf("audit entries %+v, want one with the change", f.mirror.entries)
 		}
@@ -347,7 +342,7 @@ func TestChange(t *testing.T) {
 		f := newSettingsFixture(`{"tiers":{}}`, "")
 		f.mirror.commitErr = errors.New("unreachable")
 		err := f.Change(t.Context(), replaceWith(limits))
-		if err == nil || !strings.Contains(err.Error(), "saved and in force, but neither recorded nor copied to the database") {
+		if err == nil || !strings.Contains(err.Error(), "the audit log has no entry, and there is no copy yet") {
 			t.Errorf("error %v, want one that reports the missing copy", err)
 		}
 		if *f.Current() != limits || f.store.value == nil {

@@ -356,19 +356,3 @@ func FuzzPhones(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkLineWithoutSecrets(b *testing.B) {
-	const line = "request GET /api/v1/runtime/capabilities answered 200 in 1.234ms, id 550e8400-e29b-41d4-a716-446655440000"
-	b.ReportAllocs()
-	for b.Loop() {
-		_ = Field("msg", line, 4)
-	}
-}
-
-func BenchmarkLineWithSecrets(b *testing.B) {
-	const line = "call from +4915112345678 with token=abc refused at 2025-01-02T08:00:00Z"
-	b.ReportAllocs()
-	for b.Loop() {
-		_ = Field("msg", line, 4)
-	}
-}

@@ -4,15 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/calls"
+	"telapi/internal/kv"
 )
 
 func callbackOrder(t *testing.T, opts Options) {
@@ -42,9 +45,7 @@ func callbackOrder(t *testing.T, opts Options) {
 		})
 	}
 	wg.Wait()
-	if got := d.events(); got != strings.Join(want, " ") {
-		t.Errorf("events on the runtime stream: %s, want %s", got, want)
-	}
+	d.expectEvents(strings.Join(want, " "))
 	d.expectNothingParked()
 	for i := range items * 2 {
 		got, err := d.Receive(t.Context())
@@ -86,15 +87,13 @@ func concurrentCallbacks(t *testing.T, opts Options) {
 	if statuses[callback.Routed]+statuses[callback.Parked] != tokens || statuses[callback.Duplicate] != tokens*(each-1) {
 		t.Errorf("statuses: %v, want %d routed or parked and %d duplicate", statuses, tokens, tokens*(each-1))
 	}
-	if got := d.events(); got != strings.Join(want, " ") {
-		t.Errorf("events on the runtime stream: %s, want %s", got, want)
-	}
+	d.expectEvents(strings.Join(want, " "))
 }
 
 func retriedCallbacks(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	first, second := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
-	shared := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
+	shared := d.await(calls.AwaitOptions{Scope: wire.ScopeChannel})
 	plain := d.delivery(shared, "plain")
 	plain.DuplicateFor = 0
 	for _, c := range []struct {
@@ -111,12 +110,8 @@ func retriedCallbacks(t *testing.T, opts Options) {
 			}
 		}
 	}
-	if err := d.End(t.Context(), "done"); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := d.events(), "first second shared plain done"; got != want {
-		t.Errorf("events on the runtime stream: %s, want %s", got, want)
-	}
+	must(t, d.End(t.Context(), "done"))
+	d.expectEvents("first second shared plain done")
 }
 
 func callbackBackpressure(t *testing.T, opts Options) {
@@ -142,17 +137,15 @@ func callbackBackpressure(t *testing.T, opts Options) {
 	}
 	d.expect(items[0], "0", callback.Routed) // releases the parked callbacks
 	d.expect(items[rejected], "again", callback.Backpressure)
-	if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(items[rejected], "").Credential); status != callback.Usable || err != nil {
-		t.Errorf("credential after backpressure: %s, %v, want %s", status, err, callback.Usable)
+	if state, err := d.callbacks.CheckCredential(t.Context(), d.delivery(items[rejected], "").Credential); state.Status != callback.Usable || err != nil {
+		t.Errorf("credential after backpressure: %s, %v, want %s", state.Status, err, callback.Usable)
 	}
 	for {
 		r, err := d.Receive(t.Context())
 		if err == nil {
 			err = d.Commit(t.Context(), r.Position)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if status, _ := d.deliver(d.delivery(items[rejected], "again")); status == callback.Routed {
 			break
 		}
@@ -176,5 +169,128 @@ func callbackBackpressure(t *testing.T, opts Options) {
 	}
 	if status, _ := few.deliver(next); status != callback.Routed {
 		t.Errorf("after a commit: %s, want %s", status, callback.Routed)
+	}
+}
+
+func callbacksResetIdleTimeout(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	first, second := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	third, fourth := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	shared := d.await(calls.AwaitOptions{Scope: wire.ScopeChannel})
+	for _, c := range []struct {
+		item calls.WorkItem
+		body string
+		want callback.Status
+	}{{first, "1", callback.Routed}, {second, "2", callback.Routed}, {fourth, "4", callback.Parked}, {shared, "5", callback.Routed}} {
+		d.setIdle(23 * time.Hour)
+		d.expect(c.item, c.body, c.want)
+		if idleAt, err := strconv.ParseInt(d.flow()[2], 10, 64); err != nil || time.Until(time.UnixMilli(idleAt)) < 23*time.Hour {
+			t.Errorf("after callback %s: idle deadline %d, %v, want at least 23h from now", c.body, idleAt, err)
+		}
+	}
+	d.setIdle(25 * time.Hour)
+	d.expect(third, "3", callback.Ended)
+	d.expectEvents("1 2 5 4 idle")
+	d.expectNothingParked()
+}
+
+func channelCredentials(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	item := d.await(calls.AwaitOptions{})
+	shared, model := d.await(calls.AwaitOptions{Scope: wire.ScopeChannel}), d.await(calls.AwaitOptions{Scope: wire.ScopeChannel, Kind: wire.LLMItem, TTL: time.Hour})
+	d.expect(shared, "1", callback.Routed)
+	d.expect(model, "1", callback.Routed)
+	d.expect(shared, "2", callback.Routed)
+	if status, receipt := d.deliver(d.delivery(shared, "1")); status != callback.Duplicate || receipt != `{"of": "1"}` {
+		t.Errorf("repeated body: %s, receipt %s, want a duplicate with the first receipt", status, receipt)
+	}
+	for range 2 {
+		plain := d.delivery(shared, "plain")
+		plain.DuplicateFor = 0
+		if status, _ := d.deliver(plain); status != callback.Routed {
+			t.Errorf("repeated body without deduplication: %s, want %s", status, callback.Routed)
+		}
+	}
+	result := d.delivery(model, "result")
+	result.DuplicateFor = 10 * time.Minute
+	for i, want := range []callback.Status{callback.Routed, callback.Duplicate, callback.Routed, callback.Duplicate} {
+		if i == 2 { // the window has passed, but the record is not deleted yet
+			record := result.Digest + " " + result.BodyDigest
+			if left := time.Until(d.forgottenAt(record)); left > 10*time.Minute || left < 9*time.Minute {
+				t.Errorf("an equal body is a duplicate for %v, want 10m", left)
+			}
+			d.do("ZADD", forgetKey(d.id), "1", record)
+		}
+		result.CallbackID = fmt.Sprint("result-", i)
+		if status, _ := d.deliver(result); status != want {
+			t.Errorf("result %d: %s, want %s", i, status, want)
+		}
+	}
+	d.expect(item, "item", callback.Routed)
+	if err := d.Cancel(t.Context(), model.ID); err != nil {
+		t.Error(err)
+	}
+	d.expect(model, "3", callback.Cancelled)
+	expiring := d.await(calls.AwaitOptions{Scope: wire.ScopeChannel, TTL: shortTTL})
+	d.waitExpired(expiring)
+	d.expect(expiring, "late", callback.Invalid)
+	must(t, d.End(t.Context(), "done"))
+	d.expect(shared, "1", callback.Ended)
+	d.expectEvents("1 1 2 plain plain result result item done")
+}
+
+func retention(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	used, shared := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{Scope: wire.ScopeChannel, TTL: time.Hour})
+	d.expect(used, "1", callback.Routed)
+	identified, plain := d.delivery(shared, "2"), d.delivery(shared, "3")
+	plain.DuplicateFor = 0
+	for _, use := range []callback.DeliverParams{identified, plain} {
+		if status, _ := d.deliver(use); status != callback.Routed {
+			t.Errorf("callback with the channel credential: %s, want %s", status, callback.Routed)
+		}
+	}
+	waiting := d.await(calls.AwaitOptions{})
+	early, cancelled := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	d.expect(early, "early", callback.Parked)
+	must(t, d.Cancel(t.Context(), cancelled.ID))
+	meta, in, work, forget := kv.MetaKey(d.id), kv.RuntimeStreamKey(d.id), kv.WorkKey(d.id), forgetKey(d.id)
+	read := func(command, key string, args ...string) string {
+		reply := d.do(command, key, args...)
+		return reply.String()
+	}
+	d.expectTTL(meta, in, work, forget)
+	everything := read("HGETALL", meta) + read("HGETALL", work) + read("ZRANGE", forget, "0", "-1") + read("XRANGE", in, "-", "+")
+	for _, item := range []calls.WorkItem{used, shared, waiting} {
+		if strings.Contains(everything, item.Token) || !strings.Contains(everything, d.delivery(item, "").Digest) {
+			t.Error("the store contains the token or lacks its digest")
+		}
+	}
+	for record, want := range map[string]time.Time{
+		identified.Digest + " " + identified.BodyDigest: shared.ExpiresAt,
+		plain.Digest + " " + plain.CallbackID:           time.Now().Add(10 * time.Minute), // long enough for a retry after a lost reply
+	} {
+		if until := d.forgottenAt(record); want.Sub(until).Abs() > time.Minute {
+			t.Errorf("record of a channel callback expires at %v, want %v", until, want)
+		}
+	}
+	for _, settled := range []struct {
+		item calls.WorkItem
+		body string
+		want callback.Status
+	}{{used, "1", callback.Duplicate}, {early, "early", callback.Duplicate}, {cancelled, "late", callback.Cancelled}} {
+		digest, at := d.delivery(settled.item, "").Digest, fmt.Sprint(settled.item.ExpiresAt.UnixMilli())
+		for ago, want := range map[time.Duration]callback.Status{59 * time.Minute: settled.want, 61 * time.Minute: callback.Invalid} {
+			earlier := fmt.Sprint(time.Now().Add(-ago).UnixMilli())
+			d.do("HSET", work, digest, strings.Replace(d.field(work, digest), at, earlier, 1))
+			at = earlier
+			d.expect(settled.item, settled.body, want)
+		}
+	}
+	digest := d.delivery(used, "").Digest
+	d.do("ZADD", forget, "1", digest, "1", "@"+used.ID)
+	d.await(calls.AwaitOptions{})
+	if left := read("HGETALL", work); strings.Contains(left, digest) || strings.Contains(left, "@"+used.ID) || !strings.Contains(left, "@"+waiting.ID) {
+		t.Errorf("records after cleanup: %s, want those of %s and not of %s", left, waiting.ID, used.ID)
 	}
 }

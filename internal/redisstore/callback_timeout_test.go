@@ -9,13 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/calls"
 	"telapi/internal/kv"
-	"telapi/internal/lua"
 	"telapi/test/testkit"
 )
 
@@ -25,12 +22,10 @@ const shortTTL = 50 * time.Millisecond
 func (d *callbackFixture) waitExpired(item calls.WorkItem) {
 	d.channelFixture.Helper()
 	testkit.Until(d.T, "work item expires", func() bool {
-		status, err := d.callbacks.CheckCredential(d.Context(), d.delivery(item, "").Credential)
-		return status != callback.Usable && err == nil
+		state, err := d.callbacks.CheckCredential(d.Context(), d.delivery(item, "").Credential)
+		return state.Status != callback.Usable && err == nil
 	})
-	d.raw(func(ctx context.Context, client rueidis.Client) error { // CheckCredential does not write
-		return rueidis.NewLuaScript(lua.Channel("touch")).Exec(ctx, client, kv.ChannelKeys(d.id), []string{""}).Error()
-	})
+	d.script("touch") // CheckCredential does not write
 }
 
 // setFirstDeadline changes when the first work item of the channel times out.
@@ -38,14 +33,8 @@ func (d *callbackFixture) setFirstDeadline(at time.Time) {
 	d.channelFixture.Helper()
 	ms, flow := strconv.FormatInt(at.UnixMilli(), 10), d.flow()
 	flow[0], flow[1] = "0", ms
-	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		item, err := client.Do(ctx, client.B().Hget().Key(kv.WorkKey(d.id)).Field("1").Build()).ToString()
-		if err != nil {
-			return err
-		}
-		_, entries, _ := strings.Cut(item, " ")
-		return client.Do(ctx, client.B().Hset().Key(kv.WorkKey(d.id)).FieldValue().FieldValue("1", ms+" "+entries).Build()).Error()
-	})
+	_, entries, _ := strings.Cut(d.field(kv.WorkKey(d.id), "1"), " ")
+	d.do("HSET", kv.WorkKey(d.id), "1", ms+" "+entries)
 	d.setField("flow", strings.Join(flow, " "))
 }
 
@@ -63,9 +52,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		var got []calls.Delivery
 		for range 5 {
 			r, err := d.Receive(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got = append(got, r)
 		}
 		if e := got[0].Entry; e.Kind != wire.KindTimeout || e.WorkItemID != "never" || e.WorkItemKind != "tool" || e.ChannelID != d.id || e.At == 0 || e.Trace.CallID != "call" {
@@ -89,9 +76,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		go func() { r, _ := d.Receive(t.Context()); received <- r }()
 		operator := d.runtime("operator").Observe(d.id, "")
 		item, err := operator.Await(t.Context(), calls.AwaitOptions{TTL: shortTTL})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if r := <-received; r.Entry.WorkItemID != item.ID || r.Entry.Kind != wire.KindTimeout {
 			t.Errorf("received %+v, want the timeout of %s", r, item.ID)
 		}
@@ -102,17 +87,11 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		last := d.await(calls.AwaitOptions{})
 		d.waitExpired(expiring)
 		d.expect(expiring, "late", callback.Invalid)
-		if err := d.Cancel(t.Context(), expiring.ID); !errors.Is(err, calls.ErrWorkItemNotFound) {
-			t.Errorf("cancel: %v, want ErrWorkItemNotFound", err)
-		}
+		wantError(t, "cancel", d.Cancel(t.Context(), expiring.ID), calls.ErrWorkItemNotFound)
 		d.expect(last, "last", callback.Parked)
-		if got := d.events(); got != "" {
-			t.Errorf("delivered too early: %s, want nothing", got)
-		}
+		d.expectEvents("")
 		d.expect(head, "head", callback.Routed)
-		if got, want := d.events(), "head timeout:expiring last"; got != want {
-			t.Errorf("events on the runtime stream: %s, want %s", got, want)
-		}
+		d.expectEvents("head timeout:expiring last")
 		if items, err := d.WorkItems(t.Context()); err != nil || len(items) != 0 {
 			t.Errorf("open items: %+v, %v; want none", items, err)
 		}
@@ -122,9 +101,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		expiring := d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
 		testkit.Until(t, "work item expires", func() bool { return time.Now().After(expiring.ExpiresAt.Add(time.Millisecond)) })
 		d.attach("a")
-		if got, want := d.events(), "timeout:expiring connected"; got != want {
-			t.Errorf("events on the runtime stream: %s, want %s", got, want)
-		}
+		d.expectEvents("timeout:expiring connected")
 	})
 	t.Run("detected by a late callback", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
@@ -132,30 +109,21 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		expiring := d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
 		testkit.Until(t, "work item expires", func() bool { return time.Now().After(expiring.ExpiresAt.Add(time.Millisecond)) })
 		d.expect(expiring, "late", callback.Invalid)
-		if got, want := d.events(), "first timeout:expiring"; got != want {
-			t.Errorf("events on the runtime stream: %s, want %s", got, want)
-		}
+		d.expectEvents("first timeout:expiring")
 	})
 	t.Run("final even if the clock of the store goes back", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
 		expiring := d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
 		d.waitExpired(expiring)
-		d.raw(func(ctx context.Context, client rueidis.Client) error { // as if the deadline were in the future
-			work, digest := kv.WorkKey(d.id), d.delivery(expiring, "").Digest
-			later := fmt.Sprintf("awaiting 1 bot %d expiring   ", expiring.ExpiresAt.Add(time.Hour).UnixMilli())
-			return client.Do(ctx, client.B().Hset().Key(work).FieldValue().FieldValue(digest, later).Build()).Error()
-		})
+		later := fmt.Sprintf("awaiting 1 bot %d expiring   ", expiring.ExpiresAt.Add(time.Hour).UnixMilli())
+		d.do("HSET", kv.WorkKey(d.id), d.delivery(expiring, "").Digest, later) // as if the deadline were in the future
 		d.expect(expiring, "late", callback.Invalid)
-		if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(expiring, "").Credential); status != callback.Invalid || err != nil {
-			t.Errorf("credential of an item that timed out: %s, %v, want %s", status, err, callback.Invalid)
+		if state, err := d.callbacks.CheckCredential(t.Context(), d.delivery(expiring, "").Credential); state.Status != callback.Invalid || err != nil {
+			t.Errorf("credential of an item that timed out: %s, %v, want %s", state.Status, err, callback.Invalid)
 		}
-		if err := d.Cancel(t.Context(), expiring.ID); !errors.Is(err, calls.ErrWorkItemNotFound) {
-			t.Errorf("cancel: %v, want ErrWorkItemNotFound", err)
-		}
+		wantError(t, "cancel", d.Cancel(t.Context(), expiring.ID), calls.ErrWorkItemNotFound)
 		d.expect(d.await(calls.AwaitOptions{}), "next", callback.Routed)
-		if got, want := d.events(), "timeout:expiring next"; got != want {
-			t.Errorf("events on the runtime stream: %s, want %s", got, want)
-		}
+		d.expectEvents("timeout:expiring next")
 		d.expectNothingParked()
 		d.expectPending(false, false, false)
 	})
@@ -175,9 +143,7 @@ func cancellations(t *testing.T, opts Options) {
 		}
 	}
 	d.expect(f, "f", callback.Routed)
-	if got, want := d.events(), "c f"; got != want {
-		t.Errorf("events on the runtime stream: %s, want %s", got, want)
-	}
+	d.expectEvents("c f")
 	d.expectNothingParked()
 	d.expectPending(false, false, false, false, false, false, false)
 	for _, item := range []calls.WorkItem{a, b, e} {
@@ -188,9 +154,7 @@ func cancellations(t *testing.T, opts Options) {
 			t.Errorf("cancel %s: %v, want ErrWorkItemNotFound", id, err)
 		}
 	}
-	if _, err := d.Await(t.Context(), calls.AwaitOptions{WorkItemID: a.ID}); !errors.Is(err, calls.ErrWorkItemExists) {
-		t.Errorf("await an existing ID: %v, want ErrWorkItemExists", err)
-	}
+	wantError(t, "await an existing ID", errorOf(d.Await(t.Context(), calls.AwaitOptions{WorkItemID: a.ID})), calls.ErrWorkItemExists)
 	for _, bad := range []calls.AwaitOptions{{Kind: "mail"}, {Scope: "team"}, {TTL: 25 * time.Hour}, {TTL: -1}, {WorkItemID: "a/b"}} {
 		if _, err := d.Await(t.Context(), bad); err == nil {
 			t.Errorf("await accepted %+v, want an error", bad)
@@ -208,11 +172,7 @@ func endWithParked(t *testing.T, opts Options) {
 	d.expect(second, "second", callback.Parked)
 	d.waitExpired(expiring)
 	for range 2 {
-		if err := d.End(t.Context(), "done"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.End(t.Context(), "done"))
 	}
-	if got, want := d.events(), "second timeout:expiring last done"; got != want {
-		t.Errorf("events on the runtime stream: %s, want %s", got, want)
-	}
+	d.expectEvents("second timeout:expiring last done")
 }

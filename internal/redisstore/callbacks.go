@@ -35,18 +35,27 @@ func (c *Callbacks) Channel(ctx context.Context, channelID string) (callback.Cha
 }
 
 // CheckCredential implements callback.Store.
-func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Credential) (callback.Status, error) {
-	status, err := runScript(ctx, c.store, "check a credential", "check_credential", credential.ChannelID, rueidis.RedisResult.ToString,
+func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Credential) (state callback.CredentialState, err error) {
+	reply, err := runScript(ctx, c.store, "check a credential", "check_credential", credential.ChannelID, rueidis.RedisResult.AsStrSlice,
 		credential.Digest, string(credential.Kind), credential.WorkItemID)
-	return callback.Status(status), err
+	if err != nil {
+		return state, err
+	}
+	state.Status = callback.Status(reply[0])
+	if len(reply) > 1 {
+		ms, err := strconv.ParseInt(reply[1], 10, 64)
+		state.TimeLeft, state.WorkItem = time.Duration(ms)*time.Millisecond, reply[2] != "0"
+		return state, err
+	}
+	return state, nil
 }
 
 // Deliver implements callback.Store.
 func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (result callback.DeliverResult, err error) {
 	args := make([]string, 0, 9+len(d.Entries))
-	duplicateFor, park := "", ""
+	duplicateFor, park, use := "", "", d.CallbackID // use: as callback.lua names it
 	if d.DuplicateFor > 0 {
-		duplicateFor = millis(d.DuplicateFor)
+		duplicateFor, use = millis(d.DuplicateFor), d.BodyDigest
 	}
 	if d.Park {
 		park = "1"
@@ -55,7 +64,35 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (resu
 	for _, entry := range d.Entries {
 		args = append(args, rueidis.BinaryString(entry))
 	}
-	reply, err := runScript(ctx, c.store, "deliver a callback", "callback", d.ChannelID, rueidis.RedisResult.AsStrSlice, args...)
+	result, err = parseDelivery(runScript(ctx, c.store, "deliver a callback", "callback", d.ChannelID, rueidis.RedisResult.AsStrSlice, args...))
+	if result.Accepted() {
+		c.store.accepted.add(d.Credential, d.Epoch, use)
+	}
+	return result, err
+}
+
+// DeliverStream implements callback.Store.
+func (c *Callbacks) DeliverStream(ctx context.Context, p callback.StreamParams) (result callback.DeliverResult, err error) {
+	args := make([]string, 0, 10+len(p.Parts)+len(p.Last))
+	park := ""
+	if p.Park {
+		park = "1"
+	}
+	args = append(args, p.Digest, string(p.Kind), p.WorkItemID, p.CallbackID, p.Digests, p.Epoch, park, rueidis.BinaryString(p.Receipt), strconv.Itoa(len(p.Parts)))
+	for _, entries := range [][][]byte{p.Parts, p.Last} {
+		for _, entry := range entries {
+			args = append(args, rueidis.BinaryString(entry))
+		}
+	}
+	result, err = parseDelivery(runScript(ctx, c.store, "deliver a streamed answer", "stream", p.ChannelID, rueidis.RedisResult.AsStrSlice, args...))
+	if p.Last != nil && result.Accepted() {
+		c.store.accepted.add(p.Credential, p.Epoch, "")
+	}
+	return result, err
+}
+
+// parseDelivery parses the reply of callback.lua and stream.lua.
+func parseDelivery(reply []string, err error) (result callback.DeliverResult, _ error) {
 	if err != nil {
 		return result, err
 	}
@@ -79,12 +116,21 @@ func splitReceipt(stored string) (first *callback.AwaitedItem, receipt string) {
 	return first, stored[start:]
 }
 
+// SubscribeStreams delivers the notices that end streamed answers while Store.Subscribe runs.
+func (c *Callbacks) SubscribeStreams(subscriber kv.Listener) (stop func()) {
+	return c.store.topics.Subscribe(kv.StreamsTopic, subscriber).Close
+}
+
 // StillParked implements callback.Store.
 func (c *Callbacks) StillParked(ctx context.Context, items []callback.ParkedItem) (parked []bool, err error) {
 	err = c.store.do(ctx, "check parked callbacks", func(ctx context.Context, client rueidis.Client) error {
 		commands := make(rueidis.Commands, len(items))
 		for i, item := range items {
-			commands[i] = client.B().Hexists().Key(kv.WorkKey(item.ChannelID)).Field(strconv.FormatInt(item.Number, 10)).Build()
+			field := strconv.FormatInt(item.Number, 10)
+			if item.Parts {
+				field += "+1"
+			}
+			commands[i] = client.B().Hexists().Key(kv.WorkKey(item.ChannelID)).Field(field).Build()
 		}
 		for _, reply := range client.DoMulti(ctx, commands...) {
 			exists, err := reply.AsBool()

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,12 +17,15 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/calls"
+	"telapi/internal/fault"
 	"telapi/internal/kv"
+	"telapi/test/testkit"
 )
 
 // callbackTests run on every engine.
 var callbackTests = map[string]func(*testing.T, Options){
 	"credential checks": credentialChecks,
+	"streamed answers":  streamedAnswers,
 	"callbacks are routed in the order of work items":     callbackOrder,
 	"work items time out":                                 workItemTimeouts,
 	"cancelled work items are skipped":                    cancellations,
@@ -47,9 +51,7 @@ func newCallbackFixture(t *testing.T, opts Options, change func(*wire.ChannelLim
 	s := newChannelFixture(t, opts, change)
 	c, err := s.runtime("r").Open(t.Context(), calls.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call",
 		TransactionID: "transaction", Profile: []byte(`{"commandSources":["bot"]}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d := &callbackFixture{s, c, NewCallbacks(s.store), ""}
 	known, err := d.callbacks.Channel(t.Context(), s.id)
 	if err != nil || known.Epoch == "" || string(known.Profile) != string(c.Profile) || known.CallID != "call" || known.TransactionID != "transaction" {
@@ -62,9 +64,7 @@ func newCallbackFixture(t *testing.T, opts Options, change func(*wire.ChannelLim
 func (d *callbackFixture) await(o calls.AwaitOptions) calls.WorkItem {
 	d.channelFixture.Helper()
 	item, err := d.Await(d.Context(), o)
-	if err != nil {
-		d.Fatal(err)
-	}
+	must(d, err)
 	return item
 }
 
@@ -98,18 +98,12 @@ func (d *callbackFixture) expect(item calls.WorkItem, body string, want callback
 	}
 }
 
-func (d *callbackFixture) raw(operate func(context.Context, rueidis.Client) error) {
-	d.channelFixture.raw(operate)
-}
-
 // events returns the events on the runtime stream, without the second entry of each
 // callback.
 func (d *callbackFixture) events() string {
 	d.channelFixture.Helper()
 	entries, err := d.runtime("observer").Entries(d.Context(), d.id, "", 10_000)
-	if err != nil {
-		d.Fatal(err)
-	}
+	must(d, err)
 	var all []string
 	for i, e := range entries {
 		switch name := e.Entry.Event + e.Entry.Reason; {
@@ -124,19 +118,32 @@ func (d *callbackFixture) events() string {
 	return strings.Join(all, " ")
 }
 
+// expectEvents compares the events on the runtime stream.
+func (d *callbackFixture) expectEvents(want string) {
+	d.channelFixture.Helper()
+	if got := d.events(); got != want {
+		d.Errorf("events on the runtime stream: %s, want %s", got, want)
+	}
+}
+
 // forgetKey returns the key of the times at which fields of work are deleted.
 func forgetKey(channelID string) string { return kv.ChannelKeys(channelID)[6] }
+
+// forgottenAt returns when a field of work is deleted.
+func (d *callbackFixture) forgottenAt(field string) time.Time {
+	d.channelFixture.Helper()
+	reply := d.do("ZSCORE", forgetKey(d.id), field)
+	ms, err := reply.AsFloat64()
+	must(d, err)
+	return time.UnixMilli(int64(ms))
+}
 
 // expectNothingParked checks that the size of parked callbacks is 0.
 func (d *callbackFixture) expectNothingParked() {
 	d.channelFixture.Helper()
-	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		queue, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(d.id)).Field("queue").Build()).ToString()
-		if !strings.HasSuffix(queue, " 0") {
-			d.Errorf("queue: %s, want 0 parked bytes at the end", queue)
-		}
-		return err
-	})
+	if queue := d.field(kv.MetaKey(d.id), "queue"); !strings.HasSuffix(queue, " 0") {
+		d.Errorf("queue: %s, want 0 parked bytes at the end", queue)
+	}
 }
 
 // expectPending checks which of the channel's work items are awaited or parked.
@@ -200,21 +207,116 @@ func credentialChecks(t *testing.T, opts Options) {
 	d.expect(expiring, "late", callback.Invalid)
 
 	used, cancelled, open := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
-	if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(used, "").Credential); status != callback.Usable || err != nil {
-		t.Errorf("unused credential: %s, %v, want %s", status, err, callback.Usable)
+	if state, err := d.callbacks.CheckCredential(t.Context(), d.delivery(used, "").Credential); state.Status != callback.Usable || err != nil {
+		t.Errorf("unused credential: %s, %v, want %s", state.Status, err, callback.Usable)
 	}
 	d.expect(used, "used", callback.Routed)
-	if err := errors.Join(d.Cancel(t.Context(), cancelled.ID), d.End(t.Context(), "done")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(d.Cancel(t.Context(), cancelled.ID), d.End(t.Context(), "done")))
 	for _, item := range []calls.WorkItem{used, cancelled, open} {
 		d.expect(item, "used", callback.Ended)
 	}
 	d.expect(expiring, "late", callback.Invalid)
-	if _, err := d.Await(t.Context(), calls.AwaitOptions{}); !errors.Is(err, calls.ErrEnded) {
-		t.Errorf("await on an ended channel: %v, want ErrEnded", err)
+	wantError(t, "await on an ended channel", errorOf(d.Await(t.Context(), calls.AwaitOptions{})), calls.ErrEnded)
+	wantError(t, "unknown channel", errorOf(d.callbacks.Channel(t.Context(), uuid.NewString())), callback.ErrChannelNotFound)
+}
+
+// fullCallbacks returns the callbacks of a store without the fast version of the
+// script. It replaces the script of the store.
+func fullCallbacks(s *Store) *Callbacks {
+	s.scripts["callback"] = rueidis.NewLuaScriptRetryable(kv.FullChannelScript("callback"))
+	return NewCallbacks(s)
+}
+
+// The runtime is notified of every change of a work item and of the next timeout.
+func TestWorkItemChangesNotifyRuntime(t *testing.T) {
+	t.Parallel()
+	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+	notices := d.recordNotices()
+	a, b := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	c, e := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	shared := d.await(calls.AwaitOptions{Scope: wire.ScopeChannel})
+	d.expect(shared, "shared", callback.Routed)
+	d.expect(a, "a", callback.Routed)
+	d.expect(c, "c", callback.Parked)
+	d.expect(b, "b", callback.Routed)
+	d.expect(e, "e", callback.Routed)
+	cancelled, expiring := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{TTL: shortTTL})
+	d.waitExpired(expiring)
+	must(t, d.Cancel(t.Context(), cancelled.ID))
+	want := []string{
+		"Dwait",                                            // a is the first to be awaited
+		"E0-0 2-time wait",                                 // shared; a is still awaited
+		"E2-time 4-time wait",                              // a; b is awaited next
+		"E4-time 8-time wait", "E8-time 10-time ", "Dwait", // b and c; e; cancelled is awaited
+		"E10-time 11-time ", // cancelled is cancelled; expiring has timed out
 	}
-	if _, err := d.callbacks.Channel(t.Context(), uuid.NewString()); !errors.Is(err, callback.ErrChannelNotFound) {
-		t.Errorf("unknown channel: %v, want ErrChannelNotFound", err)
+	if got := notices(); !slices.Equal(got, want) {
+		t.Errorf("notices: %q, want %q", got, want)
 	}
+}
+
+func TestCredentialBelongsToOneWorkItem(t *testing.T) {
+	t.Parallel()
+	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+	first := calls.AwaitOptions{WorkItemID: "first", Token: calls.NewToken()}
+	d.await(first)
+	d.await(first) // again
+	wantError(t, "second work item with the same credential", errorOf(d.Await(t.Context(), calls.AwaitOptions{WorkItemID: "second", Token: first.Token})), calls.ErrWorkItemExists)
+	if items, err := d.WorkItems(t.Context()); err != nil || len(items) != 1 || items[0].ID != "first" {
+		t.Errorf("open items: %+v, %v; want the first", items, err)
+	}
+}
+
+// recordNotices records the notices to the runtime. The returned function stops
+// recording and returns the notices with times masked.
+func (d *callbackFixture) recordNotices() func() []string {
+	d.channelFixture.Helper()
+	const last = "last"
+	var notices []string
+	subscribed, received := make(chan struct{}), make(chan struct{})
+	topic := kv.RuntimeTopic(d.id)
+	d.raw(func(_ context.Context, client rueidis.Client) error {
+		conn, release := client.Dedicate()
+		d.Cleanup(release)
+		conn.SetPubSubHooks(rueidis.PubSubHooks{
+			OnSubscription: func(rueidis.PubSubSubscription) { close(subscribed) },
+			OnMessage: func(m rueidis.PubSubMessage) {
+				if m.Message == last {
+					close(received)
+					return
+				}
+				notices = append(notices, m.Message)
+			},
+		})
+		return conn.Do(d.Context(), conn.B().Subscribe().Channel(topic).Build()).Error()
+	})
+	<-subscribed
+	return func() []string {
+		d.raw(func(ctx context.Context, client rueidis.Client) error {
+			return client.Do(ctx, client.B().Publish().Channel(topic).Message(last).Build()).Error()
+		})
+		<-received
+		for i, notice := range notices {
+			notice, _, _ = strings.Cut(notice, "\n") // without the entries
+			notice = regexp.MustCompile(`\d{13}`).ReplaceAllString(notice, "time")
+			notices[i] = regexp.MustCompile(`(^D| )\d+$`).ReplaceAllString(notice, "${1}wait")
+		}
+		return notices
+	}
+}
+
+// Check scripts run as read-only scripts here, in which Redis rejects writes. The
+// embedded engine is not tested: its read-only scripts have no clock.
+func TestCheckScriptsAreReadOnly(t *testing.T) {
+	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+	d.attach("a")
+	item := d.delivery(d.await(calls.AwaitOptions{TTL: time.Hour}), "")
+	d.setIdle(25 * time.Hour) // a script that changes a channel would end it now
+	for _, name := range []string{"check_credential", "check_connect"} {
+		d.store.scripts[name] = rueidis.NewLuaScriptReadOnly(kv.ChannelScript(name))
+	}
+	if state, err := d.callbacks.CheckCredential(t.Context(), item.Credential); state.Status == callback.Usable || err != nil {
+		t.Errorf("credential of an idle channel: %s, %v, want it to be rejected", state.Status, err)
+	}
+	wantFault(t, "connection to an idle channel", d.channels.CheckAttach(t.Context(), d.attachment("b")), fault.SessionEnded)
 }

@@ -17,9 +17,8 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
-	"telapi/internal/redisconn"
 	"telapi/internal/session"
-	"telapi/internal/tracing"
+	"telapi/internal/telemetry"
 )
 
 // Channels implements channel.Store and session.Channels.
@@ -40,7 +39,7 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 
 // Attach implements channel.Store.
 func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attached channel.AttachResult, err error) {
-	args := []string{a.ConnectionID, a.Succeeds, boolArg(a.Reject), c.store.clock.Now(), millis(a.Lease)}
+	args := []string{a.ConnectionID, a.Succeeds, boolArg(a.Reject), c.store.clock.At(a.ChannelID, time.Now()), millis(a.Lease)}
 	if a.Resume != nil {
 		args = append(args, "1", a.Resume.Epoch, a.Resume.ID)
 	} else {
@@ -82,7 +81,7 @@ func attachError(status string) error {
 	switch status {
 	case "in_use":
 		return fault.New(fault.SessionInUse, "Another connection of this session is open. Close it, or pass its connectionId to replace it.")
-	case "ended":
+	case "ended", "foreign":
 		return fault.New(fault.SessionEnded, "This session has ended. Ask for a new token.")
 	}
 	return fmt.Errorf("attach to the channel: unexpected status %q", status)
@@ -101,7 +100,7 @@ func (c *Channels) Append(ctx context.Context, owner channel.Owner, frames []cha
 	}
 	args[0], args[1], args[2], args[3] = owner.ConnectionID, owner.Number, owner.LastEntry, string(flags)
 	reply, err := runScript(ctx, c.store, "append frames", "frame", owner.ChannelID, rueidis.RedisResult.AsStrSlice, args...)
-	if redisconn.Full(err) {
+	if kv.IsFull(err) {
 		return slices.Repeat([]channel.Outcome{channel.Backpressure}, len(frames)), "", nil
 	}
 	if err != nil || len(reply) < 2 {
@@ -167,7 +166,7 @@ func (c *Channels) Since(ctx context.Context, channelID string, after channel.Cu
 func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) error {
 	args := []string{"", reason}
 	for _, entry := range []wire.Entry{{Kind: wire.KindSession, Event: "ended"}, {Kind: wire.KindChannelEnded, Reason: reason}} {
-		entry.ChannelID, entry.At, entry.Trace = channelID, time.Now().UnixMilli(), tracing.Of(ctx)
+		entry.ChannelID, entry.At, entry.Trace = channelID, time.Now().UnixMilli(), telemetry.TraceOf(ctx)
 		encoded, err := json.Marshal(entry)
 		if err != nil {
 			return fmt.Errorf("encode the end of a channel: %w", err)
@@ -187,7 +186,7 @@ func (c *Channels) Claims(ctx context.Context, channelIDs []string) ([]*channel.
 			commands[i] = client.B().Hmget().Key(kv.MetaKey(id)).Field("state", "claimUntil", "openedAt", "offeredAt").Build()
 		}
 		claims := make([]*channel.Claim, len(channelIDs))
-		now := parseMillis(c.store.clock.Now())
+		now := parseMillis(c.store.clock.At("", time.Now()))
 		for i, reply := range client.DoMulti(ctx, commands...) {
 			fields, err := reply.AsStrSlice()
 			if err != nil {
@@ -244,7 +243,7 @@ func messages(epoch string, reply rueidis.RedisMessage) ([]channel.Message, erro
 	return list, nil
 }
 
-// parseOffer parses the result of takeOffer in channel.lua.
+// parseOffer parses the result of takeOffer in the scripts.
 func parseOffer(m rueidis.RedisMessage) (offer, expired bool) {
 	n, _ := m.AsInt64()
 	return n > 0, n == 2

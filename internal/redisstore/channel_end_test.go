@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
@@ -24,9 +23,7 @@ func endedChannel(t *testing.T, opts Options) {
 	subscribe(t, s.store)
 	subscriber := &browser{}
 	stop, err := s.channels.Subscribe(t.Context(), s.id, subscriber)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stop()
 	if err := s.channels.EndChannel(t.Context(), s.id, "early"); err != nil {
 		t.Errorf("end an unknown channel: %v", err)
@@ -35,27 +32,17 @@ func endedChannel(t *testing.T, opts Options) {
 	s.frame("a", "1")
 	c := s.attachRuntime("r")
 	for range 2 {
-		if err := s.channels.EndChannel(t.Context(), s.id, "revoked"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.channels.EndChannel(t.Context(), s.id, "revoked"))
 	}
 	testkit.Until(t, "the subscriber is closed", func() bool { return subscriber.recorded() == "closed:revoked" })
-	if _, err := s.channels.Attach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
-		t.Errorf("attach: %v", err)
-	}
-	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
-		t.Errorf("check: %v", err)
-	}
-	if got := s.frame("a", "2"); got != channel.Ended {
-		t.Errorf("frame: %s, want %s", got, channel.Ended)
-	}
+	wantFault(t, "attach", errorOf(s.channels.Attach(t.Context(), s.attachment("b"))), fault.SessionEnded)
+	wantFault(t, "check", s.channels.CheckAttach(t.Context(), s.attachment("b")), fault.SessionEnded)
+	s.expectFrame("a", "2", channel.Ended)
 	if got := s.renew("a", false); got.Outcome != channel.Ended || got.Offer {
 		t.Errorf("renew: %+v, want %s and no offer", got, channel.Ended)
 	}
 	s.detach("a")
-	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeStatus, Status: jsontext.Value("{}")}); !errors.Is(err, calls.ErrEnded) {
-		t.Errorf("send: %v, want ErrEnded", err)
-	}
+	wantError(t, "send", c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeStatus, Status: jsontext.Value("{}")}), calls.ErrEnded)
 	if err := c.End(t.Context(), "again"); err != nil {
 		t.Errorf("end: %v", err)
 	}
@@ -63,15 +50,11 @@ func endedChannel(t *testing.T, opts Options) {
 	if strings.Join(events, " ") != "connected 1 ended revoked" {
 		t.Errorf("the runtime received %v, want [connected 1 ended revoked]", events)
 	}
-	if _, err := c.Receive(t.Context()); !errors.Is(err, calls.ErrEnded) {
-		t.Errorf("receive: %v, want ErrEnded", err)
-	}
+	wantError(t, "receive", errorOf(c.Receive(t.Context())), calls.ErrEnded)
 	if err := c.Commit(t.Context(), last); err != nil {
 		t.Errorf("commit: %v", err)
 	}
-	if _, err := s.runtime("r").Attach(t.Context(), s.id); !errors.Is(err, calls.ErrEnded) {
-		t.Errorf("attach after the committed end: %v, want ErrEnded", err)
-	}
+	wantError(t, "attach after the committed end", errorOf(s.runtime("r").Attach(t.Context(), s.id)), calls.ErrEnded)
 	for _, from := range []string{last, ""} {
 		observer, ended := s.runtime("o").Observe(s.id, from), error(nil)
 		for ended == nil {
@@ -88,19 +71,12 @@ func (s *channelFixture) setIdle(ago time.Duration) {
 	s.Helper()
 	flow := s.flow()
 	flow[0], flow[2] = "0", fmt.Sprint(time.Now().Add(24*time.Hour-ago).UnixMilli())
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().Hset().Key(kv.MetaKey(s.id)).FieldValue().FieldValue("flow", strings.Join(flow, " ")).Build()).Error()
-	})
+	s.setField("flow", strings.Join(flow, " "))
 }
 
-func (s *channelFixture) flow() (numbers []string) {
+func (s *channelFixture) flow() []string {
 	s.Helper()
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		flow, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(s.id)).Field("flow").Build()).ToString()
-		numbers = strings.Fields(flow)
-		return err
-	})
-	return numbers
+	return strings.Fields(s.field(kv.MetaKey(s.id), "flow"))
 }
 
 func idleChannel(t *testing.T, opts Options) {
@@ -108,37 +84,17 @@ func idleChannel(t *testing.T, opts Options) {
 	s.attach("a")
 	s.frame("a", "0")
 	c := s.attachRuntime("r")
-	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, MessageID: "1", Chat: jsontext.Value("{}")}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Await(t.Context(), calls.AwaitOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		for _, key := range kv.ChannelKeys(s.id)[:7] { // the others do not exist yet
-			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
-			if err != nil || ttl <= s.limits.IdleMs || ttl > s.limits.IdleMs+s.limits.KeepMs {
-				t.Errorf("%s: TTL %d ms, %v, want at most idle time plus keep time", key, ttl, err)
-			}
-		}
-		return nil
-	})
-	for i := range 3 { // 69 hours in total
+	must(t, c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, MessageID: "1", Chat: jsontext.Value("{}")}))
+	must(t, errorOf(c.Await(t.Context(), calls.AwaitOptions{})))
+	s.expectTTL(kv.ChannelKeys(s.id)[:7]...) // the others do not exist yet
+	for i := range 3 {                       // 69 hours in total
 		s.setIdle(23 * time.Hour)
-		if got := s.frame("a", fmt.Sprint("busy", i)); got != channel.Appended {
-			t.Fatalf("frame on a busy channel: %s, want %s", got, channel.Appended)
-		}
-		if got := s.frame("a", fmt.Sprint("busier", i)); got != channel.Appended {
-			t.Fatalf("frame on a busy channel: %s, want %s", got, channel.Appended)
-		}
+		s.expectFrame("a", fmt.Sprint("busy", i), channel.Appended)
+		s.expectFrame("a", fmt.Sprint("busier", i), channel.Appended)
 	}
 	s.setIdle(25 * time.Hour)
-	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
-		t.Errorf("check of an idle channel: %v", err)
-	}
-	if got := s.frame("a", "late"); got != channel.Ended {
-		t.Errorf("frame on an idle channel: %s, want %s", got, channel.Ended)
-	}
+	wantFault(t, "check of an idle channel", s.channels.CheckAttach(t.Context(), s.attachment("b")), fault.SessionEnded)
+	s.expectFrame("a", "late", channel.Ended)
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
 	var last calls.Delivery
@@ -162,9 +118,7 @@ func openChannel(t *testing.T, opts Options) {
 	if err != nil || c.CallID != "call" || c.TransactionID != "transaction" {
 		t.Fatalf("open: %+v, %v, want call ID and transaction ID of %+v", c, err, call)
 	}
-	if _, err := r.Attach(t.Context(), "unknown:"+s.id); !errors.Is(err, calls.ErrNotFound) {
-		t.Errorf("attach to an unknown channel: %v, want ErrNotFound", err)
-	}
+	wantError(t, "attach to an unknown channel", errorOf(r.Attach(t.Context(), "unknown:"+s.id)), calls.ErrNotFound)
 	for _, invalid := range []string{"", "}", "a}b"} {
 		_, err := r.Attach(t.Context(), invalid)
 		observer := r.Observe(invalid, "")
@@ -182,28 +136,18 @@ func openChannel(t *testing.T, opts Options) {
 	} {
 		foreign := call
 		change(&foreign)
-		if _, err := r.Open(t.Context(), foreign); !errors.Is(err, calls.ErrOtherTeam) {
-			t.Errorf("open by another team: %v, want ErrOtherTeam", err)
-		}
+		wantError(t, "open by another team", errorOf(r.Open(t.Context(), foreign)), calls.ErrOtherTeam)
 	}
-	if _, err := s.runtime("other").Open(t.Context(), call); !errors.Is(err, calls.ErrClaimed) {
-		t.Errorf("open by another runtime: %v, want ErrClaimed", err)
-	}
+	wantError(t, "open by another runtime", errorOf(s.runtime("other").Open(t.Context(), call)), calls.ErrClaimed)
 	// The same runtime after restarts. The old claim with the short lease is renewed, and found lost, soon.
 	if c, err = s.runtime("r", func(o *calls.Options) { o.Lease = time.Second }).Open(t.Context(), call); err != nil {
 		t.Fatal(err)
 	}
 	again, err := s.runtime("r").Open(t.Context(), call)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Receive(t.Context()); !errors.Is(err, calls.ErrClaimLost) {
-		t.Errorf("receive with the old claim: %v, want ErrClaimLost", err)
-	}
+	must(t, err)
+	wantError(t, "receive with the old claim", errorOf(c.Receive(t.Context())), calls.ErrClaimLost)
 	item, err := again.Await(t.Context(), calls.AwaitOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, awaitErr := c.Await(t.Context(), calls.AwaitOptions{})
 	for name, err := range map[string]error{
 		"commit": c.Commit(t.Context(), "1-1"), "end": c.End(t.Context(), "x"), "await": awaitErr, "cancel": c.Cancel(t.Context(), item.ID),
@@ -213,9 +157,7 @@ func openChannel(t *testing.T, opts Options) {
 			t.Errorf("%s with the old claim: %v, want ErrClaimLost", name, err)
 		}
 	}
-	if err := again.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, again.Close(t.Context()))
 	if err := c.Close(t.Context()); err != nil {
 		t.Errorf("close with the old claim: %v", err)
 	}
@@ -225,16 +167,8 @@ func openChannel(t *testing.T, opts Options) {
 	s.attach("a")
 	s.frame("a", "1")
 	_, seen := s.receive(observer, "1")
-	if err := observer.Commit(t.Context(), seen); !errors.Is(err, calls.ErrClaimLost) {
-		t.Errorf("commit by an observer: %v, want ErrClaimLost", err)
-	}
-	if events, _ := s.receive(next, "1"); strings.Join(events, " ") != "connected 1" {
-		t.Errorf("the runtime received %v, want [connected 1]", events)
-	}
-	if err := observer.End(t.Context(), "done"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Open(t.Context(), call); !errors.Is(err, calls.ErrEnded) {
-		t.Errorf("open an ended channel: %v, want ErrEnded", err)
-	}
+	wantError(t, "commit by an observer", observer.Commit(t.Context(), seen), calls.ErrClaimLost)
+	s.expectReceived(next, "connected 1")
+	must(t, observer.End(t.Context(), "done"))
+	wantError(t, "open an ended channel", errorOf(r.Open(t.Context(), call)), calls.ErrEnded)
 }

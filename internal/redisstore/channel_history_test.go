@@ -2,7 +2,8 @@ package redisstore
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,12 +13,9 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
-	"telapi/internal/kv"
-	"telapi/internal/lua"
 	"telapi/test/testkit"
 )
 
-// The history is read in pages, so that a reader needs little memory.
 func historyPages(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	start := s.attach("a").Head
@@ -134,67 +132,40 @@ func wipedStore(t *testing.T, opts Options) {
 		}
 		return nil
 	})
-	if got := s.frame("c", "lost"); got != channel.Lost {
-		t.Errorf("frame: %s, want %s", got, channel.Lost)
-	}
-	if got := s.renew("c", false).Outcome; got != channel.Lost {
-		t.Errorf("renew: %s, want %s", got, channel.Lost)
-	}
+	s.expectFrame("c", "lost", channel.Lost)
+	s.expectRenewal("c", channel.Lost)
 	if _, ok, err := s.channels.Since(t.Context(), s.id, before); ok || err != nil {
 		t.Errorf("since a cursor from before the wipe: ok %t, %v, want false", ok, err)
 	}
-	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value("{}")}); !errors.Is(err, calls.ErrLost) {
-		t.Errorf("send: %v, want ErrLost", err)
-	}
+	wantError(t, "send", c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value("{}")}), calls.ErrLost)
 	if got := s.attach("c", resume(before)); got.Recovered || len(got.Missed) != 0 || !got.Offer || got.Head.Epoch == before.Epoch {
 		t.Errorf("attach: %+v, want a new epoch without messages, and an offer", got)
 	}
-	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, calls.ErrLost) {
-		t.Errorf("commit with a claim from before the wipe: %v, want ErrLost", err)
-	}
+	wantError(t, "commit with a claim from before the wipe", c.Commit(t.Context(), "1-1"), calls.ErrLost)
 }
 
-// A runtime that did not receive a reply sends its messages again. The store may
-// have trimmed its history in between.
+// A runtime that did not receive a reply sends its messages again, a whole batch if need
+// be. The store may have trimmed its history in between.
 func resentMessages(t *testing.T, opts Options) {
-	for name, c := range map[string]struct {
-		history int64
-		after   func(s *channelFixture)
-		kept    string
-	}{
-		"unchanged history": {history: 10, kept: "{1} {2} {3} {4} {5}"},
-		"history trimmed by a read": {history: 2, kept: "{4} {5}", after: func(s *channelFixture) {
-			s.attach("a", resume(channel.Cursor{}))
-		}},
+	for name, trim := range map[string]func(s *channelFixture){
+		"unchanged history":         func(*channelFixture) {},
+		"history trimmed by a read": func(s *channelFixture) { s.attach("a", resume(channel.Cursor{})) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newChannelFixture(t, opts, func(l *wire.ChannelLimits) { l.HistoryMessages = c.history })
+			s := newChannelFixture(t, opts, func(l *wire.ChannelLimits) { l.HistoryMessages = 70 })
 			s.attach("a")
-			send := func(known string, messages ...string) (newest string) {
-				s.raw(func(ctx context.Context, client rueidis.Client) error {
-					args := append([]string{"", strings.Repeat("-", len(messages)), known, ""}, messages...)
-					words, err := rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), append(args, "")).AsStrSlice()
-					newest = words[0]
-					return err
-				})
-				return newest
+			known := s.script("send", "", "-", "", "", "first", "{}")[0]
+			const count = 60
+			args := []string{"send", "", strings.Repeat("-", count), known, ""}
+			for i := range count {
+				args = append(args, fmt.Sprint("id-", i))
 			}
-			known := send("", "{1}", "{2}")
-			send(known, "{3}", "{4}", "{5}")
-			if c.after != nil {
-				c.after(s)
-			}
-			send(known, "{3}", "{4}", "{5}")
-			var kept []string
-			s.raw(func(ctx context.Context, client rueidis.Client) error {
-				list, err := client.Do(ctx, client.B().Xrange().Key(kv.HistoryKey(s.id)).Start("-").End("+").Build()).AsXRange()
-				for _, m := range list {
-					kept = append(kept, m.FieldValues["message"])
-				}
-				return err
-			})
-			if got := strings.Join(kept, " "); got != c.kept {
-				t.Errorf("history: %s, want %s", got, c.kept)
+			args = append(args, slices.Repeat([]string{`{"chat":"` + strings.Repeat("x", 4<<10) + `"}`}, count)...)
+			sent := s.script(args[0], args[1:]...)
+			trim(s)
+			again := s.script(args[0], args[1:]...)
+			if sent[0] != again[0] || strings.Join(again[1:], " ") != strings.Repeat("repeated ", count-1)+"repeated" {
+				t.Errorf("newest message %s, after the repetition %s with outcomes %q", sent[0], again[0], again[1:])
 			}
 		})
 	}
@@ -212,20 +183,14 @@ func liveMessages(t *testing.T, opts Options) {
 	for i, store := range []*Store{s.store, other} {
 		recorders[i] = &browser{}
 		stop, err := NewChannels(store, s.limits).Subscribe(t.Context(), s.id, recorders[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer stop()
 	}
 	message := wire.ChannelMessage{Type: wire.TypeChat, MessageID: "-9223372036854775808", Chat: jsontext.Value(`{"text":"once"}`)}
 	for range 3 {
-		if err := c.Send(t.Context(), message); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Send(t.Context(), message))
 	}
-	if err := c.SendAudio(t.Context(), jsontext.Value(`{"n":1}`)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SendAudio(t.Context(), jsontext.Value(`{"n":1}`)))
 	s.send(c, "last")
 	for _, rec := range recorders {
 		testkit.Until(t, "messages", func() bool { return strings.HasSuffix(rec.recorded(), "last") })
@@ -246,21 +211,15 @@ func liveMessages(t *testing.T, opts Options) {
 	}
 	// Messages of other runtimes may contain line breaks. Subscribers then get a gap
 	// and read the message from the history.
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		return rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), []string{"", "-", "", "", "{\n}", ""}).Error()
-	})
+	s.script("send", "", "-", "", "", "id", "{\n}")
 	for _, rec := range recorders {
 		testkit.Until(t, "a gap", func() bool { return strings.HasSuffix(rec.recorded(), "gap") })
 	}
 	// In the other direction, Receive merges audio into the entries.
 	testkit.Until(t, "audio", func() bool {
-		if err := s.channels.SendAudio(t.Context(), s.id, []byte(`{"type":"audio","audio":{"n":2}}`)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.channels.SendAudio(t.Context(), s.id, []byte(`{"type":"audio","audio":{"n":2}}`)))
 		d, err := c.Receive(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return d.Position == "" && d.Entry.Kind == wire.KindFrame && string(d.Entry.Message.Audio) == `{"n":2}`
 	})
 }

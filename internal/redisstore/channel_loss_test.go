@@ -17,7 +17,6 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
-	"telapi/internal/lua"
 	"telapi/test/testkit"
 )
 
@@ -122,7 +121,7 @@ func losses(t *testing.T, opts Options) {
 		"received entry, found by Receive": {lose: func(s *channelFixture, c *calls.Channel) {
 			s.detach("a")
 			s.receive(c, "disconnected")
-		}, notice: func(s *channelFixture, c *calls.Channel) bool {
+		}, lease: 5 * time.Second, notice: func(s *channelFixture, c *calls.Channel) bool {
 			return isLost(s.receiveError(c))
 		}},
 		"work item, found by the next one": {lose: func(s *channelFixture, c *calls.Channel) { s.await(c, calls.AwaitOptions{}) },
@@ -174,17 +173,13 @@ func lossFoundByReplacedConnection(t *testing.T, opts Options) {
 		t.Error("the successor was not recovered before the loss is known")
 	}
 	s.detach("a")
-	if got := s.renew("b", false).Outcome; got != channel.Lost {
-		t.Errorf("renew of the successor: %s, want %s", got, channel.Lost)
-	}
+	s.expectRenewal("b", channel.Lost)
 	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, calls.ErrLost) {
 		t.Errorf("the runtime got %v, want ErrLost", err)
 	}
 	s.attach("c", resume(head))
 	s.detach("a") // knows nothing of the new epoch
-	if got := s.renew("c", false).Outcome; got != channel.Owned {
-		t.Errorf("renew after the loss was reported twice: %s, want %s", got, channel.Owned)
-	}
+	s.expectRenewal("c", channel.Owned)
 }
 
 // event adds an entry to the runtime stream that no frame caused.
@@ -233,12 +228,10 @@ func lostWorkItem(t *testing.T, opts Options) {
 	lost := options("lost")
 	s.await(c, lost)
 	restore()
-	if err := s.receiveError(c); !errors.Is(err, calls.ErrLost) {
-		t.Fatalf("receive: %v, want ErrLost", err)
-	}
+	wantError(t, "receive", s.receiveError(c), calls.ErrLost)
 	c = attach()
 	items, err := c.WorkItems(t.Context())
-	if err != nil || len(items) != 1 || items[0].ID != "kept" || items[0].Kind != wire.LLMItem || items[0].Scope != calls.ScopeWorkItem ||
+	if err != nil || len(items) != 1 || items[0].ID != "kept" || items[0].Kind != wire.LLMItem || items[0].Scope != wire.ScopeItem ||
 		time.Until(items[0].ExpiresAt) < time.Minute || items[0].Parked {
 		t.Errorf("open items: %+v, %v; want only the kept one", items, err)
 	}
@@ -261,35 +254,26 @@ func lostExpiredWorkItem(t *testing.T, opts Options) {
 	lost := s.await(c, calls.AwaitOptions{TTL: time.Second})
 	restore()
 	testkit.Until(t, "the item expires", func() bool { return time.Now().After(lost.ExpiresAt) })
-	if _, err := c.Await(t.Context(), calls.AwaitOptions{}); !errors.Is(err, calls.ErrLost) {
-		t.Errorf("await: %v, want ErrLost", err)
-	}
+	wantError(t, "await", errorOf(c.Await(t.Context(), calls.AwaitOptions{})), calls.ErrLost)
 }
 
-// A connection whose own attach was lost was not replaced by another one.
 func lostConnection(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
 	restore := s.snapshot()
 	s.attach("b")
 	restore()
-	if got := s.renew("b", false).Outcome; got != channel.Lost {
-		t.Errorf("renew: %s, want %s", got, channel.Lost)
-	}
-	if got := s.frame("b", "1"); got != channel.Lost {
-		t.Errorf("frame: %s, want %s", got, channel.Lost)
-	}
+	s.expectRenewal("b", channel.Lost)
+	s.expectFrame("b", "1", channel.Lost)
 	s.attach("c")
-	if got := s.renew("b", false).Outcome; got != channel.NotOwner {
-		t.Errorf("renew after another connection: %s, want %s", got, channel.NotOwner)
-	}
+	s.expectRenewal("b", channel.NotOwner)
 }
 
 // The instance of a connection dies. The runtime is notified when the lease expires.
 func expiredLease(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a", func(a *channel.AttachRequest) { a.Lease = 200 * time.Millisecond })
-	c := s.attachRuntime("r")
+	c := s.attachRuntime("r", func(o *calls.Options) { o.Lease = 5 * time.Second }) // it looks every third of it
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, want := range []string{"connected", "disconnected"} {
@@ -297,19 +281,13 @@ func expiredLease(t *testing.T, opts Options) {
 			t.Fatalf("received %s, %v; want %s", d.JSON, err, want)
 		}
 	}
-	if got := s.renew("a", false).Outcome; got != channel.Expired {
-		t.Errorf("renew: %s, want %s", got, channel.Expired)
-	}
-	if got := s.frame("a", "1"); got != channel.Expired {
-		t.Errorf("frame: %s, want %s", got, channel.Expired)
-	}
+	s.expectRenewal("a", channel.Expired)
+	s.expectFrame("a", "1", channel.Expired)
 	if connected, _, err := s.channels.Presence(t.Context(), []string{s.id}); err != nil || len(connected) != 0 {
 		t.Errorf("presence: %v, %v; want none", connected, err)
 	}
 	s.attach("b")
-	if got := s.renew("a", false).Outcome; got != channel.NotOwner {
-		t.Errorf("renew after another connection: %s, want %s", got, channel.NotOwner)
-	}
+	s.expectRenewal("a", channel.NotOwner)
 }
 
 // A call that arrives after its deadline, or after a newer request was granted,
@@ -320,7 +298,7 @@ func lateCalls(t *testing.T, opts Options) {
 	run := func(script string, args ...string) error {
 		var err error
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
-			err = rueidis.NewLuaScript(lua.Channel(script)).Exec(ctx, client, kv.ChannelKeys(s.id), args).Error()
+			err = rueidis.NewLuaScript(kv.ChannelScript(script)).Exec(ctx, client, kv.ChannelKeys(s.id), args).Error()
 			return nil
 		})
 		return err
@@ -330,14 +308,17 @@ func lateCalls(t *testing.T, opts Options) {
 		return run("connect", append(args, deadline)...)
 	}
 	isLate := func(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "LATE") }
-	if err := connect("late", "", past); !isLate(err) {
+	tooLate := "0 " + past
+	if err := connect("late", "", tooLate); !isLate(err) {
 		t.Errorf("connect after its deadline: %v, want LATE", err)
+	}
+	future := fmt.Sprint(time.Now().Add(time.Minute).UnixMilli())
+	if err := connect("late", "", future+" "+future); err == nil || !strings.HasPrefix(err.Error(), "CLOCK") {
+		t.Errorf("connect by a clock that is ahead: %v, want CLOCK", err)
 	}
 	for _, id := range []string{"cancelled before the channel is open", "cancelled"} {
 		id = strings.ReplaceAll(id, " ", "-")
-		if err := s.channels.Detach(t.Context(), channel.Owner{ChannelID: s.id, ConnectionID: id}, s.entry(wire.KindSession, "disconnected")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.channels.Detach(t.Context(), channel.Owner{ChannelID: s.id, ConnectionID: id}, s.entry(wire.KindSession, "disconnected")))
 		if err := connect(id, "", ""); !isLate(err) {
 			t.Errorf("connect %s: %v, want LATE", id, err)
 		}
@@ -346,9 +327,7 @@ func lateCalls(t *testing.T, opts Options) {
 	if err := connect("late", past, ""); !isLate(err) {
 		t.Errorf("connect requested before the owner: %v, want LATE", err)
 	}
-	if got := s.frame("a", "1"); got != channel.Appended {
-		t.Errorf("the owner's frame: %s, want %s", got, channel.Appended)
-	}
+	s.expectFrame("a", "1", channel.Appended)
 	s.detach("a")
 	if err := connect("late", past, ""); !isLate(err) {
 		t.Errorf("connect requested before a connection that has detached: %v, want LATE", err)
@@ -356,7 +335,7 @@ func lateCalls(t *testing.T, opts Options) {
 	s.attach("a")
 
 	c := s.attachRuntime("r")
-	if err := run("claim", "r", "late", "60000", "attach", "", past); !isLate(err) {
+	if err := run("claim", "r", "late", "60000", "attach", "", tooLate); !isLate(err) {
 		t.Errorf("claim after its deadline: %v, want LATE", err)
 	}
 	if err := run("claim", "r", "late", "60000", "attach", past, ""); err != nil {
@@ -365,7 +344,7 @@ func lateCalls(t *testing.T, opts Options) {
 	s.send(c, "still claimed")
 
 	digest := strings.Repeat("d", 64)
-	if err := run("await", "", digest, "bot", "work_item", "late", "60000", "{}", past); !isLate(err) {
+	if err := run("await", "", digest, "bot", "item", "late", "60000", "{}", tooLate); !isLate(err) {
 		t.Errorf("await after its deadline: %v, want LATE", err)
 	}
 	if items, err := c.WorkItems(t.Context()); err != nil || len(items) != 0 {

@@ -1,9 +1,9 @@
 package redisstore
 
 import (
+	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,63 +11,50 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 
+	"github.com/redis/rueidis"
+
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
+	"telapi/internal/kv"
 	"telapi/test/testkit"
 )
 
 func sessionOwner(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	for _, connection := range []string{"", "a"} {
-		if got := s.frame(connection, "unknown channel"); got != channel.Lost {
-			t.Errorf("frame of connection %q on an unknown channel: %s, want %s", connection, got, channel.Lost)
-		}
+		s.expectFrame(connection, "unknown channel", channel.Lost)
 	}
 	subscribe(t, s.store)
 	subscriber := &browser{}
 	stop, err := s.channels.Subscribe(t.Context(), s.id, subscriber)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stop()
 	s.attach("a")
 	reject := func(a *channel.AttachRequest) { a.Reject = true }
 	refused := s.attachment("b")
 	refused.Reject = true
-	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
-		t.Errorf("attach a second connection: %v, want %s", err, fault.SessionInUse)
-	}
-	if err := s.channels.CheckAttach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
-		t.Errorf("check of a second connection: %v, want %s", err, fault.SessionInUse)
-	}
+	wantFault(t, "attach a second connection", errorOf(s.channels.Attach(t.Context(), refused)), fault.SessionInUse)
+	wantFault(t, "check of a second connection", s.channels.CheckAttach(t.Context(), refused), fault.SessionInUse)
 	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); err != nil || subscriber.recorded() != "" {
 		t.Errorf("check of a connection that replaces the owner: %v; published %q, want nothing", err, subscriber.recorded())
 	}
 	refused.Succeeds = "other"
-	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
-		t.Errorf("connection that succeeds a non-owner: %v, want %s", err, fault.SessionInUse)
-	}
+	wantFault(t, "connection that succeeds a non-owner", errorOf(s.channels.Attach(t.Context(), refused)), fault.SessionInUse)
 	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
 	testkit.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b" })
 	s.attach("c")
 	testkit.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b replaced:c" })
 	for connection, want := range map[string]channel.Outcome{"a": channel.NotOwner, "b": channel.NotOwner, "c": channel.Appended} {
-		if got := s.frame(connection, connection); got != want {
-			t.Errorf("frame of %s: %s, want %s", connection, got, want)
-		}
+		s.expectFrame(connection, connection, want)
 	}
 	s.attach("c", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
 	d := s.attachment("d")
 	d.Reject = true
 	testkit.Until(t, "the lease expires", func() bool { return s.channels.CheckAttach(t.Context(), d) == nil })
 	s.attach("d", reject)
-	if got := s.renew("c", false).Outcome; got != channel.NotOwner {
-		t.Errorf("renew an expired lease: %s, want %s", got, channel.NotOwner)
-	}
-	if got := s.renew("d", false).Outcome; got != channel.Owned {
-		t.Errorf("renew: %s, want %s", got, channel.Owned)
-	}
+	s.expectRenewal("c", channel.NotOwner)
+	s.expectRenewal("d", channel.Owned)
 	for _, connection := range []string{"a", "d", "d"} {
 		s.detach(connection)
 	}
@@ -83,9 +70,7 @@ func sessionOwner(t *testing.T, opts Options) {
 		}
 	}
 	s.frame("e", "last")
-	if events, _ := s.receive(s.attachRuntime("r"), "last"); strings.Join(events, " ") != "connected connected connected c connected disconnected connected disconnected connected last" {
-		t.Errorf("the runtime received %v, want [connected connected connected c connected disconnected connected disconnected connected last]", events)
-	}
+	s.expectReceived(s.attachRuntime("r"), "connected connected connected c connected disconnected connected disconnected connected last")
 }
 
 func framesOnce(t *testing.T, opts Options) {
@@ -96,9 +81,7 @@ func framesOnce(t *testing.T, opts Options) {
 		t.Errorf("outcomes %v, want appended, repeated, appended, repeated", got)
 	}
 	s.attach("b") // message IDs are shared by connections
-	if got := s.frame("b", "2"); got != channel.Duplicate {
-		t.Errorf("duplicate of another connection: %s, want %s", got, channel.Duplicate)
-	}
+	s.expectFrame("b", "2", channel.Duplicate)
 	appendAll := func(connection string, frames ...channel.Frame) string {
 		t.Helper()
 		for i := range frames {
@@ -114,9 +97,7 @@ func framesOnce(t *testing.T, opts Options) {
 	if got, want := appendAll("a", channel.Frame{MessageID: "7"}, channel.Frame{MessageID: "8"}), "[not_owner not_owner]"; got != want {
 		t.Errorf("frames of a replaced connection: %s, want %s", got, want)
 	}
-	if events, _ := s.receive(s.attachRuntime("r"), "6"); strings.Join(events, " ") != "connected 1 2 connected 3 4 6" {
-		t.Errorf("the runtime received %v, want [connected 1 2 connected 3 4 6]", events)
-	}
+	s.expectReceived(s.attachRuntime("r"), "connected 1 2 connected 3 4 6")
 }
 
 func textChat(t *testing.T, opts Options) {
@@ -179,14 +160,10 @@ func frameOrder(t *testing.T, opts Options) {
 		session.id, session.owners = uuid.NewString(), map[string]channel.Owner{}
 		session.attach("a")
 		c, err := runtime.Attach(t.Context(), session.id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wg.Go(func() {
 			for i := range frames {
-				if got := session.frame("a", fmt.Sprint(i)); got != channel.Appended {
-					t.Errorf("frame: %s, want %s", got, channel.Appended)
-				}
+				session.expectFrame("a", fmt.Sprint(i), channel.Appended)
 			}
 		})
 		wg.Go(func() {
@@ -200,4 +177,104 @@ func frameOrder(t *testing.T, opts Options) {
 		})
 	}
 	wg.Wait()
+}
+
+func presence(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	expect := func(situation string, connected ...string) {
+		t.Helper()
+		got, ended, err := s.channels.Presence(t.Context(), []string{uuid.NewString(), s.id, uuid.NewString()})
+		if err != nil || !slices.Equal(got, connected) || len(ended) > 0 {
+			t.Errorf("%s: connected %v, ended %v, %v, want %v", situation, got, ended, err, connected)
+		}
+	}
+	expect("no connection yet")
+	s.attach("first")
+	expect("connected", s.id)
+	s.detach("first")
+	expect("after detach")
+	s.attach("second", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
+	testkit.Until(t, "the lease expires", func() bool {
+		got, _, err := s.channels.Presence(t.Context(), []string{s.id})
+		return err == nil && len(got) == 0
+	})
+	s.attach("third")
+	must(t, s.channels.EndChannel(t.Context(), s.id, "revoked"))
+	if got, ended, err := s.channels.Presence(t.Context(), []string{uuid.NewString(), s.id}); err != nil || len(got) > 0 || !slices.Equal(ended, []string{s.id}) {
+		t.Errorf("ended channel: connected %v, ended %v, %v, want only ended", got, ended, err)
+	}
+	if got, ended, err := s.channels.Presence(t.Context(), nil); err != nil || len(got)+len(ended) > 0 {
+		t.Errorf("empty request: connected %v, ended %v, %v, want neither", got, ended, err)
+	}
+}
+
+// messageIDs sends more messages, in both directions, than two sets of message IDs
+// hold. The latest IDs are still known, the first ones are not.
+func messageIDs(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	c := s.attachRuntime("r")
+	const frames, messages, batchSize = 9_000, 2_300, 100
+	for n := 0; n < frames; n += batchSize {
+		batch := make([]channel.Frame, batchSize)
+		for i := range batch {
+			batch[i] = channel.Frame{MessageID: fmt.Sprint(n + i), Entry: []byte("{}")}
+		}
+		s.append("a", batch...)
+	}
+	send := func(from, to int) {
+		t.Helper()
+		for n := from; n < to; n += batchSize {
+			var batch []wire.ChannelMessage
+			for i := n; i < min(to, n+batchSize); i++ {
+				batch = append(batch, wire.ChannelMessage{Type: wire.TypeChat, MessageID: fmt.Sprint(i), Chat: []byte(`{}`)})
+			}
+			must(t, c.Send(t.Context(), batch...))
+		}
+	}
+	send(0, messages)
+
+	keys := kv.ChannelKeys(s.id)
+	s.expectTTL(append(keys[:5:5], keys[7:]...)...)
+	for n, want := range map[int]channel.Outcome{frames - 1: channel.Duplicate, frames - 4096: channel.Duplicate, 0: channel.Appended} {
+		if got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Entry: []byte("{}")})[0]; got != want {
+			t.Errorf("duplicate of frame %d of %d: %s, want %s", n, frames, got, want)
+		}
+	}
+	last := func() string { return s.attach("a").Head.ID }
+	before := last()
+	if send(messages-1024, messages); last() != before {
+		t.Error("a duplicate message was sent")
+	}
+	if send(0, 1); last() == before {
+		t.Error("the first message ID is still known")
+	}
+}
+
+// boundedMessageIDs reconnects after every 255 frames, so that no frame makes the number of
+// entries a round one.
+func boundedMessageIDs(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	const round, limit = 256, 4096
+	for range round {
+		s.attach("a")
+	}
+	for n := range 2*limit/round + 2 {
+		batch := make([]channel.Frame, round-1)
+		for i := range batch {
+			batch[i] = channel.Frame{MessageID: fmt.Sprint(n*round + i), Entry: []byte("{}")}
+		}
+		s.append("a", batch...)
+		s.attach("a")
+	}
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		keys := kv.ChannelKeys(s.id)
+		for _, set := range []string{keys[3], keys[7]} {
+			size, err := client.Do(ctx, client.B().Scard().Key(set).Build()).AsInt64()
+			if err != nil || size > limit+round {
+				t.Errorf("%s has %d IDs, %v; want at most %d and a batch", set, size, err, limit)
+			}
+		}
+		return nil
+	})
 }

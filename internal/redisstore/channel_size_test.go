@@ -1,14 +1,12 @@
 package redisstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
@@ -21,32 +19,16 @@ import (
 // existingKeys returns which keys of the channel exist.
 func (s *channelFixture) existingKeys() (names []string) {
 	s.Helper()
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		for _, key := range kv.ChannelKeys(s.id) {
-			exists, err := client.Do(ctx, client.B().Exists().Key(key).Build()).AsBool()
-			if err != nil {
-				return err
-			}
-			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
-			if exists && (err != nil || ttl < 0) {
-				s.Errorf("%s has no TTL: %d, %v", key, ttl, err)
-			}
-			if exists {
-				names = append(names, key[strings.LastIndex(key, ":")+1:])
-			}
+	for _, key := range kv.ChannelKeys(s.id) {
+		switch ttl := s.number("PTTL", key); ttl {
+		case -2: // no key
+		case -1:
+			s.Errorf("%s has no TTL", key)
+		default:
+			names = append(names, key[strings.LastIndex(key, ":")+1:])
 		}
-		return nil
-	})
+	}
 	return names
-}
-
-func (s *channelFixture) length(key string) (n int64) {
-	s.Helper()
-	s.raw(func(ctx context.Context, client rueidis.Client) (err error) {
-		n, err = client.Do(ctx, client.B().Xlen().Key(key).Build()).AsInt64()
-		return err
-	})
-	return n
 }
 
 // A cluster can only move the slot of a live channel if all keys of its scripts
@@ -72,16 +54,9 @@ func TestIdleChannelIsSmall(t *testing.T) {
 	s.attach("a")
 	const most = 4608
 	var bytes int64
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		for _, key := range kv.ChannelKeys(s.id) {
-			n, err := client.Do(ctx, client.B().MemoryUsage().Key(key).Build()).AsInt64()
-			if err != nil {
-				return err
-			}
-			bytes += n
-		}
-		return nil
-	})
+	for _, key := range kv.ChannelKeys(s.id) {
+		bytes += s.number("MEMORY", "USAGE", key)
+	}
 	if bytes > most {
 		t.Errorf("an idle channel uses %d bytes, want at most %d", bytes, most)
 	}
@@ -90,9 +65,7 @@ func TestIdleChannelIsSmall(t *testing.T) {
 // COPY only saves memory. The script would fail after it has changed some of the keys.
 func TestSessionOpensWithoutPermissionToCopy(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().AclSetuser().Username("default").Rule("-copy").Build()).Error()
-	})
+	s.do("ACL", "SETUSER", "default", "-copy")
 	s.attach("a")
 }
 
@@ -109,11 +82,9 @@ func committedEntriesAreBounded(t *testing.T, opts Options) {
 			t.Fatalf("frame %d: %s, want %s", i, got, channel.Appended)
 		}
 		_, position := s.receive(c, fmt.Sprint(i))
-		if err := c.Commit(t.Context(), position); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Commit(t.Context(), position))
 	}
-	kept := s.length(kv.RuntimeStreamKey(s.id))
+	kept := s.number("XLEN", kv.RuntimeStreamKey(s.id))
 	if most := int64(1<<20/size + 2*16); kept > most || kept < 16 {
 		t.Errorf("%d entries of %d KiB are kept, want 16 to %d", kept, size>>10, most)
 	}
@@ -124,89 +95,213 @@ func committedEntriesAreBounded(t *testing.T, opts Options) {
 func endedChannelIsSmall(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	used, open := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{Kind: wire.LLMItem})
-	shared := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
+	shared := d.await(calls.AwaitOptions{Scope: wire.ScopeChannel})
 	for i := range 20 {
 		d.expect(shared, fmt.Sprint(i), callback.Routed)
 		d.channelFixture.send(d.Channel, fmt.Sprint(i))
 	}
 	d.expect(used, "used", callback.Routed)
-	if err := d.End(t.Context(), "done"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.End(t.Context(), "done"))
 	_, position := d.receive(d.Channel, "done")
-	if err := d.Commit(t.Context(), position); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Commit(t.Context(), position))
 	if got := strings.Join(d.existingKeys(), " "); got != "meta in out work" {
 		t.Errorf("kept keys: %s, want meta in out work", got)
 	}
-	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		for key, most := range map[string]time.Duration{kv.MetaKey(d.id): time.Hour + calls.DefaultTTL, kv.RuntimeStreamKey(d.id): 5 * time.Minute, kv.HistoryKey(d.id): 5 * time.Minute} {
-			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
-			if kept := time.Duration(ttl) * time.Millisecond; kept < most-5*time.Minute || kept > most || err != nil {
-				t.Errorf("%s is kept for %v, %v; want at most %v", key, kept, err, most)
-			}
+	in, out := kv.RuntimeStreamKey(d.id), kv.HistoryKey(d.id)
+	for key, most := range map[string]time.Duration{kv.MetaKey(d.id): time.Hour + calls.DefaultTTL, in: 5 * time.Minute, out: 5 * time.Minute} {
+		if kept := time.Duration(d.number("PTTL", key)) * time.Millisecond; kept < most-5*time.Minute || kept > most {
+			t.Errorf("%s is kept for %v, want at most %v", key, kept, most)
 		}
-		return errors.Join(client.Do(ctx, client.B().Del().Key(kv.RuntimeStreamKey(d.id)).Build()).Error(), client.Do(ctx, client.B().Del().Key(kv.HistoryKey(d.id)).Build()).Error())
-	})
+	}
+	d.do("DEL", in)
+	d.do("DEL", out)
 	for _, item := range []calls.WorkItem{used, open, shared} {
 		d.expect(item, "late", callback.Ended)
 	}
 	if err := d.Close(t.Context()); err != nil {
 		t.Errorf("close: %v", err)
 	}
-	if _, err := d.runtime("r").Attach(t.Context(), d.id); !errors.Is(err, calls.ErrEnded) {
-		t.Errorf("attach after the committed end: %v, want ErrEnded", err)
-	}
-	if _, err := d.runtime("o").Observe(d.id, "").Receive(t.Context()); !errors.Is(err, calls.ErrEnded) {
-		t.Errorf("observe after both streams are deleted: %v, want ErrEnded", err)
-	}
+	wantError(t, "attach after the committed end", errorOf(d.runtime("r").Attach(t.Context(), d.id)), calls.ErrEnded)
+	wantError(t, "observe after both streams are deleted", errorOf(d.runtime("o").Observe(d.id, "").Receive(t.Context())), calls.ErrEnded)
 }
 
-// A body that is used again after its duplicate window is remembered as a new use,
-// even when the old use is evicted.
-func evictionKeepsLaterUse(t *testing.T, opts Options) {
-	const remembered = 1024
-	d := newCallbackFixture(t, opts, nil)
-	shared := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
-	d.expect(shared, "reused", callback.Routed) // use 1
-	use := d.delivery(shared, "reused")
-	d.raw(func(ctx context.Context, client rueidis.Client) error { // the window has passed, but use 1 is not deleted yet
-		add := client.B().Zadd().Key(forgetKey(d.id)).ScoreMember()
-		counterAt := float64(time.Now().Add(time.Hour).UnixMilli())
-		return client.Do(ctx, add.ScoreMember(1, use.Digest+" "+use.BodyDigest).ScoreMember(counterAt, "#1").Build()).Error()
-	})
-	d.expect(shared, "reused", callback.Routed) // use 2
-	for i := range remembered - 1 {
-		other := d.delivery(shared, fmt.Sprint(i))
-		other.Entries = other.Entries[:1]
-		if status, _ := d.deliver(other); status != callback.Routed {
-			t.Fatalf("use %d: %s, want %s", 3+i, status, callback.Routed)
-		}
-	}
-	d.expect(shared, "reused", callback.Duplicate)
-}
-
-// The last 1,024 uses of channel credentials are remembered.
+// A channel credential remembers its last 1,024 uses. The eviction of a use keeps a later
+// use of the same body.
 func usesAreBounded(t *testing.T, opts Options) {
 	const remembered = 1024
 	d := newCallbackFixture(t, opts, nil)
-	shared := d.await(calls.AwaitOptions{Scope: calls.ScopeChannel})
-	for i := range remembered + 10 {
-		use := d.delivery(shared, fmt.Sprint(i))
-		use.Entries = use.Entries[:1]
-		if status, _ := d.deliver(use); status != callback.Routed {
-			t.Fatalf("use %d: %s, want %s", i, status, callback.Routed)
+	shared := d.await(calls.AwaitOptions{Scope: wire.ScopeChannel})
+	uses := 0
+	use := func(body string) {
+		t.Helper()
+		uses++
+		delivery := d.delivery(shared, body)
+		delivery.Entries = delivery.Entries[:1]
+		if status, _ := d.deliver(delivery); status != callback.Routed {
+			t.Fatalf("use %d: %s, want %s", uses, status, callback.Routed)
 		}
 	}
-	d.expect(shared, fmt.Sprint(remembered+9), callback.Duplicate)
-	d.expect(shared, "10", callback.Duplicate)
-	d.expect(shared, "9", callback.Routed)
-	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		n, err := client.Do(ctx, client.B().Hlen().Key(kv.WorkKey(d.id)).Build()).AsInt64()
-		if n > 2*remembered+5 {
-			t.Errorf("%d fields of work are kept, want two for each use and a few others", n)
+	use("reused")
+	first := d.delivery(shared, "reused")
+	counterAt := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())
+	d.do("ZADD", forgetKey(d.id), "1", first.Digest+" "+first.BodyDigest, counterAt, "#1") // the window has passed, but use 1 is not deleted yet
+	use("reused")
+	for uses <= remembered {
+		use(fmt.Sprint(uses + 1))
+	}
+	d.expect(shared, "reused", callback.Duplicate) // use 2
+	for uses < remembered+10 {
+		use(fmt.Sprint(uses + 1))
+	}
+	d.expect(shared, fmt.Sprint(uses), callback.Duplicate)
+	d.expect(shared, "11", callback.Duplicate)
+	d.expect(shared, "10", callback.Routed)
+	if n := d.number("HLEN", kv.WorkKey(d.id)); n > 2*remembered+5 {
+		t.Errorf("%d fields of work are kept, want two for each use and a few others", n)
+	}
+}
+
+func backpressure(t *testing.T, opts Options) {
+	limits := map[string]func(*wire.ChannelLimits){
+		"entries": func(l *wire.ChannelLimits) { l.BacklogEntries = 5 },
+		"bytes":   func(l *wire.ChannelLimits) { l.BacklogBytes = 400 },
+	}
+	for name, change := range limits {
+		s := newChannelFixture(t, opts, change)
+		s.attach("a")
+		sent := 0
+		fill := func() {
+			t.Helper()
+			for ; s.frame("a", fmt.Sprint(sent)) == channel.Appended; sent++ {
+				if sent > 100 {
+					t.Fatalf("%s: no backpressure after 100 frames", name)
+				}
+			}
+			s.expectFrame("a", fmt.Sprint(sent), channel.Backpressure)
 		}
-		return err
-	})
+		fill()
+		s.expectFrame("a", "0", channel.Duplicate)
+		for range 50 { // reconnecting must not fill the backlog either
+			s.attach("a")
+			s.detach("a")
+		}
+		s.attach("a")
+		if entries, err := s.runtime("observer").Entries(t.Context(), s.id, "", 100); err != nil || len(entries) > 20 {
+			t.Errorf("%s: %d entries, %v, want at most 20", name, len(entries), err)
+		}
+		oldest, err := s.runtime("observer").Entries(t.Context(), s.id, "", 1)
+		must(t, err)
+		if err := s.runtime("observer").Observe(s.id, "").Commit(t.Context(), oldest[0].Position); !errors.Is(err, calls.ErrClaimLost) {
+			t.Errorf("%s: commit by an observer: %v, want ErrClaimLost", name, err)
+		}
+		c := s.attachRuntime("r")
+		_, half := s.receive(c, fmt.Sprint(sent/2))
+		must(t, c.Commit(t.Context(), half))
+		s.expectFrame("a", fmt.Sprint(sent), channel.Backpressure)
+		for d, err := c.Receive(t.Context()); ; d, err = c.Receive(t.Context()) {
+			if err == nil {
+				err = c.Commit(t.Context(), d.Position)
+			}
+			must(t, err)
+			if s.frame("a", fmt.Sprint(sent)) == channel.Appended {
+				break
+			}
+		}
+		sent++
+		s.receive(c, fmt.Sprint(sent-1))
+		fill()
+		if err := c.Commit(t.Context(), half); err != nil {
+			t.Errorf("commit an old position: %v", err)
+		}
+		for _, position := range []string{"1000-1", "1001-1"} {
+			if err := c.Commit(t.Context(), position); !errors.Is(err, calls.ErrUnknownPosition) {
+				t.Errorf("commit %s: %v, want ErrUnknownPosition", position, err)
+			}
+		}
+	}
+}
+
+// Bytes are counted exactly, however many entries are committed at a time. An error
+// would add up and cause backpressure in long conversations.
+func committedBytes(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	var frames []channel.Frame
+	for i := range 100 {
+		name := strings.Repeat("x", i*i%37) + fmt.Sprint(i)
+		frames = append(frames, channel.Frame{MessageID: name, Entry: s.entry(wire.KindFrame, name)})
+	}
+	for first := 0; first < len(frames); first += 20 {
+		s.append("a", frames[first:first+20]...)
+	}
+	c, bytes := s.attachRuntime("r"), 0
+	steps := []int{1, 2, 16, 17, 18, 31, 50, 64, 65, 80, 99, 101} // the first entry is "connected"
+	for n := 1; n <= 101; n++ {
+		d, err := c.Receive(t.Context())
+		must(t, err)
+		if n == 1 {
+			bytes += len(s.entry(wire.KindSession, "connected"))
+		} else {
+			bytes += len(frames[n-2].Entry)
+		}
+		if !slices.Contains(steps, n) {
+			continue
+		}
+		must(t, c.Commit(t.Context(), d.Position))
+		if got, want := strings.Join(s.flow()[5:7], " "), fmt.Sprint(n, " ", bytes); got != want {
+			t.Errorf("committed entries and bytes: %s, want %s", got, want)
+		}
+	}
+}
+
+func trimming(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	const frames = 1500
+	for i := 0; i < frames; i += 100 {
+		batch := make([]channel.Frame, 100)
+		for j := range batch {
+			name := fmt.Sprint(i + j)
+			batch[j] = channel.Frame{MessageID: name, Entry: s.entry(wire.KindFrame, name)}
+		}
+		s.append("a", batch...)
+	}
+	read := func(c *calls.Channel, first, last int) {
+		t.Helper()
+		for i := first; i <= last; i++ {
+			d, err := c.Receive(t.Context())
+			if err == nil && (i%10 == 0 || i == last) {
+				err = c.Commit(t.Context(), d.Position)
+			}
+			if err != nil || i >= 0 && d.Entry.Event != fmt.Sprint(i) {
+				t.Fatalf("entry %d is %+v, %v, want event %d", i, d.Entry, err, i)
+			}
+		}
+	}
+	read(s.attachRuntime("r"), -1, 199)
+	read(s.attachRuntime("r"), 200, frames-1) // continues at the committed position; more entries than are kept for observers
+	kept, err := s.runtime("observer").Entries(t.Context(), s.id, "", frames)
+	if err != nil || len(kept) < 1000 || len(kept) > 1200 || kept[len(kept)-1].Entry.Event != fmt.Sprint(frames-1) {
+		t.Errorf("%d entries kept for observers, %v, want 1000 to 1200 and the newest", len(kept), err)
+	}
+}
+
+// After a failover to a lagging replica, the newest entries are lost.
+func rollback(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	s.frame("a", "1")
+	c := s.attachRuntime("r")
+	_, position := s.receive(c, "1")
+	must(t, c.Commit(t.Context(), position))
+	restore := s.snapshot()
+	s.frame("a", "2")
+	_, lost := s.receive(c, "2")
+	restore()
+	s.event("3")
+	wantError(t, "commit a lost position", c.Commit(t.Context(), lost), calls.ErrUnknownPosition)
+	if d, err := c.Receive(t.Context()); !errors.Is(err, calls.ErrLost) {
+		t.Errorf("received %+v, %v, want ErrLost", d, err)
+	}
+	s.expectReceived(s.attachRuntime("r"), "3")
 }

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
+	"telapi/internal/fault"
 	"telapi/test/testkit"
 )
 
@@ -42,7 +44,6 @@ var channelTests = map[string]func(*testing.T, Options){
 	"committed entries are bounded":                        committedEntriesAreBounded,
 	"ended channel is small":                               endedChannelIsSmall,
 	"uses of a channel credential are bounded":             usesAreBounded,
-	"eviction of a use keeps a later use of the same body": evictionKeepsLaterUse,
 	"late calls have no effect":                            lateCalls,
 	"ended channels reject operations":                     endedChannel,
 	"idle channels end":                                    idleChannel,
@@ -59,6 +60,12 @@ var channelTests = map[string]func(*testing.T, Options){
 	"messages sent again are kept once":                    resentMessages,
 	"runtime opens, closes and reopens a channel":          openChannel,
 	"message is held back until replicas have it":          heldMessages,
+	"held messages keep their IDs":                         heldMessageIDs,
+	"message is not shown again after a lost confirmation": lostConfirmation,
+	"message IDs are bounded whatever else is added":       boundedMessageIDs,
+	"session is offered after a loss and a lost runtime":   lossThenRelease,
+	"every loss has a time":                                recovery,
+	"loss is found after the end":                          resumeAfterEnd,
 }
 
 // channelFixture is a session's channel between a browser and a runtime.
@@ -84,6 +91,53 @@ func newChannelFixture(t *testing.T, opts Options, change func(*wire.ChannelLimi
 func (s *channelFixture) raw(operate func(context.Context, rueidis.Client) error) {
 	s.Helper()
 	raw(s.T, s.store, operate)
+}
+
+// do runs a command on a key and returns its reply.
+func (s *channelFixture) do(command, key string, args ...string) (reply rueidis.RedisMessage) {
+	s.Helper()
+	s.raw(func(ctx context.Context, client rueidis.Client) (err error) {
+		reply, err = client.Do(ctx, client.B().Arbitrary(command).Keys(key).Args(args...).Build()).ToMessage()
+		return err
+	})
+	return reply
+}
+
+// number is do for a reply that is a number.
+func (s *channelFixture) number(command, key string, args ...string) int64 {
+	s.Helper()
+	reply := s.do(command, key, args...)
+	n, err := reply.AsInt64()
+	must(s, err)
+	return n
+}
+
+// field returns a field of a hash.
+func (s *channelFixture) field(key, name string) string {
+	s.Helper()
+	reply := s.do("HGET", key, name)
+	text, err := reply.ToString()
+	must(s, err)
+	return text
+}
+
+// stream returns the items of a stream.
+func (s *channelFixture) stream(key string) []rueidis.XRangeEntry {
+	s.Helper()
+	reply := s.do("XRANGE", key, "-", "+")
+	list, err := reply.AsXRange()
+	must(s, err)
+	return list
+}
+
+// expectTTL checks that keys are kept for the idle time and at most the keep time.
+func (s *channelFixture) expectTTL(keys ...string) {
+	s.Helper()
+	for _, key := range keys {
+		if ttl := s.number("PTTL", key); ttl <= s.limits.IdleMs || ttl > s.limits.IdleMs+s.limits.KeepMs {
+			s.Errorf("%s: TTL %d ms, want more than the idle time and at most the keep time in addition", key, ttl)
+		}
+	}
 }
 
 func (s *channelFixture) attachment(connection string) channel.AttachRequest {
@@ -175,9 +229,7 @@ func (s *channelFixture) runtime(name string, change ...func(*calls.Options)) *c
 func (s *channelFixture) attachRuntime(name string, change ...func(*calls.Options)) *calls.Channel {
 	s.Helper()
 	c, err := s.runtime(name, change...).Attach(s.Context(), s.id)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return c
 }
 
@@ -237,3 +289,41 @@ func (b *browser) Replaced(by string) { b.note("replaced:" + by) }
 func (b *browser) Closed(reason string) { b.note("closed:" + reason) }
 
 func (b *browser) Gap() { b.note("gap") }
+
+// expectFrame appends a frame and checks the outcome.
+func (s *channelFixture) expectFrame(connection, name string, want channel.Outcome) {
+	s.Helper()
+	if got := s.frame(connection, name); got != want {
+		s.Errorf("frame %s of connection %s: %s, want %s", name, connection, got, want)
+	}
+}
+
+// expectRenewal renews the ownership of a connection and checks the outcome.
+func (s *channelFixture) expectRenewal(connection string, want channel.Outcome) {
+	s.Helper()
+	if got := s.renew(connection, false).Outcome; got != want {
+		s.Errorf("renewal of connection %s: %s, want %s", connection, got, want)
+	}
+}
+
+// expectReceived reads entries up to the last of the events and compares all of them.
+func (s *channelFixture) expectReceived(c *calls.Channel, want string) {
+	s.Helper()
+	if got, _ := s.receive(c, want[strings.LastIndex(want, " ")+1:]); strings.Join(got, " ") != want {
+		s.Errorf("the runtime received %v, want [%s]", got, want)
+	}
+}
+
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func wantFault(t *testing.T, what string, err error, want fault.Code) {
+	t.Helper()
+	if !fault.Is(err, want) {
+		t.Errorf("%s: %v, want %s", what, err, want)
+	}
+}

@@ -2,8 +2,8 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -11,13 +11,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/audit"
 	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/internal/ratelimit"
+	"telapi/internal/usage"
+	"telapi/test/conformance"
+	"telapi/test/speechtest"
 	"telapi/test/testkit"
 )
 
@@ -27,12 +29,7 @@ import (
 func TestConformance(t *testing.T) {
 	engines := map[string]func(*testing.T) Options{
 		"embedded": func(t *testing.T) Options {
-			logs := &testkit.Buffer{}
-			e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir()}, logs.Logger())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(e.Close)
+			e, logs := startEmbedded(t, t.TempDir())
 			return e.Options(logs.Logger())
 		},
 		"redis": func(t *testing.T) Options { return redisOptions(testkit.StartRedis(t)) },
@@ -54,8 +51,7 @@ func TestConformance(t *testing.T) {
 	tests := map[string]func(*testing.T, Options){
 		"concurrent leases never exceed the limit": leasesNeverExceed,
 		"counter without a TTL is repaired":        counterIsRepaired,
-		"two instances share one limit":            instancesShareALimit,
-		"saved limits reach other instances":       savedLimitsAreLive,
+		"fakes of other tests behave alike":        fakesConform,
 		"announcements reach every instance":       announcementsReachAll,
 	}
 	for engine, start := range engines {
@@ -86,6 +82,15 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// fakesConform runs the tests that the fakes of ratelimit and usage also pass.
+func fakesConform(t *testing.T, opts Options) {
+	a, _ := reports(t, opts)
+	deleteKey(t, a.store, kv.LimitsKey)
+	conformance.Counter(t, a.store, uuid.NewString())
+	conformance.LimitsStore(t, a.store)
+	conformance.ReportStream(t, a, func() { a.redeliverAfter = 0 })
+}
+
 func leasesNeverExceed(t *testing.T, opts Options) {
 	a, _ := connect(t, opts)
 	b, _ := connect(t, opts)
@@ -96,7 +101,7 @@ func leasesNeverExceed(t *testing.T, opts Options) {
 			wg.Go(func() {
 				s := []*Store{a, b}[worker%2]
 				for n := range int64(30) {
-					g, err := s.Lease(t.Context(), slotKey(i), 1+n%7, 100, time.Hour)
+					g, err := s.Grant(t.Context(), slotKey(i), 1+n%7, 100, time.Hour)
 					if err != nil || g.Permits > 1+n%7 || g.Remaining < 0 || g.Reset <= 0 || g.Reset > time.Hour {
 						t.Errorf("lease: %+v, %v, want at most %d permits and a window of at most 1h", g, err, 1+n%7)
 						return
@@ -109,7 +114,7 @@ func leasesNeverExceed(t *testing.T, opts Options) {
 		if granted.Load() != 100 {
 			t.Errorf("granted %d permits, want 100", granted.Load())
 		}
-		if g, err := a.Lease(t.Context(), slotKey(i), 1, 90, time.Hour); err != nil || g.Permits != 0 || g.Remaining != 0 {
+		if g, err := a.Grant(t.Context(), slotKey(i), 1, 90, time.Hour); err != nil || g.Permits != 0 || g.Remaining != 0 {
 			t.Errorf("lease with a lower limit: %+v, %v, want no permits", g, err)
 		}
 	}
@@ -119,10 +124,8 @@ func counterIsRepaired(t *testing.T, opts Options) {
 	s, _ := connect(t, opts)
 	lease := func(key string, window time.Duration) ratelimit.Grant {
 		t.Helper()
-		g, err := s.Lease(t.Context(), key, 1, 1, window)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g, err := s.Grant(t.Context(), key, 1, 1, window)
+		must(t, err)
 		return g
 	}
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
@@ -132,80 +135,6 @@ func counterIsRepaired(t *testing.T, opts Options) {
 		t.Errorf("counter without a TTL: %+v, want no permits and a window", g)
 	}
 	testkit.Until(t, "the counter without a TTL expires", func() bool { return lease("stuck", time.Second).Permits == 1 })
-}
-
-func instancesShareALimit(t *testing.T, opts Options) {
-	const limit = 1000
-	limits, err := ratelimit.DefaultLimits().With(ratelimit.API, ratelimit.Limit{Max: limit, WindowMs: 3_600_000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	instance := func() *ratelimit.Limiter {
-		s, _ := connect(t, opts)
-		return ratelimit.NewLimiter(s, func(context.Context) (*ratelimit.Limits, error) { return &limits, nil }, prometheus.NewRegistry())
-	}
-	a, b := instance(), instance()
-	spend := func(l *ratelimit.Limiter, client string, most int64) (n int64) {
-		for n < most {
-			d, err := l.Allow(t.Context(), ratelimit.API, netip.MustParseAddr(client))
-			if err != nil {
-				t.Errorf("allow: %v", err)
-				return n
-			}
-			if !d.Allowed {
-				break
-			}
-			n++
-		}
-		return n
-	}
-	t.Run("both busy: exactly the limit", func(t *testing.T) {
-		var total atomic.Int64
-		var wg sync.WaitGroup
-		for worker := range 8 {
-			wg.Go(func() { total.Add(spend([]*ratelimit.Limiter{a, b}[worker%2], "203.0.113.1", limit)) })
-		}
-		wg.Wait()
-		if total.Load() != limit {
-			t.Errorf("allowed %d requests, want %d", total.Load(), limit)
-		}
-	})
-	t.Run("one idle: at most 2 % unused", func(t *testing.T) {
-		total := spend(a, "203.0.113.2", 100)
-		if total += spend(b, "203.0.113.2", limit); total > limit || total < limit*98/100 {
-			t.Errorf("allowed %d requests, want at most 2 %% fewer than %d", total, limit)
-		}
-	})
-}
-
-func savedLimitsAreLive(t *testing.T, opts Options) {
-	settings := func() (*ratelimit.Settings, *Store) {
-		s, logs := connect(t, opts)
-		return ratelimit.NewSettings(s, noMirror{}, logs.Logger(), prometheus.NewRegistry()), s
-	}
-	admin, _ := settings()
-	server, s := settings()
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() { server.Run(ctx) })
-	wg.Go(func() { s.Subscribe(ctx, server) })
-	defer wg.Wait()
-	defer cancel()
-	for n := range int64(3) {
-		limits, _ := ratelimit.DefaultLimits().With(ratelimit.Auth, ratelimit.Limit{Max: 1 + n, WindowMs: 1000})
-		if err := admin.Change(t.Context(), func(ratelimit.Limits) (ratelimit.Limits, error) { return limits, nil }); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Until(t, "the new limits", func() bool { return *server.Current() == limits })
-	}
-}
-
-type noMirror struct{}
-
-func (noMirror) Setting(context.Context, string) ([]byte, bool, error) { return nil, false, nil }
-func (noMirror) SaveSetting(context.Context, string, []byte) error     { return nil }
-func (noMirror) ChangeSetting(ctx context.Context, _ string, _ []byte, _ audit.Entry, confirm func(context.Context) error) error {
-	return confirm(ctx)
 }
 
 func announcementsReachAll(t *testing.T, opts Options) {
@@ -218,9 +147,7 @@ func announcementsReachAll(t *testing.T, opts Options) {
 	want := "up"
 	for i, s := range stores {
 		topic := "key:" + slotKey(i)
-		if err := s.Announce(t.Context(), topic); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Announce(t.Context(), topic))
 		want += " " + topic
 		for _, rec := range recorders {
 			// Another node may deliver the topic before this one once more, and later.
@@ -240,9 +167,7 @@ func announcementsReachAll(t *testing.T, opts Options) {
 
 func raw(t *testing.T, s *Store, operate func(context.Context, rueidis.Client) error) {
 	t.Helper()
-	if err := s.do(t.Context(), "test", operate); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.do(t.Context(), "test", operate))
 }
 
 func deleteKey(t *testing.T, s *Store, key string) {
@@ -250,4 +175,172 @@ func deleteKey(t *testing.T, s *Store, key string) {
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
 		return c.Do(ctx, c.B().Del().Key(key).Build()).Error()
 	})
+}
+
+var leaseTests = map[string]func(*testing.T, Options){
+	"speech.Leases":                     leasesConform,
+	"lease of a crashed holder expires": crashedLeaseExpires,
+	"lost lease ends its context":       lostLeaseEnds,
+}
+
+func leasesConform(t *testing.T, opts Options) {
+	a, _ := connect(t, opts)
+	b, _ := connect(t, opts)
+	speechtest.TestLeases(t, NewLeases(a), NewLeases(b), uuid.NewString())
+}
+
+func crashedLeaseExpires(t *testing.T, opts Options) {
+	opts.Logger = (&testkit.Buffer{}).Logger()
+	dead := Open(opts)
+	must(t, dead.Connect(t.Context()))
+	alive, _ := connect(t, opts)
+	name := uuid.NewString()
+	lease, release, held, err := Leases{dead, time.Second}.Try(t.Context(), name)
+	if err != nil || !held {
+		t.Fatalf("try a free lease: held %t, %v, want true", held, err)
+	}
+	dead.Close()
+	ctx := t.Context()
+	end, _, err := NewLeases(alive).Acquire(ctx, name)
+	if err != nil {
+		t.Fatalf("acquire the lease of a crashed holder: %v", err)
+	}
+	if lease.Err() == nil {
+		t.Error("the former holder's context has not ended")
+	}
+	release() // too late: another holder has the lease
+	if _, _, held, err := NewLeases(alive).Try(ctx, name); err != nil || held {
+		t.Errorf("the late release ended the lease of its successor: %v", err)
+	}
+	end()
+	_, release, held, err = NewLeases(alive).Try(ctx, name)
+	if err != nil || !held {
+		t.Fatalf("the lease was not released: %v", err)
+	}
+	release()
+}
+
+func lostLeaseEnds(t *testing.T, opts Options) {
+	a, _ := connect(t, opts)
+	b, _ := connect(t, opts)
+	name := uuid.NewString()
+	lease, release, held, err := NewLeases(a).Try(t.Context(), name)
+	if err != nil || !held {
+		t.Fatalf("try a free lease: held %t, %v, want true", held, err)
+	}
+	if _, _, held, err := NewLeases(b).Try(t.Context(), name); err != nil || held {
+		t.Errorf("a second instance acquired the lease: %v", err)
+	}
+	deleteKey(t, b, kv.LeasePrefix+name)
+	second, endSecond, held, err := NewLeases(b).Try(t.Context(), name)
+	if err != nil || !held {
+		t.Fatalf("try a free lease: held %t, %v, want true", held, err)
+	}
+	testkit.Until(t, "the context of the first holder ends", func() bool { return lease.Err() != nil })
+	release()
+	if second.Err() != nil {
+		t.Error("the late release ended the second lease")
+	}
+	endSecond()
+	if second.Err() == nil {
+		t.Error("the context of a released lease has not ended")
+	}
+}
+
+var reportTests = map[string]func(*testing.T, Options){
+	"unacknowledged reports are redelivered": reportsAreRedelivered,
+	"rejected reports are moved":             rejectedReportsAreMoved,
+	"lost stream is created again":           lostStreamIsCreatedAgain,
+}
+
+// reports returns the empty stream for two instances.
+func reports(t *testing.T, opts Options) (a, b *ReportStream) {
+	t.Helper()
+	one, _ := connect(t, opts)
+	two, _ := connect(t, opts)
+	deleteKey(t, one, kv.ReportsStream)
+	deleteKey(t, one, kv.RejectedReportsStream)
+	a, b = NewReportStream(one), NewReportStream(two)
+	a.redeliverAfter, b.redeliverAfter = time.Hour, time.Hour
+	return a, b
+}
+
+func add(t *testing.T, r *ReportStream, n int) {
+	t.Helper()
+	var batch [][]byte
+	for i := range n {
+		batch = append(batch, fmt.Append(nil, i))
+	}
+	must(t, r.Append(t.Context(), batch...))
+}
+
+// next waits for reports and returns them.
+func next(t *testing.T, r *ReportStream) (taken []usage.ReportEntry) {
+	t.Helper()
+	testkit.Until(t, "a delivery", func() (ok bool) {
+		var err error
+		if taken, err = r.Read(t.Context(), 100, 100*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		return len(taken) > 0
+	})
+	return taken
+}
+
+func streamLen(t *testing.T, r *ReportStream) int64 {
+	t.Helper()
+	n, err := r.Len(t.Context())
+	must(t, err)
+	return n
+}
+
+func reportsAreRedelivered(t *testing.T, opts Options) {
+	a, b := reports(t, opts)
+	add(t, a, 3)
+	dead := next(t, a)
+	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 {
+		t.Errorf("read reports of another instance: %v, %v, want none", taken, err)
+	}
+	b.redeliverAfter = time.Millisecond
+	if got := next(t, b); len(got) != 3 || got[0].ID != dead[0].ID || string(got[2].Report) != "2" {
+		t.Errorf("redelivered: %v, want %v", got, dead)
+	}
+	// An instance crashed between deleting and acknowledging a report.
+	raw(t, b.store, func(ctx context.Context, c rueidis.Client) error {
+		return c.Do(ctx, c.B().Xdel().Key(kv.ReportsStream).Id(dead[0].ID).Build()).Error()
+	})
+	if got := next(t, b); len(got) != 2 || string(got[0].Report) != "1" {
+		t.Errorf("after one was deleted: %v, want the other two", got)
+	}
+	must(t, b.Ack(t.Context(), dead))
+	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 || streamLen(t, b) != 0 {
+		t.Errorf("after all are acknowledged: %v, %v, want none", taken, err)
+	}
+}
+
+func rejectedReportsAreMoved(t *testing.T, opts Options) {
+	a, _ := reports(t, opts)
+	must(t, a.Append(t.Context(), make([]byte, 10_000)))
+	must(t, a.Reject(t.Context(), next(t, a)[0], "because"))
+	raw(t, a.store, func(ctx context.Context, c rueidis.Client) error {
+		rejected, err := c.Do(ctx, c.B().Xrange().Key(kv.RejectedReportsStream).Start("-").End("+").Build()).AsXRange()
+		if len(rejected) != 1 || rejected[0].FieldValues["reason"] != "because" || len(rejected[0].FieldValues["report"]) != maxRejectedBytes {
+			t.Errorf("rejected reports: %v, want one, truncated, with its reason", rejected)
+		}
+		return err
+	})
+	if streamLen(t, a) != 0 {
+		t.Error("the rejected report is still on the stream")
+	}
+}
+
+func lostStreamIsCreatedAgain(t *testing.T, opts Options) {
+	a, b := reports(t, opts)
+	add(t, a, 1)
+	next(t, b)
+	deleteKey(t, a.store, kv.ReportsStream)
+	add(t, a, 2)
+	if got := next(t, b); len(got) != 2 {
+		t.Errorf("%v, want both reports of the new stream", got)
+	}
 }

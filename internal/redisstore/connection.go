@@ -12,9 +12,8 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"telapi/internal/background"
 	"telapi/internal/kv"
-	"telapi/internal/redisconn"
-	"telapi/internal/sleep"
 )
 
 const (
@@ -64,7 +63,7 @@ func (s *Store) run(ctx context.Context) {
 			logged = cause
 			s.log.Warn("key-value store unavailable; retrying until it is back", "error", err)
 		}
-		_ = sleep.For(ctx, delays.Next())
+		_ = background.Sleep(ctx, delays.Next())
 	}
 }
 
@@ -77,7 +76,7 @@ func loggedCause(err error) string {
 	return "unreachable"
 }
 
-func newBackoff() *sleep.Backoff { return &sleep.Backoff{Min: minBackoff, Max: maxBackoff} }
+func newBackoff() *background.Backoff { return &background.Backoff{Min: minBackoff, Max: maxBackoff} }
 
 // closeClient closes a client without waiting: that takes a second if the server
 // does not answer.
@@ -87,18 +86,22 @@ func (s *Store) closeClient(client rueidis.Client) {
 	}
 }
 
-// dial returns a client that has passed a probe, after comparing clocks.
+// dial returns a client that has passed a probe, after comparing clocks. Without that,
+// scripts would have no deadlines.
 func (s *Store) dial(ctx context.Context) (rueidis.Client, error) {
 	client, err := rueidis.NewClient(s.opts.client())
 	if err == nil {
-		if err = s.probe(ctx, client); err != nil {
+		err = s.probe(ctx, client)
+		if err == nil && !s.measureClock(ctx, client) {
+			err = errNoClock
+		}
+		if err != nil {
 			s.closeClient(client)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	s.measureClock(ctx, client)
 	return client, nil
 }
 
@@ -106,20 +109,20 @@ func (s *Store) dial(ctx context.Context) (rueidis.Client, error) {
 func (s *Store) ClientOption() rueidis.ClientOption { return s.opts.client() }
 
 func (o Options) client() rueidis.ClientOption {
-	option := redisconn.ClientOption(o.RedisOptions)
+	option := kv.ClientOption(o.RedisOptions)
 	option.ClientName = "telapi"
 	option.Dialer = net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 	option.ConnWriteTimeout = commandTimeout
 	if o.Dial != nil {
-		option.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return o.Dial(ctx)
+		option.DialCtxFn = func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return o.Dial(ctx, addr)
 		}
 	}
 	// Without pipelining the client would apply a caller's deadline to the
 	// connection, and close it for all callers when the deadline passes.
 	option.AlwaysPipelining = true
 	// Retryable commands are retried once, which covers a stale connection.
-	option.RetryDelay = redisconn.RetryDelay(func(attempts int) time.Duration {
+	option.RetryDelay = kv.RetryDelay(func(attempts int) time.Duration {
 		if attempts > 1 {
 			return -1
 		}
@@ -142,6 +145,7 @@ func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
 	full := false // as logged
+	check := true // accepted callbacks: the store may have been restarted
 	select {
 	case <-s.probes: // requested for an earlier connection
 	default:
@@ -151,6 +155,7 @@ func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 		case <-tick.C:
 		case <-s.probes:
 		case <-ctx.Done():
+			s.checkLast(context.WithoutCancel(ctx), client)
 			return ctx.Err()
 		}
 		if err := s.probe(ctx, client); err != nil {
@@ -161,6 +166,9 @@ func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 			s.logFull(full)
 		}
 		s.measureClock(ctx, client)
+		if s.replaced(ctx, client) || check {
+			check = s.checkAccepted(ctx) != nil
+		}
 	}
 }
 
@@ -172,10 +180,11 @@ func (s *Store) logFull(full bool) {
 	}
 }
 
-func (s *Store) measureClock(ctx context.Context, client rueidis.Client) {
+// measureClock reports whether the store's clock is known.
+func (s *Store) measureClock(ctx context.Context, client rueidis.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeInterval)
 	defer cancel()
-	s.clock.Measure(ctx, client)
+	return s.clock.Measure(ctx, client)
 }
 
 // probe checks all nodes and succeeds as soon as one check does: a cluster that has
@@ -183,7 +192,7 @@ func (s *Store) measureClock(ctx context.Context, client rueidis.Client) {
 func (s *Store) probe(ctx context.Context, client rueidis.Client) error {
 	return s.onAnyNode(ctx, client, func(ctx context.Context, node rueidis.Client) error {
 		err := probeNode(ctx, node, client.Mode())
-		if redisconn.Full(err) {
+		if kv.IsFull(err) {
 			s.refused.Store(time.Now().UnixNano())
 			return nil
 		}

@@ -16,12 +16,13 @@ import (
 	"syscall"
 	"time"
 
+	"telapi/internal/kv"
+
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
 	"telapi/internal/config"
 	"telapi/internal/redact"
-	"telapi/internal/redisconn"
 )
 
 const (
@@ -100,7 +101,7 @@ func startLocked(o EmbeddedOptions, log *slog.Logger) (*Embedded, error) {
 		snapshots: &snapshots{engine: engine, path: filepath.Join(o.DataDir, snapshotFile), log: log, privacy: privacy{o.KeepText}},
 		addr:      engine.Addr(),
 		pass:      redact.Secret(password),
-		file:      filepath.Join(o.DataDir, redisconn.EmbeddedFile),
+		file:      filepath.Join(o.DataDir, kv.EmbeddedFile),
 		done:      make(chan struct{}),
 	}
 	if err = e.snapshots.load(); err != nil {
@@ -118,7 +119,7 @@ func startLocked(o EmbeddedOptions, log *slog.Logger) (*Embedded, error) {
 // record writes the connection record. Readers see the whole record or none.
 func (e *Embedded) record() error {
 	u := url.URL{Scheme: "redis", User: url.UserPassword("", e.pass.Reveal()), Host: e.addr}
-	content, err := json.Marshal(redisconn.Record{URL: u.String(), PID: os.Getpid()})
+	content, err := json.Marshal(kv.EmbeddedRecord{URL: u.String(), PID: os.Getpid()})
 	if err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ func (e *Embedded) Close() {
 // crashed server left it behind. A server that runs but does not answer in time is
 // not an error here: operations on the store report it.
 func Join(dataDir string) (Options, error) {
-	found, record, err := redisconn.FindEmbedded(dataDir)
+	found, record, err := kv.FindEmbedded(dataDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Options{}, fmt.Errorf("%w: %w", ErrNoServer, err)
 	}
@@ -192,7 +193,7 @@ func Join(dataDir string) (Options, error) {
 	var network net.Error
 	hangs := errors.As(err, &network) && network.Timeout() && !errors.Is(syscall.Kill(record.PID, 0), syscall.ESRCH)
 	if err != nil && !hangs {
-		return Options{}, fmt.Errorf("%w: %s was left behind by process %d, which does not answer", ErrNoServer, filepath.Join(dataDir, redisconn.EmbeddedFile), record.PID)
+		return Options{}, fmt.Errorf("%w: %s was left behind by process %d, which does not answer", ErrNoServer, filepath.Join(dataDir, kv.EmbeddedFile), record.PID)
 	}
 	return opts, nil
 }

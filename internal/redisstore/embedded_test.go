@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"net"
@@ -11,8 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/kv"
+
 	"telapi/internal/fault"
-	"telapi/internal/redisconn"
 	"telapi/test/testkit"
 )
 
@@ -20,9 +22,7 @@ func startEmbedded(t *testing.T, dir string) (*Embedded, *testkit.Buffer) {
 	t.Helper()
 	logs := &testkit.Buffer{}
 	e, err := StartEmbedded(EmbeddedOptions{DataDir: dir}, logs.Logger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(e.Close)
 	return e, logs
 }
@@ -31,7 +31,7 @@ func TestJoinRunningEngine(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	e, logs := startEmbedded(t, dir)
-	file := filepath.Join(dir, redisconn.EmbeddedFile)
+	file := filepath.Join(dir, kv.EmbeddedFile)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("connection file: %v, %v, want mode 0600", info, err)
 	}
@@ -40,14 +40,10 @@ func TestJoinRunningEngine(t *testing.T) {
 	}
 
 	opts, err := Join(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server, _ := connect(t, e.Options(nil))
 	cli, _ := connect(t, opts)
-	if _, err := cli.SaveLimits(t.Context(), nil, []byte("{}")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(cli.SaveLimits(t.Context(), nil, []byte("{}"))))
 	if value, ok, err := server.Limits(t.Context()); !ok || err != nil {
 		t.Errorf("limits read by the server: %q, found %t, %v, want true", value, ok, err)
 	}
@@ -88,12 +84,10 @@ func TestOneOfConcurrentServersStarts(t *testing.T) {
 func TestStaleRecordIsDetected(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	file := filepath.Join(dir, redisconn.EmbeddedFile)
+	file := filepath.Join(dir, kv.EmbeddedFile)
 	first, _ := startEmbedded(t, dir)
 	record, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	first.Close()
 	if err := os.WriteFile(file, record, 0o600); err != nil { // as after a crash
 		t.Fatal(err)
@@ -105,9 +99,7 @@ func TestStaleRecordIsDetected(t *testing.T) {
 	if _, err := Join(dir); err != nil {
 		t.Errorf("join the next server: %v", err)
 	}
-	if err := os.WriteFile(file, []byte("{nonsense"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("{nonsense"), 0o600))
 	if _, err := Join(dir); err == nil || errors.Is(err, ErrNoServer) {
 		t.Errorf("join with a damaged file: %v", err)
 	}
@@ -120,10 +112,8 @@ func TestJoinRejectsOtherServerOnPort(t *testing.T) {
 	e, _ := startEmbedded(t, ours)
 	other, _ := startEmbedded(t, theirs)
 	e.Close()
-	e.addr, e.file = other.addr, filepath.Join(ours, redisconn.EmbeddedFile)
-	if err := e.record(); err != nil {
-		t.Fatal(err)
-	}
+	e.addr, e.file = other.addr, filepath.Join(ours, kv.EmbeddedFile)
+	must(t, e.record())
 	if _, err := Join(ours); !errors.Is(err, ErrNoServer) {
 		t.Errorf("join with another server on the port: %v", err)
 	}
@@ -135,24 +125,16 @@ func TestHangingServerIsNotReportedAsMissing(t *testing.T) {
 	dir := t.TempDir()
 	e, _ := startEmbedded(t, dir)
 	hanging, err := net.Listen("tcp", "127.0.0.1:0") // connections wait to be accepted
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer hanging.Close()
 	e.addr = hanging.Addr().String()
-	if err := e.record(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.record())
 	opts, err := Join(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	opts.Logger, opts.ConnectTimeout = slog.New(slog.DiscardHandler), time.Second
 	s := Open(opts)
 	defer s.Close()
-	if err := s.Announce(t.Context(), "key:k1"); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("announce: %v", err)
-	}
+	wantFault(t, "announce", s.Announce(t.Context(), "key:k1"), fault.ServiceUnavailable)
 }
 
 func TestEmbeddedKeysExpireInRealTime(t *testing.T) {
@@ -161,10 +143,8 @@ func TestEmbeddedKeysExpireInRealTime(t *testing.T) {
 	s, _ := connect(t, e.Options(nil))
 	start := time.Now()
 	lease := func() int64 {
-		g, err := s.Lease(t.Context(), "k", 1, 1, time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g, err := s.Grant(t.Context(), "k", 1, 1, time.Second)
+		must(t, err)
 		return g.Permits
 	}
 	if lease() != 1 {
@@ -173,5 +153,147 @@ func TestEmbeddedKeysExpireInRealTime(t *testing.T) {
 	testkit.Until(t, "a new window", func() bool { return lease() == 1 })
 	if passed := time.Since(start); passed < time.Second-2*engineTick {
 		t.Errorf("a window ended after %v, want 1s", passed)
+	}
+}
+
+// saved starts an engine on a new directory, stores the limits, stops it and returns
+// the path of the snapshot.
+func saved(t *testing.T) (dir, path string) {
+	t.Helper()
+	dir = t.TempDir()
+	e, _ := startEmbedded(t, dir)
+	s, _ := connect(t, e.Options(nil))
+	must(t, errorOf(s.SaveLimits(t.Context(), nil, []byte("{}"))))
+	s.Close()
+	e.Close()
+	return dir, filepath.Join(dir, snapshotFile)
+}
+
+// hasLimits reports whether an engine has the content of saved.
+func hasLimits(t *testing.T, e *Embedded) bool {
+	t.Helper()
+	s, _ := connect(t, e.Options(nil))
+	_, found, err := s.Limits(t.Context())
+	must(t, err)
+	return found
+}
+
+func TestContentSurvivesRestart(t *testing.T) {
+	t.Parallel()
+	dir, path := saved(t)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("snapshot: %v, %v, want mode 0600", info, err)
+	}
+	e, logs := startEmbedded(t, dir)
+	if !hasLimits(t, e) || logs.Count("restored the embedded key-value store") != 1 || logs.Count("did not stop normally") != 0 {
+		t.Errorf("the content was not restored:\n%s", logs)
+	}
+}
+
+// A snapshot of a running engine is loaded with a warning, even if nothing was stored
+// between the start and the crash.
+func TestCrashIsReported(t *testing.T) {
+	t.Parallel()
+	dir, path := saved(t)
+	e, _ := startEmbedded(t, dir)
+	running, err := os.ReadFile(path)
+	must(t, err)
+	e.Close()
+	if err := os.WriteFile(path, running, 0o600); err != nil { // as if it had crashed
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path+".new", []byte("half a snap"), 0o600); err != nil { // while it wrote the next one
+		t.Fatal(err)
+	}
+	e, logs := startEmbedded(t, dir)
+	if !hasLimits(t, e) || logs.Count("did not stop normally") != 1 {
+		t.Errorf("want the content and a warning:\n%s", logs)
+	}
+}
+
+func TestSnapshotsAreWrittenRegularly(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e, _ := startEmbedded(t, dir)
+	s, _ := connect(t, e.Options(nil))
+	path := filepath.Join(dir, snapshotFile)
+	must(t, errorOf(s.SaveLimits(t.Context(), nil, []byte(`{"not":"real"}`))))
+	testkit.Until(t, "a snapshot with the limits", func() bool {
+		content, err := os.ReadFile(path)
+		return err == nil && bytes.Contains(content, []byte(`{"not":"real"}`))
+	})
+}
+
+func TestUnchangedContentIsNotWrittenAgain(t *testing.T) {
+	t.Parallel()
+	e, c := newTestEngine(t)
+	logs := &testkit.Buffer{}
+	s := &snapshots{engine: e, path: filepath.Join(t.TempDir(), snapshotFile), log: logs.Logger()}
+	c.do("SET", "k", "v")
+	c.do("PEXPIRE", "k", "3600000")
+	c.do("XADD", "s", "*", "f", "v")
+	e.tick()
+	s.save(false)
+	must(t, os.Remove(s.path))
+	for range 3 {
+		e.tick()
+		s.save(false)
+	}
+	if _, err := os.Stat(s.path); err == nil {
+		t.Error("an unchanged snapshot was written")
+	}
+	s.save(true)
+	if header, _, err := readSnapshot(s.path); err != nil || !header.Stopped {
+		t.Errorf("snapshot of the stopped engine: %+v, %v", header, err)
+	}
+	path := s.path
+	s.path = filepath.Join(path, "not a directory")
+	s.save(true)
+	c.do("SET", "k", "v2")
+	s.save(false)
+	s.path = path
+	s.save(false)
+	if logs.Count("cannot write the snapshot") != 1 || logs.Count("written again") != 1 {
+		t.Errorf("logged:\n%s\nwant one error and one message", logs)
+	}
+}
+
+func TestUnreadableSnapshotIsRenamed(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		damage func([]byte) []byte
+		want   string
+	}{
+		"empty":            {func([]byte) []byte { return nil }, "it is damaged"},
+		"truncated":        {func(b []byte) []byte { return b[:len(b)-1] }, "1 bytes are missing"},
+		"flipped bit":      {func(b []byte) []byte { b[len(b)-2] ^= 1; return b }, "its checksum is wrong"},
+		"newer version":    {func(b []byte) []byte { return bytes.Replace(b, []byte(`"version":1`), []byte(`"version":2`), 1) }, "a newer version of telapi wrote it"},
+		"other file":       {func([]byte) []byte { return []byte("REDIS0011\nxyz") }, "its first line is not a header"},
+		"no header fields": {func([]byte) []byte { return []byte("{}\n") }, "it is damaged"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, path := saved(t)
+			content, err := os.ReadFile(path)
+			must(t, err)
+			damaged := test.damage(bytes.Clone(content))
+			must(t, os.WriteFile(path, damaged, 0o600))
+			e, logs := startEmbedded(t, dir)
+			if hasLimits(t, e) || logs.Count("the store starts empty") != 1 || logs.Count(test.want) != 1 {
+				t.Errorf("logged:\n%s\nwant an empty store and %q", logs, test.want)
+			}
+			kept, _ := filepath.Glob(path + ".unreadable-*")
+			if len(kept) != 1 {
+				t.Fatalf("renamed files: %v, want one", kept)
+			}
+			if left, _ := os.ReadFile(kept[0]); !bytes.Equal(left, damaged) || !strings.Contains(logs.String(), kept[0]) {
+				t.Errorf("%s has other content, or is not logged", kept[0])
+			}
+			e.Close()
+			_, logs = startEmbedded(t, dir)
+			if logs.Count("restored the embedded key-value store") != 1 {
+				t.Errorf("the next start logged:\n%s", logs)
+			}
+		})
 	}
 }

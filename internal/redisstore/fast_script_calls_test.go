@@ -29,7 +29,7 @@ type callGenerator struct {
 	newest     string   // message ID in the history
 	positions  []string // entries of the runtime stream
 	messageIDs []string
-	messages   []string // arguments of earlier sends: the names and texts
+	messages   []string // message IDs of earlier sends
 	items      []simulatedItem
 	callbacks  [][]string // arguments of earlier callbacks
 	first      string     // digest of the first awaited work item
@@ -112,12 +112,14 @@ func (g *callGenerator) next() (script string, args []string) {
 		return "await", g.await()
 	case n < 840 && g.first == "" && g.chance(80):
 		return "await", g.await()
-	case n < 840:
+	case n < 800:
 		return "callback", g.callback()
+	case n < 840:
+		return "stream", g.stream()
 	case n < 855:
 		return "cancel", []string{g.claimToken(), g.item().id}
 	case n < 915:
-		return "commit", []string{g.claimToken(), g.position(), "1000"}
+		return "commit", []string{g.claimToken(), g.position()}
 	case n < 940:
 		connection := g.owner
 		if g.chance(50) {
@@ -227,36 +229,29 @@ func (g *callGenerator) frames(n int) []string {
 		args, g.messageIDs = append(args, id), append(g.messageIDs, id)
 	}
 	for i := range n {
-		args = append(args, `{"kind":"frame","channelId":"`+anyChannel+`","text":"`+strings.Repeat("x", g.IntN(60))+args[4+i]+`"}`)
+		args = append(args, `{"kind":"frame","channelId":"`+anyChannel+`","text":"`+strings.Repeat("x", g.padding())+args[4+i]+`"}`)
 	}
 	return args
 }
 
 func (g *callGenerator) send() []string {
 	n := g.size()
-	after, names := g.newest, ""
+	after := g.newest
 	if g.chance(2) {
 		after = g.cursor()
 	}
-	texts := make([]string, n)
-	for i := range texts {
-		texts[i] = `{"text":"` + g.name("message") + `"}`
+	args := []string{g.claimToken(), g.flags(n, "-", "eeed"), after, g.committed()}
+	for range n {
+		id := g.name("message")
 		if len(g.messages) > 0 && g.chance(3) {
-			texts[i] = pick(g, g.messages)
+			id = pick(g, g.messages)
 		}
-		if g.chance(1) {
-			texts[i] = pick(g, []string{"", "[1]", `{"text":1} `, "{" + strings.Repeat("x", 65_535) + "}"})
-		}
+		args, g.messages = append(args, id), append(g.messages, id)
 	}
-	if g.chance(15) {
-		list := make([]string, n)
-		for i := range list {
-			list[i] = pick(g, []string{"-", g.name("named"), "named-again"})
-		}
-		names = strings.Join(list, " ")
+	for i := range n {
+		args = append(args, `{"text":"`+args[4+i]+`"}`)
 	}
-	g.messages = append(g.messages, texts...)
-	return append([]string{g.claimToken(), g.flags(n, "-", "eeed"), after, names}, texts...)
+	return args
 }
 
 // cursor returns an ID of the history: mostly the newest one.
@@ -276,7 +271,7 @@ func (g *callGenerator) position() string {
 }
 
 func (g *callGenerator) await() []string {
-	item := simulatedItem{g.name("item"), g.digest(), pick(g, []string{"bot", "llm", "tool"}), "work_item"}
+	item := simulatedItem{g.name("item"), g.digest(), pick(g, []string{"bot", "llm", "tool"}), "item"}
 	switch {
 	case g.chance(15):
 		item.scope = "channel"
@@ -289,7 +284,7 @@ func (g *callGenerator) await() []string {
 		ttl = 1 + g.IntN(2_000)
 	}
 	entry := `{"kind":"timeout","channelId":"` + anyChannel + `","workItemId":"` + item.id + `"}`
-	return []string{g.claimToken(), item.digest, item.kind, item.scope, item.id, fmt.Sprint(ttl), entry}
+	return []string{g.claimToken(), item.digest, item.kind, item.scope, item.id, fmt.Sprint(ttl), entry, "", g.committed()}
 }
 
 // item returns a work item: mostly the first one that is awaited.
@@ -302,7 +297,7 @@ func (g *callGenerator) item() simulatedItem {
 			return item
 		}
 	}
-	return simulatedItem{g.name("item"), g.digest(), "bot", "work_item"}
+	return simulatedItem{g.name("item"), g.digest(), "bot", "item"}
 }
 
 func (g *callGenerator) callback() []string {
@@ -333,6 +328,34 @@ func (g *callGenerator) callback() []string {
 	return args
 }
 
+// stream returns a call with parts of a streamed answer: mostly the next ones of its text,
+// which depends on the item alone.
+func (g *callGenerator) stream() []string {
+	item := g.item()
+	newest := g.IntN(3)
+	count := newest + g.IntN(3)
+	args := []string{item.digest, item.kind, item.id, g.name("callback"), "+", g.epoch, pick(g, []string{"", "1", "1"}), "", fmt.Sprint(newest)}
+	if item.kind == "bot" {
+		args[2] = ""
+	}
+	for i := range count {
+		digest := fmt.Sprintf("part%04d", i)
+		if g.chance(3) {
+			digest = "otherone"
+		}
+		args[4] += digest
+		if i >= count-newest {
+			args = append(args, `{"kind":"llm_part","channelId":"`+anyChannel+`","text":"`+g.name("text")+`"}`)
+		}
+	}
+	if g.chance(30) {
+		args[4] += ".end"
+		args[7] = `{"of": "` + item.id + `"}`
+		args = append(args, `{"kind":"llm_result","channelId":"`+anyChannel+`"}`)
+	}
+	return args
+}
+
 // record stores what later calls need from the outcome of a call.
 func (g *callGenerator) record(script string, args []string, outcome string) {
 	switch {
@@ -354,8 +377,7 @@ func (g *callGenerator) record(script string, args []string, outcome string) {
 	head := ""
 	for line := range strings.SplitSeq(outcome, "\n") {
 		if notice, ok := strings.CutPrefix(line, kv.RuntimeTopic(anyChannel)+" E"); ok {
-			id, _, _ := strings.Cut(notice, " ")
-			g.positions = append(g.positions, id)
+			g.positions = append(g.positions, strings.Fields(notice)[1])
 		}
 		if queue, ok := strings.CutPrefix(line, "queue = "); ok {
 			head, _, _ = strings.Cut(queue, " ")

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/calls"
@@ -23,31 +25,24 @@ import (
 // The server stops for longer than an operation waits, and then runs the commands
 // that it received before.
 func TestFailedCallsHaveNoEffectLater(t *testing.T) {
+	t.Parallel()
 	redis := testkit.StartRedis(t)
 	d := newCallbackFixture(t, redisOptions(redis), nil)
 	item := d.await(calls.AwaitOptions{})
 	d.attach("live")
 
 	redis.Freeze()
-	if _, err := d.channels.Attach(t.Context(), d.attachment("late")); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("attach to a stopped server: %v, want %s", err, fault.ServiceUnavailable)
-	}
+	wantFault(t, "attach to a stopped server", errorOf(d.channels.Attach(t.Context(), d.attachment("late"))), fault.ServiceUnavailable)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := d.Await(ctx, calls.AwaitOptions{WorkItemID: "late", Token: calls.NewToken()}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("await on a stopped server: %v, want %v", err, context.DeadlineExceeded)
-	}
+	wantError(t, "await on a stopped server", errorOf(d.Await(ctx, calls.AwaitOptions{WorkItemID: "late", Token: calls.NewToken()})), context.DeadlineExceeded)
 	sending, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := d.Send(sending, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"late"}`)}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("send on a stopped server: %v, want %v", err, context.DeadlineExceeded)
-	}
+	wantError(t, "send on a stopped server", d.Send(sending, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"late"}`)}), context.DeadlineExceeded)
 	redis.Thaw()
 
 	testkit.Until(t, "the server answers", func() bool { return d.store.Ping(t.Context()) == nil })
-	if got := d.frame("live", "1"); got != channel.Appended {
-		t.Errorf("frame of the live connection: %s, want %s", got, channel.Appended)
-	}
+	d.expectFrame("live", "1", channel.Appended)
 	d.await(calls.AwaitOptions{WorkItemID: "next"}) // on the runtime's connection: after its late calls
 	items, err := d.WorkItems(t.Context())
 	if err != nil || len(items) != 2 || items[0].ID == "late" || items[1].ID == "late" {
@@ -58,37 +53,48 @@ func TestFailedCallsHaveNoEffectLater(t *testing.T) {
 	}
 }
 
-// noReplyConn loses replies to await.lua while silent is set: it closes the connection
-// when such a reply arrives.
-type noReplyConn struct {
+// hookedConn calls its functions before a write and after a read. If received returns
+// false, the data is lost and the connection ends.
+type hookedConn struct {
 	net.Conn
-	silent *atomic.Bool
+	sending  func()
+	received func(data []byte) bool
 }
 
-func (c noReplyConn) Read(p []byte) (int, error) {
+func (c hookedConn) Write(p []byte) (int, error) {
+	if c.sending != nil {
+		c.sending()
+	}
+	return c.Conn.Write(p)
+}
+
+func (c hookedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if c.silent.Load() && bytes.Contains(p[:n], []byte("awaited")) {
+	if c.received != nil && !c.received(p[:n]) {
 		_ = c.Close()
 		return 0, io.EOF
 	}
 	return n, err
 }
 
+// dial makes a runtime use hooked connections.
+func (c hookedConn) dial(o *calls.Options) {
+	o.Store.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (_ net.Conn, err error) {
+		conn := c
+		conn.Conn, err = dialer.DialContext(ctx, "tcp", addr)
+		return conn, err
+	}
+}
+
 // The item is registered, but all replies are lost until the caller times out. The
 // answers to later items do not wait for it.
 func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
+	t.Parallel()
 	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	silent := &atomic.Bool{}
-	runtime := d.runtime("r", func(o *calls.Options) {
-		o.Store.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, "tcp", addr)
-			return noReplyConn{conn, silent}, err
-		}
-	})
+	runtime := d.runtime("r", hookedConn{received: func(data []byte) bool { return !silent.Load() || !bytes.Contains(data, []byte("awaited")) }}.dial)
 	c, err := runtime.Attach(t.Context(), d.id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	silent.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -97,38 +103,33 @@ func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
 	}
 	silent.Store(false)
 	next, err := c.Await(t.Context(), calls.AwaitOptions{TTL: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if status, _ := d.deliver(d.delivery(next, "answer")); status != callback.Routed && status != callback.Parked {
 		t.Fatalf("answer: %s, want %s or %s", status, callback.Routed, callback.Parked)
 	}
 	testkit.Until(t, "the answer is routed", func() bool { return strings.Contains(d.events(), "answer") })
 }
 
-// Another runtime with the same name has claimed the channel while this one was
-// suspended for longer than its lease.
+// Another runtime has claimed the channel while this one was suspended for longer than
+// its lease, by its own clock too.
 func TestReceiveIsFenced(t *testing.T) {
+	t.Parallel()
 	redis := testkit.StartRedis(t)
 	s := newChannelFixture(t, redisOptions(redis), nil)
 	s.attach("a")
 	frozen := &atomic.Bool{}
 	const lease = 500 * time.Millisecond
-	suspended := s.runtime("suspended", func(o *calls.Options) {
-		o.Lease = lease
-		o.Store.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, "tcp", addr)
-			return stoppedConn{conn, frozen}, err
+	stop := hookedConn{sending: func() {
+		for frozen.Load() {
+			time.Sleep(time.Millisecond)
 		}
-	})
+	}}
+	suspended := s.runtime("suspended", stop.dial, func(o *calls.Options) { o.Lease = lease })
 	c, err := suspended.Attach(t.Context(), s.id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.frame("a", "1")
-	s.frame("a", "2")
-	s.receive(c, "1") // "2" is fetched
+	must(t, err)
+	s.receive(c, "connected")
 	frozen.Store(true)
+	s.frame("a", "1")
 	testkit.Until(t, "the claim expires", func() bool {
 		_, err := s.runtime("successor").Attach(t.Context(), s.id)
 		return err == nil
@@ -142,16 +143,18 @@ func TestReceiveIsFenced(t *testing.T) {
 // The first comparison of clocks took long, because a busy machine delayed the reply. A
 // later claim still replaces an earlier one under the same name.
 func TestClaimAfterImpreciseClock(t *testing.T) {
+	t.Parallel()
 	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	s.attach("a")
 	slow := &atomic.Bool{}
 	slow.Store(true)
-	later := s.runtime("r", func(o *calls.Options) {
-		o.Store.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, "tcp", addr)
-			return slowConn{conn, slow}, err
+	delay := hookedConn{received: func([]byte) bool {
+		if slow.Load() {
+			time.Sleep(500 * time.Millisecond)
 		}
-	})
+		return true
+	}}
+	later := s.runtime("r", delay.dial)
 	slow.Store(false)
 	s.attachRuntime("r")
 	if _, err := later.Attach(t.Context(), s.id); err != nil {
@@ -159,29 +162,70 @@ func TestClaimAfterImpreciseClock(t *testing.T) {
 	}
 }
 
-// slowConn delays what it receives while slow is set.
-type slowConn struct {
-	net.Conn
-	slow *atomic.Bool
+// An instance with an imprecise clock does not take a claim for older than its own that is
+// newer.
+func TestNewerClaimIsKeptAfterImpreciseClock(t *testing.T) {
+	t.Parallel()
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+	s.attach("a")
+	slow := &atomic.Bool{}
+	slow.Store(true)
+	delay := hookedConn{sending: func() {
+		if slow.Load() {
+			time.Sleep(500 * time.Millisecond)
+		}
+	}}
+	imprecise, precise := s.runtime("r", delay.dial), s.runtime("r")
+	slow.Store(false)
+	earlier, err := imprecise.Attach(t.Context(), s.id)
+	must(t, err)
+	later, err := precise.Attach(t.Context(), s.id)
+	must(t, err)
+	passed := time.Now().Add(time.Second)
+	testkit.Until(t, "the store's clock has passed all estimates", func() bool { return time.Now().After(passed) })
+	must(t, earlier.CheckLoss(t.Context()))
+	must(t, later.Commit(t.Context(), ""))
 }
 
-func (c slowConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if c.slow.Load() {
-		time.Sleep(500 * time.Millisecond)
+// An operation fails at its caller's deadline. Operations of other callers on the
+// same connection continue.
+func TestCallerDeadlineEndsOnlyItsOwnOperation(t *testing.T) {
+	t.Parallel()
+	r := testkit.StartRedis(t)
+	s, _ := connect(t, redisOptions(r))
+	r.Freeze()
+	other := make(chan error, 1)
+	go func() { other <- s.Announce(t.Context(), "topic") }()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := s.Grant(ctx, "key", 1, 1, time.Minute)
+	if !errors.Is(err, context.DeadlineExceeded) || !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("operation with a short deadline: got %v, want a deadline error", err)
 	}
-	return n, err
-}
-
-// stoppedConn sends nothing while stopped is set.
-type stoppedConn struct {
-	net.Conn
-	stopped *atomic.Bool
-}
-
-func (c stoppedConn) Write(p []byte) (int, error) {
-	for c.stopped.Load() {
-		time.Sleep(time.Millisecond)
+	select {
+	case err := <-other:
+		t.Errorf("operation without a deadline ended as well: %v", err)
+	default:
 	}
-	return c.Conn.Write(p)
+	r.Thaw()
+	if err := <-other; err != nil {
+		t.Errorf("operation without a deadline: %v", err)
+	}
+}
+
+func TestCloseEndsLeases(t *testing.T) {
+	t.Parallel()
+	s, _ := connect(t, redisOptions(testkit.StartRedis(t)))
+	leaseCtx, release, held, err := NewLeases(s).Try(t.Context(), uuid.NewString())
+	if err != nil || !held {
+		t.Fatalf("lease not acquired: held %v, %v", held, err)
+	}
+	s.Close()
+	if leaseCtx.Err() == nil {
+		t.Error("lease context is not cancelled after Close")
+	}
+	release()
+	if s.tasks.Go(t.Context(), func(context.Context) {}) == nil {
+		t.Error("a closed store started a goroutine")
+	}
 }

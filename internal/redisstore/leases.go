@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"telapi/internal/background"
 	"telapi/internal/kv"
-	"telapi/internal/sleep"
 	"telapi/internal/speech"
 )
 
@@ -38,7 +38,7 @@ func (l Leases) Acquire(ctx context.Context, name string) (release func(), waite
 			return release, waited, err
 		}
 		waited = true
-		if sleep.For(ctx, leasePoll/2+rand.N(leasePoll)) != nil { //nolint:gosec // jitter, not a secret
+		if background.Sleep(ctx, leasePoll/2+rand.N(leasePoll)) != nil { //nolint:gosec // jitter, not a secret
 			return nil, waited, fmt.Errorf("wait for a lease: %w", ctx.Err())
 		}
 	}
@@ -70,7 +70,7 @@ func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx contex
 		defer lost()
 		defer context.AfterFunc(closing, stop)()
 		for held := true; held; {
-			if sleep.For(renewing, l.time/3) != nil {
+			if background.Sleep(renewing, l.time/3) != nil {
 				return
 			}
 			start := time.Now()
@@ -97,7 +97,7 @@ func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx contex
 func (l Leases) hold(ctx context.Context, name, holder string, duration time.Duration) (held bool, err error) {
 	held = true
 	err = l.store.do(ctx, "renew a lease", func(ctx context.Context, c rueidis.Client) (err error) {
-		held, err = holdScript.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, millis(duration)}).AsBool()
+		held, err = leaseScript.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, millis(duration)}).AsBool()
 		return err
 	})
 	return held || err != nil, err

@@ -10,16 +10,14 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/kv"
-	"telapi/internal/lua"
 	"telapi/internal/ratelimit"
-	"telapi/internal/redisconn"
 )
 
 var (
-	leaseScript       = rueidis.NewLuaScript(lua.Script("lease")) // not retried: after a lost reply it would count twice
-	saveLimitsScript  = rueidis.NewLuaScriptRetryable(lua.Script("save_limits"))
-	fingerprintScript = rueidis.NewLuaScriptRetryable(lua.Script("fingerprint"))
-	holdScript        = rueidis.NewLuaScriptRetryable(lua.Script("hold"))
+	grantScript       = rueidis.NewLuaScript(kv.Script("grant")) // not retried: after a lost reply it would count twice
+	saveLimitsScript  = rueidis.NewLuaScriptRetryable(kv.Script("save_limits"))
+	fingerprintScript = rueidis.NewLuaScriptRetryable(kv.Script("fingerprint"))
+	leaseScript       = rueidis.NewLuaScriptRetryable(kv.Script("lease"))
 )
 
 var (
@@ -29,10 +27,10 @@ var (
 	_ auth.Fingerprints     = (*Store)(nil)
 )
 
-// Lease implements ratelimit.Counter.
-func (s *Store) Lease(ctx context.Context, key string, want, limit int64, window time.Duration) (ratelimit.Grant, error) {
-	return query(ctx, s, "lease permits", func(ctx context.Context, c rueidis.Client) (grant ratelimit.Grant, err error) {
-		reply, err := leaseScript.Exec(ctx, c, []string{kv.RatePrefix + key}, []string{
+// Grant implements ratelimit.Counter.
+func (s *Store) Grant(ctx context.Context, key string, want, limit int64, window time.Duration) (ratelimit.Grant, error) {
+	return query(ctx, s, "grant permits", func(ctx context.Context, c rueidis.Client) (grant ratelimit.Grant, err error) {
+		reply, err := grantScript.Exec(ctx, c, []string{kv.RatePrefix + key}, []string{
 			strconv.FormatInt(want, 10), strconv.FormatInt(limit, 10), millis(window),
 		}).AsIntSlice()
 		if err != nil || len(reply) != 3 {
@@ -72,7 +70,7 @@ func (s *Store) ShareFingerprint(ctx context.Context, fingerprint string, ttl ti
 func (s *Store) Limits(ctx context.Context) (value []byte, ok bool, err error) {
 	err = s.do(ctx, "read limits", func(ctx context.Context, c rueidis.Client) (err error) {
 		value, err = c.Do(ctx, c.B().Get().Key(kv.LimitsKey).Build()).AsBytes()
-		if redisconn.ErrorCode(err) == "WRONGTYPE" {
+		if kv.ErrorCode(err) == "WRONGTYPE" {
 			err = nil // reported as an empty value, which is invalid
 		}
 		ok = err == nil

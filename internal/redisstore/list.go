@@ -75,6 +75,15 @@ func (s *Store) List(ctx context.Context) iter.Seq2[ChannelInfo, error] {
 	}
 }
 
+// Channel returns a live channel. An unknown one has the zero value.
+func (s *Store) Channel(ctx context.Context, id string) (ChannelInfo, error) {
+	found, err := s.describe(ctx, []string{kv.MetaKey(id)}, map[string]bool{})
+	if err != nil || len(found) == 0 {
+		return ChannelInfo{}, err
+	}
+	return found[0], nil
+}
+
 // scan returns a page of the keys of channels on the node.
 func (n Node) scan(ctx context.Context, cursor uint64) (rueidis.ScanEntry, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
@@ -101,7 +110,7 @@ func (s *Store) describe(ctx context.Context, keys []string, listed map[string]b
 				commands = append(commands, client.B().Hmget().Key(key).Field(listedFields...).Build())
 			}
 		}
-		now := parseMillis(s.clock.Now())
+		now := parseMillis(s.clock.At("", time.Now()))
 		for i, reply := range client.DoMulti(ctx, commands...) {
 			values, err := reply.AsStrSlice()
 			if err != nil {
@@ -121,7 +130,7 @@ func (s *Store) describe(ctx context.Context, keys []string, listed map[string]b
 
 // newChannelInfo describes a channel at a time of the store's clock.
 func newChannelInfo(id string, fields map[string]string, now int64) ChannelInfo {
-	var flow [9]int64 // see FLOW_PATTERN in channel.lua
+	var flow [9]int64 // see FLOW_PATTERN in head.lua
 	for i, number := range strings.Fields(fields["flow"]) {
 		if i < len(flow) {
 			flow[i] = parseMillis(number)

@@ -8,7 +8,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/internal/kv"
-	"telapi/internal/redisconn"
 	"telapi/internal/usage"
 )
 
@@ -34,12 +33,18 @@ func NewReportStream(s *Store) *ReportStream { return &ReportStream{s, 5 * time.
 
 // Append implements usage.ReportStream.
 func (r *ReportStream) Append(ctx context.Context, reports ...[]byte) error {
-	return r.do(ctx, "append usage reports", func(c rueidis.Client) (commands rueidis.Commands) {
+	err := r.do(ctx, "append usage reports", func(c rueidis.Client) (commands rueidis.Commands) {
 		for _, report := range reports {
 			commands = append(commands, c.B().Xadd().Key(kv.ReportsStream).Id("*").FieldValue().
 				FieldValue("report", rueidis.BinaryString(report)).Build().ToRetryable())
 		}
 		return commands
+	})
+	if err != nil {
+		return err
+	}
+	return r.store.do(ctx, "replicate usage reports", func(ctx context.Context, c rueidis.Client) error {
+		return kv.WaitForReplicas(ctx, c, r.store.opts.MinReplicas, kv.ReplicatedReportsKey)
 	})
 }
 
@@ -61,7 +66,7 @@ func (r *ReportStream) Read(caller context.Context, limit int, wait time.Duratio
 		// A blocking read uses its own connection and ends with its caller.
 		ctx, cancel := context.WithTimeout(caller, wait+commandTimeout)
 		defer cancel()
-		group := redisconn.Group{Stream: kv.ReportsStream, Name: reportsGroup, Consumer: reportsConsumer, MinIdle: r.redeliverAfter}
+		group := kv.Group{Stream: kv.ReportsStream, Name: reportsGroup, Consumer: reportsConsumer, MinIdle: r.redeliverAfter}
 		entries, err := group.Read(ctx, c, limit, wait)
 		for _, e := range entries {
 			list = append(list, usage.ReportEntry{ID: e.ID, Report: []byte(e.FieldValues["report"])})

@@ -20,10 +20,6 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
-	"telapi/internal/lua"
-	"telapi/internal/pubsub"
-	"telapi/internal/redisconn"
-	"telapi/internal/sleep"
 )
 
 // storeName is the store's name in public error texts.
@@ -31,6 +27,7 @@ const storeName = "The key-value store"
 
 var (
 	errNoNode          = errors.New("no store node is known")
+	errNoClock         = errors.New("the store does not tell its time")
 	errUnexpectedReply = errors.New("a script returned an unexpected reply")
 )
 
@@ -43,9 +40,9 @@ type Options struct {
 	// fails at once while the store is unavailable.
 	ConnectTimeout time.Duration
 	// Dial replaces the network; nil dials TCP.
-	Dial func(ctx context.Context) (net.Conn, error)
-	// MinReplicas is the number of replicas that must confirm frames and
-	// callbacks before they are acknowledged.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// MinReplicas is the number of replicas that must confirm frames, callbacks and ends
+	// of channels before they are acknowledged.
 	MinReplicas int
 }
 
@@ -57,15 +54,18 @@ type Options struct {
 type Store struct {
 	opts       Options
 	log        *slog.Logger
-	topics     *pubsub.Hub
+	topics     *kv.Topics
 	state      atomic.Pointer[state]
 	timeouts   timeouts
-	clock      redisconn.Clock // of the servers
-	probes     chan struct{}   // requests for an early probe
-	refused    atomic.Int64    // when the store was last full, in Unix ns
+	clock      kv.Clock      // of the servers
+	probes     chan struct{} // requests for an early probe
+	refused    atomic.Int64  // when the store was last full, in Unix ns
 	tasks      *background.Group
-	scripts    map[string]*rueidis.Lua                // the channel scripts
-	replicated map[string]*redisconn.ReplicatedScript // used instead, where they exist
+	scripts    map[string]*rueidis.Lua         // the channel scripts
+	replicated map[string]*kv.ReplicatedScript // used instead, where they exist
+	accepted   acceptedCallbacks
+
+	replicationIDs map[string]bool // of all servers so far; used by monitor only
 }
 
 // Open returns a store that connects in the background. Connect waits for it.
@@ -73,18 +73,20 @@ func Open(opts Options) *Store {
 	s := &Store{
 		opts:       opts,
 		log:        opts.Logger.With("store", strings.Join(opts.Addrs, ",")),
-		topics:     pubsub.New(),
+		topics:     kv.NewTopics(),
 		probes:     make(chan struct{}, 1),
 		tasks:      background.NewGroup(),
 		scripts:    map[string]*rueidis.Lua{},
-		replicated: redisconn.ReplicatedScripts(opts.MinReplicas, "frame", "callback"),
+		replicated: kv.ReplicatedScripts(opts.MinReplicas, "frame", "callback", "stream", "end"),
+
+		replicationIDs: map[string]bool{},
 	}
 	for _, name := range []string{"connect", "frame", "renew"} {
-		s.scripts[name] = rueidis.NewLuaScript(lua.Channel(name))
+		s.scripts[name] = rueidis.NewLuaScript(kv.ChannelScript(name))
 	}
 	// These scripts are idempotent and retried after a lost reply.
-	for _, name := range []string{"callback", "check_connect", "check_credential", "detach", "end", "since"} {
-		s.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
+	for _, name := range []string{"callback", "check_callback", "check_connect", "check_credential", "detach", "end", "since", "stream"} {
+		s.scripts[name] = rueidis.NewLuaScriptRetryable(kv.ChannelScript(name))
 	}
 	s.state.Store(&state{err: errors.New("not connected yet"), replaced: make(chan struct{})})
 	_ = s.tasks.Go(context.Background(), s.run) // the group is open
@@ -164,7 +166,7 @@ func (s *Store) do(caller context.Context, operation string, run func(context.Co
 	if err == nil {
 		return nil
 	}
-	if redisconn.Full(err) {
+	if kv.IsFull(err) {
 		s.refused.Store(time.Now().UnixNano())
 		return errFull.WithCause(fmt.Errorf("%s: %w", operation, err))
 	}
@@ -189,11 +191,19 @@ func query[T any](ctx context.Context, s *Store, operation string, run func(cont
 func runScript[T any](ctx context.Context, s *Store, operation, script, channelID string, parse func(rueidis.RedisResult) (T, error), args ...string) (T, error) {
 	return query(ctx, s, operation, func(ctx context.Context, client rueidis.Client) (value T, err error) {
 		deadline, _ := ctx.Deadline()
-		args := append(args, s.clock.Deadline(deadline))
+		args = append(args, "")
 		for {
+			args[len(args)-1] = s.clock.Window(channelID, deadline)
 			value, err = parse(s.exec(ctx, client, script, channelID, args))
-			// A cluster is moving the keys one by one. The script did not run.
-			if redisconn.ErrorCode(err) != "TRYAGAIN" || sleep.For(ctx, tryAgainDelay) != nil {
+			switch kv.ErrorCode(err) { // in these cases the script did not run
+			case "TRYAGAIN": // a cluster is moving the keys one by one
+			case "CLOCK":
+				s.clock.Forget()
+				s.measureClock(ctx, client)
+			default:
+				return value, err
+			}
+			if background.Sleep(ctx, tryAgainDelay) != nil {
 				return value, err
 			}
 		}
@@ -211,17 +221,17 @@ func (s *Store) exec(ctx context.Context, client rueidis.Client, script, channel
 // temporarily unavailable, or rejects the configured user. Other codes indicate an
 // invalid command.
 func unavailable(err error) bool {
-	switch redisconn.ErrorCode(err) {
+	switch kv.ErrorCode(err) {
 	case "", "NOAUTH", "NOPERM", "WRONGPASS":
 		return true
 	}
-	return redisconn.Temporary(err)
+	return kv.IsTemporary(err)
 }
 
 const (
 	// commandTimeout limits the duration of an operation.
 	commandTimeout = 3 * time.Second
-	// tryAgainDelay is the time between two attempts while a cluster moves keys.
+	// tryAgainDelay is the time between two attempts of a script that did not run.
 	tryAgainDelay = 20 * time.Millisecond
 	// timerWindow is the period in which operations that share a timer start.
 	timerWindow = commandTimeout / 16

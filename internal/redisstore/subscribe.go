@@ -7,12 +7,10 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"telapi/internal/background"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
-	"telapi/internal/pubsub"
-	"telapi/internal/redisconn"
-	"telapi/internal/sleep"
 )
 
 // Announce notifies the subscribers of every instance that a topic has changed.
@@ -32,7 +30,7 @@ func (s *Store) Announce(ctx context.Context, topic string) error {
 // also carries the messages of Channels.Subscribe. It is replaced when it is lost,
 // and when the store reconnects, which may be to another server. Only one Subscribe
 // runs at a time.
-func (s *Store) Subscribe(ctx context.Context, subscribers ...pubsub.Subscriber) {
+func (s *Store) Subscribe(ctx context.Context, subscribers ...kv.Listener) {
 	for _, subscriber := range subscribers {
 		defer s.topics.Subscribe(kv.AnnounceTopic, subscriber).Close() //nolint:gocritic // until Subscribe returns
 	}
@@ -45,7 +43,7 @@ func (s *Store) Subscribe(ctx context.Context, subscribers ...pubsub.Subscriber)
 			}
 			s.requestProbe()
 		}
-		_ = sleep.For(ctx, delays.Next())
+		_ = background.Sleep(ctx, delays.Next())
 	}
 }
 
@@ -64,7 +62,7 @@ func (c *Channels) Subscribe(ctx context.Context, channelID string, subscriber c
 // SendAudio implements channel.Store.
 func (c *Channels) SendAudio(ctx context.Context, channelID string, json []byte) error {
 	return c.store.do(ctx, "send audio", func(ctx context.Context, client rueidis.Client) error {
-		return redisconn.PublishAudio(ctx, client, kv.RuntimeTopic(channelID), rueidis.BinaryString(json))
+		return kv.PublishAudio(ctx, client, kv.RuntimeTopic(channelID), rueidis.BinaryString(json))
 	})
 }
 

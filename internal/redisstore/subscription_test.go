@@ -1,14 +1,18 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/redis/rueidis"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
 	"telapi/test/testkit"
@@ -25,9 +29,7 @@ func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
 	testkit.Until(t, "subscription", func() bool { return rec.recorded() == "up" })
 	cancel()
 	<-done
-	if err := s.Announce(t.Context(), "late"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Announce(t.Context(), "late"))
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
 		counts, err := c.Do(ctx, c.B().PubsubNumsub().Channel(kv.AnnounceTopic).Build()).AsIntMap()
 		if err == nil && counts[kv.AnnounceTopic] != 0 {
@@ -53,9 +55,7 @@ func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 	for i := range sockets {
 		sockets[i] = &browser{}
 		stop, err := s.channels.Subscribe(t.Context(), s.id, sockets[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer stop()
 	}
 	s.send(c, "1")
@@ -73,12 +73,8 @@ func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 	if err != nil || !ok || texts(missed) != "1 2 3" {
 		t.Errorf("since: %q, complete %t, %v, want 1 2 3", texts(missed), ok, err)
 	}
-	if got := s.frame("a", "1"); got != channel.Appended {
-		t.Errorf("frame: %s, want %s", got, channel.Appended)
-	}
-	if events, _ := s.receive(c, "1"); strings.Join(events, " ") != "connected 1" {
-		t.Errorf("the runtime received %v, want [connected 1]", events)
-	}
+	s.expectFrame("a", "1", channel.Appended)
+	s.expectReceived(c, "connected 1")
 }
 
 // All subscriptions of an instance share one connection, even if they are opened and
@@ -134,5 +130,43 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 	}
 	if _, err := s.channels.Subscribe(t.Context(), name(0), subscriber); err != nil {
 		t.Errorf("subscribe again: %v", err)
+	}
+}
+
+func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
+	t.Parallel()
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+	head := s.attach("a").Head
+	replies := &atomic.Int64{}
+	lossy := hookedConn{received: func(data []byte) bool { // every other reply to a send is lost
+		return !bytes.Contains(data, []byte("\r\nsent\r\n")) || replies.Add(1)%2 == 0
+	}}
+	r := s.runtime("r", lossy.dial)
+	c, err := r.Attach(t.Context(), s.id)
+	must(t, err)
+	operator := s.runtime("operator").Observe(s.id, "")
+	pad := `","pad":"` + strings.Repeat("x", 4<<10) + `"}` // so that a batch is longer than a page of the history
+	var want []string
+	for round := range 4 {
+		var messages []wire.ChannelMessage
+		for n := range 60 {
+			text := fmt.Sprint(round, ".", n)
+			want = append(want, text)
+			messages = append(messages, wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{"text":"` + text + pad)})
+		}
+		must(t, c.Send(t.Context(), messages...))
+		if round%3 == 0 { // not sent by the runtime
+			s.send(operator, "operator")
+			want = append(want, "operator")
+		}
+	}
+	var got []string
+	for page := s.attach("a", resume(head)).Missed; len(page) > 0; {
+		got, head = append(got, texts(page)), page[len(page)-1].Cursor
+		page, _, err = s.channels.Since(t.Context(), s.id, head)
+		must(t, err)
+	}
+	if got := strings.Join(got, " "); got != strings.Join(want, " ") {
+		t.Errorf("every other of %d replies was lost; history:\n%s\nwant\n%s", replies.Load(), got, strings.Join(want, " "))
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
@@ -49,9 +47,7 @@ func (s *channelFixture) expireClaim() {
 
 func (s *channelFixture) setField(name, value string) {
 	s.Helper()
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().Hset().Key(kv.MetaKey(s.id)).FieldValue().FieldValue(name, value).Build()).Error()
-	})
+	s.do("HSET", kv.MetaKey(s.id), name, value)
 }
 
 // takeover releases a claim, and lets the next one expire. The owner of the session is notified at
@@ -65,9 +61,7 @@ func takeover(t *testing.T, opts Options) {
 	defer cancel()
 	requests := &renewals{}
 	unsubscribe, err := s.channels.Subscribe(t.Context(), s.id, requests)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unsubscribe()
 	s.attach("a", func(a *channel.AttachRequest) {
 		a.Offer = []byte(`{"sessionId":"` + s.id + `","identity":{"name":"Ann"}}`)
@@ -82,9 +76,7 @@ func takeover(t *testing.T, opts Options) {
 		t.Error("a claimed session is offered")
 	}
 
-	if err := c.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Close(t.Context()))
 	testkit.Until(t, "the release reaches the connection", func() bool { return requests.requested() == 1 })
 	if result := s.renew("a", false); !result.Offer || result.Expired {
 		t.Errorf("after a release: %+v, want an offer and no expired claim", result)
@@ -138,9 +130,7 @@ func callbackOffers(t *testing.T, opts Options) {
 func (s *channelFixture) drain(c *calls.Channel) {
 	s.Helper()
 	_, position := s.receive(c, "done")
-	if err := c.Commit(s.Context(), position); err != nil {
-		s.Fatal(err)
-	}
+	must(s, c.Commit(s.Context(), position))
 	if _, err := c.Receive(s.Context()); !errors.Is(err, calls.ErrEnded) {
 		s.Errorf("receive after the last commit: %v, want ErrEnded", err)
 	}
@@ -153,9 +143,7 @@ func listedChannels(t *testing.T, opts Options) {
 	find := func() (found []ChannelInfo) {
 		t.Helper()
 		for c, err := range s.store.List(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if strings.HasSuffix(c.ID, s.id) {
 				found = append(found, c)
 			}
@@ -172,9 +160,7 @@ func listedChannels(t *testing.T, opts Options) {
 		t.Errorf("listed %+v, want an unclaimed channel with a browser and two entries", c)
 	}
 	claimed, err := s.runtime("r").Attach(t.Context(), s.id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c := find()[0]; c.Claim != ClaimHeld || c.Runtime != "r" || c.Waiting() || !c.UnclaimedSince.IsZero() {
 		t.Errorf("listed %+v, want a channel that r has claimed", c)
 	}
@@ -182,9 +168,7 @@ func listedChannels(t *testing.T, opts Options) {
 	if c := find()[0]; c.Claim != ClaimExpired || c.Runtime != "r" || !c.Waiting() {
 		t.Errorf("listed %+v, want an expired claim of r", c)
 	}
-	if err := claimed.End(t.Context(), "done"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, claimed.End(t.Context(), "done"))
 	if c := find()[0]; c.State != "ended" || c.BacklogEntries != 3 || c.Waiting() {
 		t.Errorf("listed %+v, want an ended channel with three entries", c)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,30 +22,27 @@ type claim struct {
 	secret string
 	timer  *time.Timer // calls Wake when the claim has to be renewed, or a work item times out
 
+	// Used by the goroutine of the requests only.
+	failure error  // of a request that the runtime may not know of
+	with    string // position that the request that runs commits too
+
 	// Guarded by conn.mu.
 	queued, working, woken bool
-
-	recovering sync.Mutex // held while the claim is taken again after a loss
 
 	mu        sync.Mutex
 	started   bool // the reply is sent, so that entries may follow
 	stopped   bool
+	ended     bool // the last entry is pushed
 	channel   *calls.Channel
+	known     string        // position of the newest entry that the runtime has; empty: none
 	committed int64         // number of the entry
 	pushed    []pushedEntry // and not committed
 	bytes     int64         // of them
+
+	recovering chan struct{} // closed when the claim is taken again after a loss; nil: it is not
 }
 
-type pushedEntry struct {
-	position string
-	bytes    int64
-}
-
-// token returns a token for a claim of the connection.
-func (c *Conn) token() string { return c.id + "/" + rand.Text() }
-
-// claimName returns the name of a claim in the store.
-func (c *Conn) claimName(secret string) string { return c.name + "/" + secret }
+type pushedEntry struct{ number, bytes int64 }
 
 func (c *Conn) newClaim(channelID, secret string) *claim {
 	cl := &claim{conn: c, id: channelID, secret: secret}
@@ -55,9 +51,12 @@ func (c *Conn) newClaim(channelID, secret string) *claim {
 	return cl
 }
 
+// record returns how the store lists the claim.
+func (cl *claim) record() string { return cl.id + "/" + cl.secret }
+
 // request returns how to claim the channel.
 func (cl *claim) request() calls.Claim {
-	return calls.Claim{Name: cl.conn.claimName(cl.secret), Token: cl.conn.token(), Watcher: cl}
+	return calls.Claim{Name: cl.conn.name + "/" + cl.secret, Token: cl.conn.id + "/" + rand.Text(), Watcher: cl}
 }
 
 // add makes a claimed channel a claim of the connection. It returns false if the
@@ -109,7 +108,7 @@ func (c *Conn) remove(cl *claim) bool {
 	c.mu.Unlock()
 	cl.stop()
 	if had {
-		c.calls.Drop(c.ctx, c.id, cl.id)
+		c.calls.ForgetClaim(c.ctx, c.id, cl.record())
 	}
 	return had
 }
@@ -143,9 +142,11 @@ func (c *Conn) on(ctx context.Context, channelID string, run func(*claim, *calls
 		if err = run(cl, ch); err == nil {
 			return nil
 		}
-		lost := errors.Is(err, calls.ErrLost) && attempt < maxAttempts
-		if err = cl.failed(ctx, ch, err); err != nil || !lost {
+		if err := cl.failed(ctx, ch, err); err != nil {
 			return err
+		}
+		if attempt == maxAttempts {
+			return calls.ErrUnavailable
 		}
 	}
 }
@@ -155,11 +156,50 @@ func (c *Conn) on(ctx context.Context, channelID string, run func(*claim, *calls
 func (cl *claim) failed(ctx context.Context, ch *calls.Channel, err error) error {
 	switch {
 	case errors.Is(err, calls.ErrClaimLost):
+		end, wait := cl.beginRecovery(ctx, ch)
+		if end == nil {
+			return wait // nil: this connection has claimed the channel again, not another one
+		}
+		defer end()
+		if errors.Is(ch.CheckLoss(ctx), calls.ErrLost) {
+			return cl.claimAgain(ctx, ch)
+		}
 		cl.lose()
 	case errors.Is(err, calls.ErrLost):
 		return cl.recover(ctx, ch)
 	}
 	return err
+}
+
+// beginRecovery waits until no other goroutine claims the channel again. It returns nil
+// instead of end if the channel was claimed again meanwhile, or ctx has ended.
+func (cl *claim) beginRecovery(ctx context.Context, old *calls.Channel) (end func(), err error) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	for cl.recovering != nil && cl.channel == old {
+		other := cl.recovering
+		cl.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		cl.mu.Lock()
+		if err != nil {
+			return nil, err
+		}
+	}
+	if cl.channel != old {
+		return nil, nil
+	}
+	done := make(chan struct{}) // a mutex would need memory for every claim, and has no context
+	cl.recovering = done
+	return func() {
+		cl.mu.Lock()
+		defer cl.mu.Unlock()
+		cl.recovering = nil
+		close(done)
+	}, nil
 }
 
 // lose reports that another connection has the channel.
@@ -172,16 +212,24 @@ func (cl *claim) lose() {
 // recover claims the channel again after the store has lost data of it, and reports the
 // loss before it pushes entries again. old is the channel that failed.
 func (cl *claim) recover(ctx context.Context, old *calls.Channel) error {
-	cl.recovering.Lock()
-	defer cl.recovering.Unlock()
-	if cl.current() != old {
-		return nil // another goroutine was faster
-	}
-	ch, err := cl.conn.calls.AttachAs(ctx, cl.request(), cl.id)
-	switch {
-	case errors.Is(err, calls.ErrNotFound), errors.Is(err, calls.ErrClaimed), errors.Is(err, calls.ErrEnded):
-		cl.lose()
+	end, err := cl.beginRecovery(ctx, old)
+	if end == nil {
 		return err
+	}
+	defer end()
+	return cl.claimAgain(ctx, old)
+}
+
+// claimAgain is recover while no other goroutine does it.
+func (cl *claim) claimAgain(ctx context.Context, old *calls.Channel) error {
+	ch, err := cl.conn.calls.Recover(ctx, cl.request(), old)
+	if errors.Is(err, calls.ErrClaimLost) && errors.Is(old.CheckLoss(ctx), calls.ErrLost) {
+		ch, err = cl.conn.calls.Recover(ctx, cl.request(), old)
+	}
+	switch {
+	case errors.Is(err, calls.ErrNotFound), errors.Is(err, calls.ErrClaimed), errors.Is(err, calls.ErrClaimLost), errors.Is(err, calls.ErrEnded):
+		cl.lose()
+		return errNotClaimed.WithCause(err)
 	case err != nil:
 		return err
 	}
@@ -193,7 +241,7 @@ func (cl *claim) recover(ctx context.Context, old *calls.Channel) error {
 		return calls.ErrClosed
 	}
 	old.Abandon()
-	cl.channel, cl.committed, cl.pushed, cl.bytes = ch, wire.EntryNumber(ch.Committed), nil, 0
+	cl.channel, cl.known, cl.committed, cl.pushed, cl.bytes, cl.ended = ch, "", wire.EntryNumber(ch.Committed), nil, 0, false
 	cl.pushLost()
 	return nil
 }
@@ -203,26 +251,41 @@ func (cl *claim) pushLost() {
 	cl.conn.push(wire.Push{Event: wire.PushLost, Channel: cl.id, At: cl.channel.LostAt.UnixMilli()})
 }
 
-// commit marks pushed entries as handled.
+// commit marks entries as handled.
 func (cl *claim) commit(ctx context.Context, ch *calls.Channel, position string) error {
-	cl.mu.Lock()
 	number := wire.EntryNumber(position)
-	i := slices.IndexFunc(cl.pushed, func(p pushedEntry) bool { return p.position == position })
-	done := number > 0 && number <= cl.committed
+	cl.mu.Lock()
+	done, known := number <= cl.committed, cl.known
 	cl.mu.Unlock()
 	switch {
 	case done:
 		return nil
-	case i < 0:
+	case number > wire.EntryNumber(known):
 		return errPosition
 	}
-	if err := ch.Commit(ctx, position); err != nil {
-		return err
+	err := ch.Commit(ctx, position)
+	if errors.Is(err, calls.ErrUnknownPosition) { // it is wrong, unless the store has lost what the runtime has
+		err = ch.CheckEntry(ctx, known)
+		if err == nil {
+			err = errPosition
+		}
+	}
+	if err == nil {
+		cl.committedTo(ch, position)
+	}
+	return err
+}
+
+// committedTo notes that entries are committed. An empty position is ignored.
+func (cl *claim) committedTo(ch *calls.Channel, position string) {
+	number := wire.EntryNumber(position)
+	if number == 0 {
+		return
 	}
 	cl.mu.Lock()
 	if cl.channel == ch {
-		cl.committed = number
-		for len(cl.pushed) > 0 && wire.EntryNumber(cl.pushed[0].position) <= number {
+		cl.committed = max(cl.committed, number)
+		for len(cl.pushed) > 0 && cl.pushed[0].number <= number {
 			cl.bytes -= cl.pushed[0].bytes
 			cl.pushed = cl.pushed[1:]
 		}
@@ -236,7 +299,6 @@ func (cl *claim) commit(ctx context.Context, ch *calls.Channel, position string)
 	} else {
 		cl.Wake()
 	}
-	return nil
 }
 
 // claimed returns the reply that announces a claim.
@@ -262,11 +324,7 @@ func lostAt(ch *calls.Channel) int64 {
 func openItems(ctx context.Context, ch *calls.Channel) (list []wire.OpenWorkItem, err error) {
 	items, err := ch.WorkItems(ctx)
 	for _, item := range items {
-		scope := wire.ScopeItem
-		if item.Scope == calls.ScopeChannel {
-			scope = wire.ScopeChannel
-		}
-		list = append(list, wire.OpenWorkItem{WorkItemID: item.ID, Kind: item.Kind, Scope: scope, Deadline: item.ExpiresAt.UnixMilli(), Parked: item.Parked})
+		list = append(list, wire.OpenWorkItem{WorkItemID: item.ID, Kind: item.Kind, Scope: item.Scope, Deadline: item.ExpiresAt.UnixMilli(), Parked: item.Parked})
 	}
 	return list, err
 }
@@ -275,18 +333,18 @@ func openItems(ctx context.Context, ch *calls.Channel) (list []wire.OpenWorkItem
 // and checks whether they still exist.
 func (c *Conn) restore(ctx context.Context) {
 	c.mu.Lock()
-	var ids []string
+	var records []string
 	var claims []*claim
-	for id, cl := range c.claims {
-		ids, claims = append(ids, id), append(claims, cl)
+	for _, cl := range c.claims {
+		records, claims = append(records, cl.record()), append(claims, cl)
 	}
 	c.mu.Unlock()
-	if len(ids) == 0 {
+	if len(claims) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	_ = c.calls.Hold(ctx, c.id, ids...) // otherwise the claims expire with their lease
+	_ = c.calls.RecordClaims(ctx, c.id, records...) // otherwise the claims expire with their lease
 	for _, cl := range claims {
 		cl.current().Check()
 	}

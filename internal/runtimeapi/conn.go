@@ -48,29 +48,23 @@ type Conn struct {
 
 	mu      sync.Mutex
 	closed  bool
-	claims  map[string]*claim     // by channel
-	queues  map[string][]*request // by channel; a queue that exists has a goroutine
-	accepts map[int64]accept      // outstanding, by a number of this connection
-	accept  int64                 // number of the newest
-	ready   []*claim              // claims that wait for a worker
-	workers int                   // goroutines that push entries
-	unsent  int64                 // bytes of entries since the socket was last idle
-	stalled []*claim              // claims that wait until the socket is idle
-}
-
-// request is a request that waits for earlier ones on its channel.
-type request struct {
-	id       int64
-	run      func(context.Context) (any, error)
-	deadline time.Time
-	bytes    int64
-	silent   bool // there is no reply, or run sends it, unless it fails
-	audio    bool // may be dropped
+	claims  map[string]*claim // by channel
+	queues  map[string]*queue // by channel
+	accepts map[int64]accept  // outstanding, by a number of this connection
+	accept  int64             // number of the newest
+	// released are the sessions that the runtime has just released.
+	released map[string]bool
+	ready    []*claim // claims that wait for a worker
+	workers  int      // goroutines that push entries
+	unsent   int64    // bytes of entries since the socket was last idle
+	stalled  []*claim // claims that wait until the socket is idle
 }
 
 // Start is called before Handle.
 func (c *Conn) Start(socket channel.Socket) {
+	c.mu.Lock() // Drain may come first
 	c.socket = socket
+	c.mu.Unlock()
 	c.helloTimer = time.AfterFunc(helloTimeout, func() {
 		c.fail(fault.New(fault.Validation, "The first request must be hello, within %s.", helloTimeout), channel.CloseInvalidFrames)
 	})
@@ -92,8 +86,12 @@ func (c *Conn) fail(err error, code channel.CloseCode) {
 }
 
 func (c *Conn) push(p wire.Push) {
-	frame, err := json.Marshal(p)
-	if err == nil && !c.socket.Send(frame) {
+	frame, _ := json.Marshal(p) // of plain types
+	c.write(frame)
+}
+
+func (c *Conn) write(frame []byte) {
+	if !c.socket.Send(frame) {
 		c.socket.Close(channel.CloseSlowReader)
 	}
 }
@@ -106,10 +104,8 @@ func (c *Conn) reply(id int64, ok any, err error) {
 	if err != nil {
 		reply.OK, reply.Error = nil, c.publicError(err)
 	}
-	frame, err := json.Marshal(reply)
-	if err == nil && !c.socket.Send(frame) {
-		c.socket.Close(channel.CloseSlowReader)
-	}
+	frame, _ := json.Marshal(reply) // of plain types
+	c.write(frame)
 }
 
 // publicError returns what the runtime may know of an error. It logs internal errors.
@@ -159,7 +155,7 @@ func translate(err error) error {
 
 var (
 	errNotClaimed = fault.New(fault.NotFound, "This connection has no claim on the channel. Open it, or accept a session.")
-	errPosition   = fault.New(fault.Validation, "/position: No entry with this position was pushed on this connection. Commit the position of an entry that you received.")
+	errPosition   = fault.New(fault.Validation, "/position: No entry with this position was pushed. Commit the position of an entry that you received.")
 )
 
 // Handle handles a frame. It waits while too many requests are queued, so that the
@@ -183,68 +179,13 @@ func (c *Conn) Handle(_ context.Context, frame []byte) {
 	}
 	c.malformed = 0
 	if r != nil {
-		r.id, r.deadline, r.bytes = envelope.ID, time.Now().Add(requestTimeout), int64(len(frame))
+		r.id, r.op, r.retry, r.deadline, r.bytes = envelope.ID, envelope.Op, envelope.Retry, time.Now().Add(requestTimeout), int64(len(frame))
 		c.enqueue(envelope.Channel, r)
 	}
 }
 
 // HandleBinary handles a binary frame.
 func (c *Conn) HandleBinary(ctx context.Context) { c.Handle(ctx, nil) } // not JSON
-
-// enqueue runs a request after the earlier ones on its channel.
-func (c *Conn) enqueue(channelID string, r *request) {
-	select {
-	case c.slots <- struct{}{}:
-	default:
-		if r.audio {
-			c.service.audioDropped.Inc()
-			return
-		}
-		select {
-		case c.slots <- struct{}{}:
-		case <-c.ctx.Done():
-			return
-		}
-	}
-	if c.service.requests.Wait(c.ctx, c.team, r.bytes) != nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		c.service.requests.Return(c.team, r.bytes)
-		return
-	}
-	queue, working := c.queues[channelID]
-	c.queues[channelID] = append(queue, r)
-	if !working {
-		c.running.Go(func() { c.work(channelID) })
-	}
-}
-
-// work runs the requests of a channel until there are none.
-func (c *Conn) work(channelID string) {
-	for {
-		c.mu.Lock()
-		queue := c.queues[channelID]
-		if len(queue) == 0 {
-			delete(c.queues, channelID)
-			c.mu.Unlock()
-			return
-		}
-		r := queue[0]
-		c.queues[channelID] = queue[1:]
-		c.mu.Unlock()
-		ctx, cancel := context.WithDeadline(c.ctx, r.deadline)
-		ok, err := r.run(ctx)
-		cancel()
-		if !r.silent || err != nil {
-			c.reply(r.id, ok, err)
-		}
-		c.service.requests.Return(c.team, r.bytes)
-		<-c.slots
-	}
-}
 
 // FrameBytes returns the maximum size of the next frame. Only the first frame of a runtime
 // that is known can be large: it lists claims.
@@ -267,8 +208,15 @@ func (c *Conn) UntilHeartbeat() time.Duration { return PingInterval }
 // Heartbeat is called with every ping.
 func (c *Conn) Heartbeat(context.Context) {}
 
-// Drain tells the runtime that the instance shuts down.
+// Drain tells the runtime that the instance shuts down. A connection that has not started
+// is only closed.
 func (c *Conn) Drain(within time.Duration) {
+	c.mu.Lock()
+	started := c.socket != nil
+	c.mu.Unlock()
+	if !started {
+		return
+	}
 	ms := within.Milliseconds()
 	c.push(wire.Push{Event: wire.PushDrain, WithinMs: &ms})
 }
@@ -292,6 +240,7 @@ func (c *Conn) Close() {
 		cl.stop()
 	}
 	c.running.Wait()
+	c.flushCommits(claims)
 	c.service.end(c, len(claims))
 }
 

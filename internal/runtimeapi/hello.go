@@ -2,9 +2,12 @@ package runtimeapi
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
@@ -25,6 +28,7 @@ func (c *Conn) greet(envelope wire.Request, frame []byte, err error) bool {
 		c.fail(fault.New(fault.Validation, "The first request must be hello, a JSON object.").WithCause(err), channel.CloseInvalidFrames)
 		return false
 	}
+	arrived := time.Now()
 	var hello wire.Hello
 	if err := decode(frame, &hello, func(issues *fault.Issues) { checkHello(&hello, issues) }); err != nil {
 		c.reply(envelope.ID, nil, err)
@@ -44,6 +48,7 @@ func (c *Conn) greet(envelope wire.Request, frame []byte, err error) bool {
 		return false
 	}
 	c.team, c.all, c.name, c.resume = p.TeamID, p.RunsAllCalls(), hello.Name, defaultResume
+	c.id = c.service.connectionID(c.team, rand.Text())
 	if hello.ResumeMs != nil {
 		c.resume = time.Duration(*hello.ResumeMs) * time.Millisecond
 	}
@@ -53,14 +58,14 @@ func (c *Conn) greet(envelope wire.Request, frame []byte, err error) bool {
 	var resumed []*claim
 	var replies []wire.Resumed
 	if err == nil {
-		resumed, replies, err = c.resumeClaims(ctx, hello.Resume)
+		resumed, replies, err = c.resumeClaims(ctx, hello.Resume, arrived)
 	}
 	if err != nil {
 		c.fail(err, channel.CloseStoreUnavailable)
 		return false
 	}
 	c.reply(envelope.ID, wire.Welcome{Instance: c.service.Instance, Connection: c.id, Resumed: replies, PingIntervalMs: PingInterval.Milliseconds(), Limits: limits()}, nil)
-	if hello.Previous != "" {
+	if c.service.isConnectionID(hello.Previous, c.team) {
 		c.running.Go(func() { _ = c.calls.Sweep(c.ctx, hello.Previous) }) // if it fails, the connection expires
 	}
 	for _, cl := range resumed {
@@ -86,56 +91,62 @@ func checkHello(h *wire.Hello, issues *fault.Issues) {
 }
 
 // resumeClaims continues the claims of an earlier connection. Those that the runtime has
-// lost are not returned.
-func (c *Conn) resumeClaims(ctx context.Context, list []wire.Resume) (resumed []*claim, replies []wire.Resumed, err error) {
+// lost are not returned. If the runtime has connected again since the request arrived, and
+// this connection does not notice, the claims of that connection are kept.
+func (c *Conn) resumeClaims(ctx context.Context, list []wire.Resume, arrived time.Time) (resumed []*claim, replies []wire.Resumed, err error) {
 	replies = []wire.Resumed{}
 	byChannel := map[string]wire.Resume{}
-	var ids []string
 	for _, r := range list {
-		if _, twice := byChannel[r.Channel]; !twice && wire.ValidID(r.Channel) {
-			ids = append(ids, r.Channel)
+		if wire.ValidID(r.Channel) {
+			byChannel[r.Channel] = r
 		}
-		byChannel[r.Channel] = r
 	}
-	if len(ids) == 0 {
+	if len(byChannel) == 0 {
 		return nil, replies, nil
 	}
-	if err := c.calls.Hold(ctx, c.id, ids...); err != nil {
+	var records []string
+	for _, r := range byChannel {
+		records = append(records, (&claim{id: r.Channel, secret: r.Claim}).record())
+	}
+	if err := c.calls.RecordClaims(ctx, c.id, records...); err != nil {
 		return nil, nil, err
 	}
 	var mu sync.Mutex
-	var working sync.WaitGroup
-	slots := make(chan struct{}, resumeAtATime)
-	for _, id := range ids {
-		slots <- struct{}{}
-		working.Go(func() {
-			defer func() { <-slots }()
-			cl, reply, failure := c.resumeClaim(ctx, byChannel[id])
+	var resuming errgroup.Group
+	resuming.SetLimit(resumeAtATime)
+	for _, r := range byChannel {
+		resuming.Go(func() error {
+			cl, reply, err := c.resumeClaim(ctx, r, arrived)
 			mu.Lock()
 			defer mu.Unlock()
 			if cl != nil {
 				resumed, replies = append(resumed, cl), append(replies, reply)
 			}
-			err = errors.Join(err, failure)
+			return err
 		})
 	}
-	working.Wait()
+	err = resuming.Wait()
 	return resumed, replies, err
 }
 
-func (c *Conn) resumeClaim(ctx context.Context, r wire.Resume) (*claim, wire.Resumed, error) {
+func (c *Conn) resumeClaim(ctx context.Context, r wire.Resume, arrived time.Time) (*claim, wire.Resumed, error) {
 	team := c.team
 	if c.all {
 		team = ""
 	}
 	cl := c.newClaim(r.Channel, r.Claim)
-	ch, err := c.calls.Resume(ctx, cl.request(), r.Channel, r.Received, team)
+	request := cl.request()
+	request.RequestedAt = arrived
+	ch, err := c.calls.Resume(ctx, request, r.Channel, r.Received, team)
 	if errors.Is(err, calls.ErrClaimLost) || errors.Is(err, calls.ErrNotFound) || errors.Is(err, calls.ErrClaimed) || errors.Is(err, calls.ErrEnded) {
-		c.calls.Drop(ctx, c.id, r.Channel)
+		c.calls.ForgetClaim(ctx, c.id, cl.record())
 		return nil, wire.Resumed{}, nil
 	}
 	if err != nil {
 		return nil, wire.Resumed{}, err
+	}
+	if !ch.Lost {
+		cl.known = r.Received
 	}
 	items, err := openItems(ctx, ch)
 	if err == nil && !c.add(cl, ch) {

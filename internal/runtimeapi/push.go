@@ -1,11 +1,12 @@
 package runtimeapi
 
 import (
+	"bytes"
 	"context"
 	"time"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/calls"
-	"telapi/internal/channel"
 )
 
 const (
@@ -14,6 +15,9 @@ const (
 	pollTimeout = 2 * time.Second // of one read
 	pollRetry   = 500 * time.Millisecond
 )
+
+// endPrefix is how the last entry of a channel starts.
+var endPrefix = []byte(`{"kind":"` + wire.KindChannelEnded + `"`)
 
 // Wake implements calls.Watcher: it makes a worker push entries.
 func (cl *claim) Wake() {
@@ -44,7 +48,13 @@ func (cl *claim) Audio(message string) {
 	cl.mu.Lock()
 	ok := cl.started && !cl.stopped
 	cl.mu.Unlock()
-	if ok {
+	cl.conn.mu.Lock()
+	stalled := len(cl.conn.stalled) > 0 // entries come first
+	cl.conn.mu.Unlock()
+	switch {
+	case ok && stalled:
+		cl.conn.service.audioDropped.Inc()
+	case ok:
 		cl.conn.socket.SendAudio([]byte(`{"event":"audio","channel":"` + cl.id + `","message":` + message + `}`))
 	}
 }
@@ -105,7 +115,7 @@ func (c *Conn) resumePushes() {
 // which to call it again.
 func (cl *claim) pushEntries() (again time.Duration) {
 	cl.mu.Lock()
-	ch, entries, bytes := cl.channel, pushedEntries-len(cl.pushed), pushedBytes-cl.bytes
+	ch, entries, size := cl.channel, pushedEntries-len(cl.pushed), pushedBytes-cl.bytes
 	ok, empty := cl.started && !cl.stopped, len(cl.pushed) == 0
 	cl.mu.Unlock()
 	if !ok {
@@ -113,7 +123,7 @@ func (cl *claim) pushEntries() (again time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(cl.conn.ctx, pollTimeout)
 	defer cancel()
-	found, again, err := ch.Poll(ctx, min(entries, pollBatch), bytes, empty)
+	found, again, err := ch.Poll(ctx, min(entries, pollBatch), size, empty)
 	if err != nil {
 		if cl.failed(ctx, ch, err) == nil {
 			return 0
@@ -126,8 +136,15 @@ func (cl *claim) pushEntries() (again time.Duration) {
 		if !current {
 			break
 		}
-		size := int64(len(d.JSON))
-		cl.pushed = append(cl.pushed, pushedEntry{d.Position, size})
+		size, number := int64(len(d.JSON)), wire.EntryNumber(d.Position)
+		if number <= cl.committed {
+			continue // the runtime has it from an earlier connection
+		}
+		if number > wire.EntryNumber(cl.known) {
+			cl.known = d.Position
+		}
+		cl.pushed = append(cl.pushed, pushedEntry{number, size})
+		cl.ended = cl.ended || bytes.HasPrefix(d.JSON, endPrefix)
 		cl.bytes += size
 		sent += cl.conn.pushEntry(cl.id, d)
 	}
@@ -151,8 +168,6 @@ func (c *Conn) pushEntry(channelID string, d calls.Delivery) int64 {
 	frame = append(frame, `","entry":`...)
 	frame = append(frame, d.JSON...)
 	frame = append(frame, '}')
-	if !c.socket.Send(frame) {
-		c.socket.Close(channel.CloseSlowReader)
-	}
+	c.write(frame)
 	return int64(len(frame))
 }

@@ -1,10 +1,11 @@
 package runtimeapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -55,9 +56,6 @@ func decode[T any](frame []byte, v *T, check func(*fault.Issues)) error {
 
 // prepare decodes a request. It returns nil if the request is already under way.
 func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
-	checkChannel := func(issues *fault.Issues) {
-		issues.Check(wire.ValidID(envelope.Channel), "/channel", fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
-	}
 	switch envelope.Op {
 	case wire.OpAccept:
 		var r wire.Accept
@@ -74,68 +72,43 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 		return nil, nil
 	case wire.OpOpen:
 		var r wire.Open
-		err := decode(frame, &r, func(issues *fault.Issues) {
-			checkChannel(issues)
-			if r.Endpoint == "" {
-				issues.Missing("/endpoint", "Give the ID of the endpoint.")
-			}
-			for path, value := range map[string]string{"/team": r.Team, "/endpoint": r.Endpoint, "/mode": r.Mode, "/callId": r.CallID, "/transactionId": r.TransactionID} {
-				issues.CheckName(path, value, maxReasonLength)
-			}
-			strictjson.CheckObject(&r.Profile, "/", "profile", issues)
-			if r.Profile != nil && !issues.Has("/profile") {
-				_, err := endpoint.ParseProfile(r.Profile)
-				issues.Check(err == nil, "/profile", fault.IssueValue, "Must be a gateway profile.")
-			}
-		})
+		err := decode(frame, &r, func(issues *fault.Issues) { checkOpen(&r, issues) })
 		return &request{run: func(ctx context.Context) (any, error) { return nil, c.open(ctx, r) }, silent: true}, err
 	case wire.OpCommit:
-		var r wire.Commit
-		err := decode(frame, &r, func(issues *fault.Issues) {
-			checkChannel(issues)
+		var position string
+		commit, err := onChannel(c, envelope, frame, func(r *wire.Commit, issues *fault.Issues) {
+			position = r.Position
 			issues.Check(wire.EntryNumber(r.Position) > 0, "/position", fault.IssueValue, "Must be the position of an entry.")
-		})
-		return c.channelRequest(r.Channel, func(ctx context.Context, cl *claim, ch *calls.Channel) (any, error) {
+		}, func(ctx context.Context, cl *claim, ch *calls.Channel, r *wire.Commit) (any, error) {
 			return nil, cl.commit(ctx, ch, r.Position)
-		}), err
-	case wire.OpSend:
-		var r wire.Send
-		err := decode(frame, &r, func(issues *fault.Issues) { checkChannel(issues); checkMessages(r.Messages, issues) })
-		return c.channelRequest(r.Channel, func(ctx context.Context, _ *claim, ch *calls.Channel) (any, error) { return send(ctx, ch, r.Messages) }), err
-	case wire.OpAudio:
-		var r wire.SendAudio
-		err := decode(frame, &r, func(issues *fault.Issues) {
-			checkChannel(issues)
-			issues.Check(r.Message.Type == wire.TypeAudio && strictjson.Present(r.Message.Audio), "/message", fault.IssueValue, "Must be a message of type audio.")
 		})
-		audio := c.channelRequest(r.Channel, func(ctx context.Context, _ *claim, ch *calls.Channel) (any, error) {
+		commit.position = position
+		return commit, err
+	case wire.OpSend:
+		return onChannel(c, envelope, frame, checkSend, send)
+	case wire.OpAudio:
+		audio, err := onChannel(c, envelope, frame, func(r *wire.SendAudio, issues *fault.Issues) {
+			issues.Check(r.Message.Type == wire.TypeAudio && strictjson.Present(r.Message.Audio), "/message", fault.IssueValue, "Must be a message of type audio.")
+		}, func(ctx context.Context, _ *claim, ch *calls.Channel, r *wire.SendAudio) (any, error) {
 			return nil, ch.SendAudio(ctx, r.Message.Audio)
 		})
-		audio.silent, audio.audio = true, true
+		audio.silent = true
 		return audio, err
 	case wire.OpAwait:
-		var r wire.Await
-		err := decode(frame, &r, func(issues *fault.Issues) { checkChannel(issues); checkAwait(&r, issues) })
-		return c.channelRequest(r.Channel, func(ctx context.Context, _ *claim, ch *calls.Channel) (any, error) { return c.await(ctx, ch, r) }), err
+		return onChannel(c, envelope, frame, checkAwait, c.await)
 	case wire.OpCancel:
-		var r wire.Cancel
-		err := decode(frame, &r, func(issues *fault.Issues) {
-			checkChannel(issues)
-			issues.Check(wire.ValidID(r.WorkItemID), "/workItemId", fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
-		})
-		return c.channelRequest(r.Channel, func(ctx context.Context, _ *claim, ch *calls.Channel) (any, error) {
-			return nil, ch.Cancel(ctx, r.WorkItemID)
-		}), err
+		return onChannel(c, envelope, frame, func(r *wire.Cancel, issues *fault.Issues) { checkID(issues, "/workItemId", r.WorkItemID) },
+			func(ctx context.Context, _ *claim, ch *calls.Channel, r *wire.Cancel) (any, error) {
+				return nil, ch.Cancel(ctx, r.WorkItemID)
+			})
 	case wire.OpEnd:
-		var r wire.End
-		err := decode(frame, &r, func(issues *fault.Issues) {
-			checkChannel(issues)
-			issues.CheckName("/reason", r.Reason, maxReasonLength)
-		})
-		return c.channelRequest(r.Channel, func(ctx context.Context, _ *claim, ch *calls.Channel) (any, error) { return nil, ch.End(ctx, r.Reason) }), err
+		return onChannel(c, envelope, frame, func(r *wire.End, issues *fault.Issues) { issues.CheckName("/reason", r.Reason, maxReasonLength) },
+			func(ctx context.Context, _ *claim, ch *calls.Channel, r *wire.End) (any, error) {
+				return nil, ch.End(ctx, r.Reason)
+			})
 	case wire.OpRelease:
 		var r wire.Request
-		err := decode(frame, &r, checkChannel)
+		err := decode(frame, &r, func(issues *fault.Issues) { checkID(issues, "/channel", r.Channel) })
 		return &request{run: func(ctx context.Context) (any, error) { return nil, c.release(ctx, r.Channel) }}, err
 	case wire.OpReport:
 		var r wire.Report
@@ -149,18 +122,42 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 	return nil, issues.Err()
 }
 
-// channelRequest returns a request on a claimed channel.
-func (c *Conn) channelRequest(channelID string, run func(context.Context, *claim, *calls.Channel) (any, error)) *request {
+// onChannel decodes a request on a claimed channel.
+func onChannel[T any](c *Conn, envelope wire.Request, frame []byte, check func(*T, *fault.Issues), run func(context.Context, *claim, *calls.Channel, *T) (any, error)) (*request, error) {
+	r := new(T)
+	err := decode(frame, r, func(issues *fault.Issues) { checkID(issues, "/channel", envelope.Channel); check(r, issues) })
 	return &request{run: func(ctx context.Context) (reply any, err error) {
-		err = c.on(ctx, channelID, func(cl *claim, ch *calls.Channel) (err error) {
-			reply, err = run(ctx, cl, ch)
+		err = c.on(ctx, envelope.Channel, func(cl *claim, ch *calls.Channel) (err error) {
+			reply, err = run(ctx, cl, ch, r)
 			return err
 		})
 		return reply, err
-	}}
+	}}, err
 }
 
-func checkMessages(list []wire.ChannelMessage, issues *fault.Issues) {
+func checkID(issues *fault.Issues, path, id string) {
+	issues.Check(wire.ValidID(id), path, fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
+}
+
+func checkOpen(r *wire.Open, issues *fault.Issues) {
+	checkID(issues, "/channel", r.Channel)
+	// A team could otherwise open the channel of another team's session before its browser does.
+	issues.Check(!strings.HasPrefix(r.Channel, wire.SessionPrefix), "/channel", fault.IssueValue, "Must not start with %s, like the ID of a session. Accept sessions.", wire.SessionPrefix)
+	if r.Endpoint == "" {
+		issues.Missing("/endpoint", "Give the ID of the endpoint.")
+	}
+	for path, value := range map[string]string{"/team": r.Team, "/endpoint": r.Endpoint, "/mode": r.Mode, "/callId": r.CallID, "/transactionId": r.TransactionID} {
+		issues.CheckName(path, value, maxReasonLength)
+	}
+	strictjson.CheckObject(&r.Profile, "/", "profile", issues)
+	if r.Profile != nil && !issues.Has("/profile") {
+		_, err := endpoint.ParseProfile(r.Profile)
+		issues.Check(err == nil, "/profile", fault.IssueValue, "Must be a gateway profile.")
+	}
+}
+
+func checkSend(r *wire.Send, issues *fault.Issues) {
+	list := r.Messages
 	issues.Check(len(list) >= 1 && len(list) <= maxMessages, "/messages", fault.IssueTooMany, "Must have 1 to %d messages.", maxMessages)
 	for i := range list {
 		m, path := &list[i], fault.Pointer("/messages", i)
@@ -168,35 +165,32 @@ func checkMessages(list []wire.ChannelMessage, issues *fault.Issues) {
 			issues.Add(path+"/type", fault.IssueValue, "Must be the type of a durable message.")
 			continue
 		}
-		issues.Check(m.MessageID == "" || wire.ValidID(m.MessageID), path+"/messageId", fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
+		issues.Check(m.MessageID == "" || len(m.MessageID) == 36 && uuid.Validate(m.MessageID) == nil, path+"/messageId", fault.IssueValue, "Must be a UUID.")
 		if payload, member := m.Payload(); payload == nil || payload.Kind() != '{' {
 			issues.Add(path+"/"+member, fault.IssueType, "Must be an object.")
 		}
 	}
 }
 
-func send(ctx context.Context, ch *calls.Channel, messages []wire.ChannelMessage) (wire.Sent, error) {
-	sent := wire.Sent{MessageIDs: make([]string, len(messages))}
-	for i := range messages {
-		if messages[i].MessageID == "" {
-			messages[i].MessageID = uuid.NewString() // the same if the operation is repeated
-		}
-		sent.MessageIDs[i] = messages[i].MessageID
+func send(ctx context.Context, cl *claim, ch *calls.Channel, r *wire.Send) (any, error) {
+	sent := wire.Sent{MessageIDs: make([]string, len(r.Messages))}
+	for i := range r.Messages {
+		id := &r.Messages[i].MessageID
+		*id = cmp.Or(*id, uuid.NewString()) // the same if the operation is repeated
+		sent.MessageIDs[i] = *id
 	}
-	return sent, ch.SendAll(ctx, messages)
+	position := cl.position()
+	err := ch.CommitAndSend(ctx, position, r.Messages...)
+	if err == nil {
+		cl.committedTo(ch, position)
+	}
+	return sent, err
 }
 
 func checkAwait(r *wire.Await, issues *fault.Issues) {
-	issues.Check(r.WorkItemID == "" || wire.ValidID(r.WorkItemID), "/workItemId", fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
-	if r.Kind == "" {
-		r.Kind = wire.BotItem
-	}
-	if r.Scope == "" {
-		r.Scope = wire.ScopeItem
-	}
-	if r.TTLMs == 0 {
-		r.TTLMs = calls.DefaultTTL.Milliseconds()
-	}
+	r.WorkItemID, r.Kind, r.Scope = cmp.Or(r.WorkItemID, uuid.NewString()), cmp.Or(r.Kind, wire.BotItem), cmp.Or(r.Scope, wire.ScopeItem)
+	r.TTLMs = cmp.Or(r.TTLMs, calls.DefaultTTL.Milliseconds())
+	checkID(issues, "/workItemId", r.WorkItemID)
 	fault.CheckOneOf(issues, "/kind", r.Kind, wire.WorkItemKinds)
 	fault.CheckOneOf(issues, "/scope", r.Scope, []wire.Scope{wire.ScopeItem, wire.ScopeChannel})
 	fault.CheckRange(issues, "/ttlMs", r.TTLMs, 1, calls.MaxTTL.Milliseconds())
@@ -207,33 +201,47 @@ func checkAwait(r *wire.Await, issues *fault.Issues) {
 
 // await registers a work item. Its credential follows from what it names, so that a
 // repetition on any instance returns the same.
-func (c *Conn) await(ctx context.Context, ch *calls.Channel, r wire.Await) (wire.Awaited, error) {
+func (c *Conn) await(ctx context.Context, cl *claim, ch *calls.Channel, r *wire.Await) (any, error) {
 	id := r.WorkItemID
-	if id == "" {
-		id = uuid.NewString()
+	var item calls.WorkItem
+	position := cl.position()
+	err := c.service.derive(calls.ErrWorkItemExists, func(secret string) (err error) {
+		item, err = ch.Await(ctx, calls.AwaitOptions{
+			Kind: r.Kind, Scope: r.Scope, WorkItemID: id, TTL: time.Duration(r.TTLMs) * time.Millisecond, Trace: r.Trace,
+			Token: wire.TokenPrefix + secret + "." + id, Commit: position,
+		})
+		return err
+	}, "await", ch.TeamID, ch.ID, id, string(r.Kind), string(r.Scope))
+	if err == nil {
+		cl.committedTo(ch, position)
 	}
-	scope := calls.ScopeWorkItem
-	if r.Scope == wire.ScopeChannel {
-		scope = calls.ScopeChannel
-	}
-	item, err := ch.Await(ctx, calls.AwaitOptions{
-		Kind: r.Kind, Scope: scope, WorkItemID: id, TTL: time.Duration(r.TTLMs) * time.Millisecond, Trace: r.Trace,
-		Token: wire.TokenPrefix + c.service.mac("await", ch.TeamID, ch.ID, id, string(r.Kind), string(r.Scope)) + "." + id,
-	})
 	return wire.Awaited{WorkItemID: id, Token: item.Token, URL: c.params.BaseURL + item.Path, Deadline: item.ExpiresAt.UnixMilli()}, err
 }
 
-// release gives a claim back.
+// release gives a claim back. The session is offered to other runtimes first: this one may have
+// accepts that nobody waits for, because it is about to stop.
 func (c *Conn) release(ctx context.Context, channelID string) error {
 	cl, err := c.find(channelID)
 	if err != nil {
 		return err
 	}
+	c.mu.Lock()
+	c.released[channelID] = true
+	c.mu.Unlock()
+	defer time.AfterFunc(c.service.othersFirst, func() { c.forgetRelease(channelID) })
 	if err := cl.current().Close(ctx); err != nil {
 		return err
 	}
 	c.remove(cl)
 	return nil
+}
+
+// forgetRelease lets the connection accept a session again that it has released.
+func (c *Conn) forgetRelease(channelID string) {
+	c.mu.Lock()
+	delete(c.released, channelID)
+	c.mu.Unlock()
+	c.calls.Reoffer(channelID)
 }
 
 func checkReports(list []wire.SpeechReport, issues *fault.Issues) {
@@ -248,9 +256,7 @@ func checkReports(list []wire.SpeechReport, issues *fault.Issues) {
 // report reports usage of synthesized speech.
 func (c *Conn) report(ctx context.Context, list []wire.SpeechReport) error {
 	for i := range list {
-		if list[i].TeamID == "" {
-			list[i].TeamID = c.team
-		}
+		list[i].TeamID = cmp.Or(list[i].TeamID, c.team)
 		if !c.all && list[i].TeamID != c.team {
 			return fault.New(fault.NotFound, "%s: Team not found.", fault.Pointer("/reports", i)+"/teamId")
 		}
@@ -265,19 +271,22 @@ func (c *Conn) report(ctx context.Context, list []wire.SpeechReport) error {
 
 // open opens a channel or claims it, and replies.
 func (c *Conn) open(ctx context.Context, r wire.Open) error {
-	if r.Team == "" {
-		r.Team = c.team
-	}
+	r.Team = cmp.Or(r.Team, c.team)
 	if !c.all && r.Team != c.team {
 		return fault.New(fault.NotFound, "Team not found.")
 	}
-	cl := c.newClaim(r.Channel, c.service.mac("open", c.team, c.name, r.Channel))
-	if err := c.calls.Hold(ctx, c.id, r.Channel); err != nil {
+	var cl *claim
+	var ch *calls.Channel
+	err := c.service.derive(calls.ErrClaimed, func(secret string) (err error) {
+		cl = c.newClaim(r.Channel, secret)
+		if err := c.calls.RecordClaims(ctx, c.id, cl.record()); err != nil {
+			return err
+		}
+		ch, err = c.calls.OpenAs(ctx, cl.request(), calls.OpenOptions{
+			ChannelID: r.Channel, TeamID: r.Team, EndpointID: r.Endpoint, Mode: r.Mode, CallID: r.CallID, TransactionID: r.TransactionID, Profile: r.Profile,
+		})
 		return err
-	}
-	ch, err := c.calls.OpenAs(ctx, cl.request(), calls.OpenOptions{
-		ChannelID: r.Channel, TeamID: r.Team, EndpointID: r.Endpoint, Mode: r.Mode, CallID: r.CallID, TransactionID: r.TransactionID, Profile: r.Profile,
-	})
+	}, "open", c.team, c.name, r.Channel)
 	if err != nil {
 		return err
 	}
@@ -291,9 +300,8 @@ func (c *Conn) announce(ctx context.Context, id int64, cl *claim, ch *calls.Chan
 		err = calls.ErrClosed
 	}
 	if err != nil {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-		defer cancel()
-		return errors.Join(err, ch.Close(closing))
+		ch.Undo()
+		return err
 	}
 	c.reply(id, reply, nil)
 	cl.start()
@@ -304,7 +312,7 @@ func (c *Conn) announce(ctx context.Context, id int64, cl *claim, ch *calls.Chan
 func checkFilter(issues *fault.Issues, path string, list []string) {
 	issues.Check(len(list) <= maxFilter, path, fault.IssueTooMany, "Must have at most %d items.", maxFilter)
 	for i, text := range list {
-		issues.Check(wire.ValidID(text), fault.Pointer(path, i), fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -")
+		checkID(issues, fault.Pointer(path, i), text)
 	}
 }
 
@@ -323,20 +331,17 @@ func (c *Conn) acceptSession(r wire.Accept, bytes int64) error {
 	if c.all {
 		d.Team = ""
 	}
-	if len(r.Endpoints)+len(r.Modes) > 0 {
-		d.Want = func(o *wire.Offer) bool {
-			return (len(r.Endpoints) == 0 || slices.Contains(r.Endpoints, o.EndpointID)) && (len(r.Modes) == 0 || slices.Contains(r.Modes, o.Mode))
-		}
+	d.Want = func(o *wire.Offer) bool {
+		c.mu.Lock()
+		released := c.released[o.SessionID]
+		c.mu.Unlock()
+		return !released && (len(r.Endpoints) == 0 || slices.Contains(r.Endpoints, o.EndpointID)) && (len(r.Modes) == 0 || slices.Contains(r.Modes, o.Mode))
 	}
 	d.Claim = func(ctx context.Context, sessionID string) (calls.Claim, error) {
 		cl = c.newClaim(sessionID, rand.Text())
-		return cl.request(), c.calls.Hold(ctx, c.id, sessionID)
+		return cl.request(), c.calls.RecordClaims(ctx, c.id, cl.record())
 	}
-	d.Missed = func(sessionID string) {
-		if _, err := c.find(sessionID); err != nil {
-			c.calls.Drop(c.ctx, c.id, sessionID)
-		}
-	}
+	d.Missed = func() { c.calls.ForgetClaim(c.ctx, c.id, cl.record()) }
 	d.Got = func(ch *calls.Channel) {
 		if ch != nil {
 			c.got(number, r.ID, cl, ch)
@@ -373,12 +378,12 @@ func (c *Conn) got(number, id int64, cl *claim, ch *calls.Channel) {
 		defer c.running.Done()
 	}
 	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
-	defer cancel()
 	if !open {
-		_ = ch.Close(ctx) // otherwise its lease expires
+		ch.Undo()
 		return
 	}
+	ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
+	defer cancel()
 	if err := c.announce(ctx, id, cl, ch); err != nil {
 		c.reply(id, nil, err)
 	}

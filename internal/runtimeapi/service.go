@@ -5,11 +5,11 @@ package runtimeapi
 
 import (
 	"context"
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -21,12 +21,12 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
+	"telapi/internal/background"
 	"telapi/internal/budget"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
-	"telapi/internal/sleep"
 )
 
 const (
@@ -39,13 +39,15 @@ const (
 	instanceGrace = 2 * time.Second
 	// connectRetry is the time between two attempts to connect to the store.
 	connectRetry = 500 * time.Millisecond
+	// othersFirst is how long a session that was released is kept from the connection that had it.
+	othersFirst = time.Second
 	// storeTimeout bounds the bookkeeping of connections.
 	storeTimeout = 2 * time.Second
 )
 
 // Limits of a connection.
 const (
-	frameBytes    = 1 << 20
+	frameBytes    = wire.MaxRequest
 	helloBytes    = 8 << 20 // of the first frame
 	maxMessages   = 64      // in one send
 	maxReports    = 100
@@ -66,7 +68,7 @@ const (
 // Deps are the dependencies of a Service.
 type Deps struct {
 	Calls     func() (*calls.Runtime, error) // connects to the store
-	Secret    redact.Secret                  // from which credentials and claims are derived
+	Secrets   auth.Secrets                   // from which credentials and claims are derived
 	Instance  string
 	TeamShare int
 	Log       *slog.Logger
@@ -77,8 +79,10 @@ type Deps struct {
 type Service struct {
 	Deps
 	calls    atomic.Pointer[calls.Runtime] // nil before the store is connected
-	key      []byte
-	requests *budget.Budget // bytes of queued requests
+	requests *budget.Budget                // bytes of queued requests
+
+	othersFirst time.Duration
+	commitDelay time.Duration
 
 	mu    sync.Mutex
 	conns map[*Conn]struct{} // those that have said hello
@@ -88,22 +92,18 @@ type Service struct {
 }
 
 // New returns a service. The caller starts Run.
-func New(deps Deps) (*Service, error) {
-	key, err := hkdf.Key(sha256.New, []byte(deps.Secret.Reveal()), nil, "telapi runtime", sha256.Size)
-	if err != nil {
-		return nil, err
-	}
+func New(deps Deps) *Service {
 	auto := promauto.With(deps.Registry)
 	gauge := func(name, help string) prometheus.Gauge {
 		return auto.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	return &Service{
-		Deps: deps, key: key, conns: map[*Conn]struct{}{},
+		Deps: deps, conns: map[*Conn]struct{}{}, othersFirst: othersFirst, commitDelay: commitDelay,
 		requests:     budget.New(deps.Registry, "runtime_request_bytes", "bytes for requests of call runtimes", requestBudget, deps.TeamShare),
 		connections:  gauge("telapi_runtime_connections", "Connections of call runtimes to this instance."),
 		claims:       gauge("telapi_runtime_claims", "Channels that call runtimes have claimed through this instance."),
-		audioDropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_runtime_audio_dropped_total", Help: "Audio frames dropped because a call runtime had too many requests under way."}),
-	}, nil
+		audioDropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_runtime_audio_dropped_total", Help: "Audio frames dropped because a runtime had too many requests in progress or read too slowly."}),
+	}
 }
 
 // Run keeps the connections alive in the store and releases the claims of dead ones, until
@@ -113,7 +113,7 @@ func (s *Service) Run(ctx context.Context) {
 		r, err := s.Calls()
 		if err == nil {
 			s.calls.Store(r)
-		} else if sleep.For(ctx, connectRetry) != nil {
+		} else if background.Sleep(ctx, connectRetry) != nil {
 			return
 		}
 	}
@@ -121,15 +121,14 @@ func (s *Service) Run(ctx context.Context) {
 	defer r.Close()
 	var working sync.WaitGroup
 	defer working.Wait()
-	expired := make(chan []string)
-	working.Go(func() { s.sweep(ctx, r, expired) })
 	working.Go(func() {
-		for sleep.For(ctx, tickInterval) == nil {
+		for background.Sleep(ctx, tickInterval) == nil {
 			s.checkCredentials(ctx)
 		}
 	})
 	var kept, quietUntil time.Time
-	for ; ctx.Err() == nil; _ = sleep.For(ctx, tickInterval) {
+	var sweeping sync.Mutex
+	for ; ctx.Err() == nil; _ = background.Sleep(ctx, tickInterval) {
 		list, err := s.keepAlive(ctx, r)
 		if err != nil {
 			continue // the connections of all instances may expire meanwhile
@@ -137,22 +136,13 @@ func (s *Service) Run(ctx context.Context) {
 		if time.Since(kept) > instanceGrace {
 			quietUntil = time.Now().Add(instanceGrace) // until the other instances have kept theirs
 		}
-		if kept = time.Now(); kept.After(quietUntil) && len(list) > 0 {
-			select {
-			case expired <- list:
-			default: // it is busy
-			}
+		if kept = time.Now(); kept.After(quietUntil) && len(list) > 0 && sweeping.TryLock() {
+			working.Go(func() {
+				defer sweeping.Unlock()
+				s.sweep(ctx, r, list)
+			})
 		}
 	}
-}
-
-// Ready returns an error until the store is connected.
-func (s *Service) ready() (*calls.Runtime, error) {
-	r := s.calls.Load()
-	if r == nil {
-		return nil, fault.Unavailable("The key-value store", nil)
-	}
-	return r, nil
 }
 
 func (s *Service) list() (conns []*Conn) {
@@ -182,25 +172,18 @@ func (s *Service) keepAlive(ctx context.Context, r *calls.Runtime) (expired []st
 }
 
 // sweep releases the claims of expired connections.
-func (s *Service) sweep(ctx context.Context, r *calls.Runtime, expired <-chan []string) {
-	for {
-		select {
-		case list := <-expired:
-			var sweeping sync.WaitGroup
-			for _, id := range list {
-				sweeping.Go(func() {
-					ctx, cancel := context.WithTimeout(ctx, 5*storeTimeout)
-					defer cancel()
-					if err := r.Sweep(ctx, id); err != nil && ctx.Err() == nil {
-						s.Log.WarnContext(ctx, "releasing the claims of a runtime that has disconnected failed; retrying", "error", err)
-					}
-				})
+func (s *Service) sweep(ctx context.Context, r *calls.Runtime, expired []string) {
+	ctx, cancel := context.WithTimeout(ctx, 5*storeTimeout)
+	defer cancel()
+	var sweeping sync.WaitGroup
+	for _, id := range expired {
+		sweeping.Go(func() {
+			if err := r.Sweep(ctx, id); err != nil && ctx.Err() == nil {
+				s.Log.WarnContext(ctx, "releasing the claims of a runtime that has disconnected failed; retrying", "error", err)
 			}
-			sweeping.Wait()
-		case <-ctx.Done():
-			return
-		}
+		})
 	}
+	sweeping.Wait()
 }
 
 // checkCredentials closes connections whose credential is no longer valid.
@@ -220,10 +203,38 @@ func refused(err error) bool {
 	return fault.Is(err, fault.Unauthorized) || fault.Is(err, fault.Forbidden)
 }
 
-// mac derives a secret from texts.
-func (s *Service) mac(texts ...string) string {
-	h := hmac.New(sha256.New, s.key)
-	_, _ = h.Write([]byte(strings.Join(texts, "\x00"))) // never fails
+// derive runs f with a secret that is derived from texts. If f fails with conflict, it runs f
+// with the one that an instance derives which has other secrets during a rotation.
+func (s *Service) derive(conflict error, f func(secret string) error, texts ...string) error {
+	err := f(mac(s.Secrets.Current, texts))
+	if s.Secrets.Previous != "" && errors.Is(err, conflict) {
+		err = f(mac(s.Secrets.Previous, texts))
+	}
+	return err
+}
+
+// connectionID returns the ID of a connection of a team. It shows whose connection it is, so
+// that no team can release the claims of another one.
+func (s *Service) connectionID(team, random string) string {
+	return random + "." + mac(s.Secrets.Current, []string{"connection", team, random})
+}
+
+// isConnectionID reports whether an ID is that of a connection of a team.
+func (s *Service) isConnectionID(id, team string) bool {
+	random, _, _ := strings.Cut(id, ".")
+	return s.derive(errOtherTeam, func(secret string) error {
+		if id != random+"."+secret {
+			return errOtherTeam
+		}
+		return nil
+	}, "connection", team, random) == nil
+}
+
+var errOtherTeam = errors.New("the connection is of another team")
+
+func mac(key redact.Secret, texts []string) string {
+	h := hmac.New(sha256.New, []byte(key.Reveal()))
+	_, _ = h.Write([]byte("telapi runtime\x00" + strings.Join(texts, "\x00"))) // never fails, and no JWT contains a zero
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
@@ -237,16 +248,21 @@ type Params struct {
 
 // Open returns a connection. It fails while the store is not connected.
 func (s *Service) Open(p Params) (*Conn, error) {
-	r, err := s.ready()
-	if err != nil {
-		return nil, err
+	r := s.calls.Load()
+	if r == nil {
+		return nil, fault.Unavailable("The key-value store", nil)
 	}
+	return s.conn(r, p), nil
+}
+
+func (s *Service) conn(r *calls.Runtime, p Params) *Conn {
 	c := &Conn{
 		service: s, calls: r, params: p, id: rand.Text(),
-		claims: map[string]*claim{}, queues: map[string][]*request{}, slots: make(chan struct{}, maxRequests), accepts: map[int64]accept{},
+		claims: map[string]*claim{}, queues: map[string]*queue{}, slots: make(chan struct{}, maxRequests), accepts: map[int64]accept{},
+		released: map[string]bool{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	return c, nil
+	return c
 }
 
 func limits() wire.RuntimeLimits {

@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"telapi/internal/background"
 	"telapi/internal/redact"
-	"telapi/internal/writebehind"
 )
 
 const (
@@ -48,7 +48,7 @@ type Action struct {
 // and counts actions that exceed its capacity or the limits of stored actions, so
 // that browsers never wait for the database.
 type ActionQueue struct {
-	queue    *writebehind.Queue[Action]
+	queue    *background.Queue[Action]
 	keepText bool
 	log      *slog.Logger
 	dropped  *prometheus.CounterVec
@@ -57,7 +57,7 @@ type ActionQueue struct {
 // NewActionQueue returns an empty queue. keepText is ENABLE_PII_LOGGING.
 func NewActionQueue(store Store, keepText bool, log *slog.Logger, reg prometheus.Registerer) *ActionQueue {
 	q := &ActionQueue{keepText: keepText, log: log, dropped: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
-		Name: "telapi_browser_actions_dropped_total", Help: "Browser actions that were not stored, by reason: too_large, session_limit, full, malformed, refused or shutdown."},
+		Name: "telapi_browser_actions_dropped_total", Help: "Browser actions that were not stored, by reason: too_large, session_limit, full, malformed, rejected or shutdown."},
 		[]string{"reason"})}
 	weigh := func(a Action) int { return max(len(a.JSON), minActionBytes) }
 	write := func(ctx context.Context, actions []Action) error {
@@ -65,8 +65,8 @@ func NewActionQueue(store Store, keepText bool, log *slog.Logger, reg prometheus
 		q.dropped.WithLabelValues("session_limit").Add(float64(excess))
 		return err
 	}
-	q.queue = writebehind.NewQueue(actionQueueBytes, weigh, actionBatchSize, write, func(a Action, err error) error {
-		q.dropped.WithLabelValues("refused").Inc()
+	q.queue = background.NewQueue(actionQueueBytes, weigh, actionBatchSize, write, func(a Action, err error) error {
+		q.dropped.WithLabelValues("rejected").Inc()
 		q.log.Error("browser action rejected by the database", "session_id", a.SessionID, "error", err)
 		return nil
 	})

@@ -63,9 +63,7 @@ func startActionQueue(t *testing.T, keepText bool) *actionTest {
 func (a *actionTest) dropped(t *testing.T, reason string) int {
 	t.Helper()
 	families, err := a.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
 			if metric.GetLabel()[0].GetValue() == reason {
@@ -80,14 +78,10 @@ func (a *actionTest) dropped(t *testing.T, reason string) int {
 func (a *actionTest) stored(t *testing.T) (count int, example string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", filepath.Join(a.dataDir, "telapi.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer func() { _ = db.Close() }()
 	row := db.QueryRowContext(t.Context(), "SELECT count(*), coalesce(max(action), '') FROM browser_actions")
-	if err := row.Scan(&count, &example); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, row.Scan(&count, &example))
 	return count, example
 }
 
@@ -206,7 +200,7 @@ func TestRejectedActionDoesNotBlockOthers(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		a.stop()
-		a.wantCounts(t, actions-1, "refused", 1)
+		a.wantCounts(t, actions-1, "rejected", 1)
 	})
 }
 

@@ -6,15 +6,15 @@ import (
 	"slices"
 	"time"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/audit"
 	"telapi/internal/fault"
 	"telapi/internal/page"
-	"telapi/internal/tenant"
 )
 
 // Query selects sessions, newest first.
 type Query struct {
-	Teams tenant.Filter
+	Teams page.Teams
 	State State // empty: all states. A Store does not distinguish Connected and Disconnected
 	Now   time.Time
 	page.Query
@@ -37,7 +37,7 @@ type AdminView struct {
 }
 
 // ValidID reports whether the ID of a session has the right form.
-var ValidID = page.UUID(idPrefix)
+var ValidID = page.UUID(wire.SessionPrefix)
 
 // List returns one page of sessions in their states of now. A page of connected or
 // disconnected sessions may be short although it is not the last one: only the

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
@@ -58,9 +59,7 @@ func newEnvWithoutChannels(t *testing.T) *env {
 	t.Helper()
 	db := stores.OpenSQLite(t, t.TempDir())
 	for _, id := range []string{"t1", "t2"} {
-		if err := db.CreateTeam(t.Context(), team.Team{ID: id, Name: id, CreatedAt: start}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, db.CreateTeam(t.Context(), team.Team{ID: id, Name: id, CreatedAt: start}))
 	}
 	for _, ep := range []endpoint.Endpoint{
 		{ID: "ep", TeamID: "t1", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://a.example"}},
@@ -69,14 +68,12 @@ func newEnvWithoutChannels(t *testing.T) *env {
 		{ID: "foreign", TeamID: "t2", Enabled: true, Modes: endpoint.Modes},
 	} {
 		ep.Name, ep.CreatedAt, ep.UpdatedAt = ep.ID, start, start
-		if err := db.CreateEndpoint(t.Context(), ep); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, db.CreateEndpoint(t.Context(), ep))
 	}
 	e := &env{db: db, tokens: session.NewTokens(auth.Secrets{Current: testSecret}), now: start}
 	e.service = &session.Service{
-		Store: db, Endpoints: &endpoint.Service{Store: db}, Tokens: e.tokens,
-		WebRTC: true, Limits: channel.DefaultLimits(), Now: e.clock,
+		Store: db, Endpoints: endpoint.NewCatalog(db, endpoint.Deployment{}), Tokens: e.tokens,
+		WebRTC: true, Limits: channel.DefaultConnectionLimits(), Now: e.clock,
 	}
 	e.sweeper = e.newSweeper(15*time.Minute, 30*24*time.Hour)
 	return e
@@ -103,9 +100,7 @@ func (e *env) issue(t *testing.T, body string, idempotencyKeys ...string) sessio
 	response, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{
 		Body: []byte(body), IdempotencyKeys: idempotencyKeys, BaseURL: "https://api.example",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return response
 }
 
@@ -125,9 +120,7 @@ func (e *env) redeem(ctx context.Context, token string) (session.Session, error)
 func (e *env) connect(t *testing.T, body string) string {
 	t.Helper()
 	s, err := e.redeem(t.Context(), e.issue(t, body).Token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	e.channels.connect(t, s.ID)
 	return s.ID
 }
@@ -173,9 +166,7 @@ func (e *env) wantEnded(t *testing.T, want ...string) {
 func (e *env) settled(t *testing.T, id string) bool {
 	t.Helper()
 	unsettled, err := e.db.UnsettledSessions(t.Context(), e.clock().Add(time.Hour), 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return !slices.ContainsFunc(unsettled, func(s session.Session) bool { return s.ID == id })
 }
 
@@ -232,24 +223,27 @@ func (c *channels) connect(t *testing.T, id string) {
 
 func (c *channels) disconnect(t *testing.T, id string) {
 	t.Helper()
-	if err := c.Detach(t.Context(), channel.Owner{ChannelID: id, ConnectionID: "browser", Number: "1"}, []byte(`{"kind":"session"}`)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.Detach(t.Context(), channel.Owner{ChannelID: id, ConnectionID: "browser", Number: "1"}, []byte(`{"kind":"session"}`)))
 }
 
-// unavailableStore is a database that fails.
-type unavailableStore struct{ session.Store }
-
-func (unavailableStore) Session(context.Context, string) (session.Session, error) {
-	return session.Session{}, errUnavailable
+// failingStore is a database that fails.
+type failingStore struct {
+	session.Store
+	err error
 }
 
-func (unavailableStore) RedeemSession(context.Context, string, time.Time) error {
-	return errUnavailable
+func (s failingStore) Session(context.Context, string) (session.Session, error) {
+	return session.Session{}, s.err
 }
 
-func (unavailableStore) CreateSession(context.Context, session.Session, session.IdempotencyRecord, time.Time) (bool, error) {
-	return false, errUnavailable
+func (s failingStore) RedeemSession(context.Context, string, time.Time) error { return s.err }
+
+func (s failingStore) CreateSession(context.Context, session.Session, session.IdempotencyRecord, time.Time) (bool, error) {
+	return false, s.err
+}
+
+func (s failingStore) EndSession(context.Context, string, session.State, time.Time, ...audit.Entry) (bool, error) {
+	return false, s.err
 }
 
 func wantFault(t *testing.T, when string, err error, code fault.Code) {
@@ -262,8 +256,9 @@ func wantFault(t *testing.T, when string, err error, code fault.Code) {
 func encode(t *testing.T, v any) string {
 	t.Helper()
 	text, err := json.Marshal(v, json.Deterministic(true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return string(text)
 }
+
+// errorOf returns the error of a call.
+func errorOf[T any](_ T, err error) error { return err }

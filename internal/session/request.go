@@ -47,7 +47,7 @@ type tokenParams struct {
 // in the token.
 func (p tokenParams) newSession(teamID string, now time.Time) Session {
 	s := p.session
-	s.ID, s.TeamID, s.TokenID = idPrefix+uuid.Must(uuid.NewV7()).String(), teamID, uuid.NewString()
+	s.ID, s.TeamID, s.TokenID = wire.SessionPrefix+uuid.Must(uuid.NewV7()).String(), teamID, uuid.NewString()
 	s.IssuedAt = now.Truncate(time.Second)
 	s.RedeemBy, s.ExpiresAt = s.IssuedAt.Add(p.tokenTTL), s.IssuedAt.Add(p.lifetime)
 	return s
@@ -61,7 +61,7 @@ func parseTokenRequest(body []byte, keys []string) (tokenParams, error) {
 	if err := strictjson.Decode(body, &in, "", &issues); err != nil {
 		return tokenParams{}, err
 	}
-	limits := endpoint.DefaultLimits()
+	limits := endpoint.DefaultRequestLimits()
 	p := tokenParams{session: Session{
 		EndpointID:      in.EndpointID,
 		Mode:            oneOf(in.Mode, endpoint.Modes, "/mode", &issues),

@@ -11,6 +11,7 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 func TestICEServersHaveSessionCredentials(t *testing.T) {
@@ -104,9 +105,7 @@ func TestInvalidTokenRequestReportsIssues(t *testing.T) {
 func TestDigestIgnoresFormatting(t *testing.T) {
 	digest := func(body string) string {
 		p, err := parseTokenRequest([]byte(body), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return p.idempotency.Digest
 	}
 	first := digest(`{"endpointId":"ep","metadata":{"n":9007199254740993,"s":"é"}}`)

@@ -14,7 +14,7 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
-	"telapi/internal/tracing"
+	"telapi/internal/telemetry"
 )
 
 const (
@@ -23,7 +23,6 @@ const (
 	// Subprotocol is the WebSocket subprotocol of a session's socket.
 	Subprotocol = "telapi.v1"
 
-	idPrefix = "ses_"
 	// keyTTL is how long an idempotency key is remembered.
 	keyTTL = 24 * time.Hour
 )
@@ -37,17 +36,17 @@ type TokenRequest struct {
 
 // TokenResponse holds what a browser needs to open its socket.
 type TokenResponse struct {
-	SessionID    string           `json:"sessionId"`
-	Token        string           `json:"token"`
-	TokenType    string           `json:"tokenType"`
-	Mode         endpoint.Mode    `json:"mode"`
-	EndpointID   string           `json:"endpointId"`
-	RedeemBy     time.Time        `json:"redeemBy"`
-	ExpiresAt    time.Time        `json:"expiresAt"`
-	WSURL        string           `json:"wsUrl"`
-	Subprotocols []string         `json:"subprotocols"`
-	ICEServers   []wire.ICEServer `json:"iceServers"`
-	Limits       channel.Limits   `json:"limits"`
+	SessionID    string                   `json:"sessionId"`
+	Token        string                   `json:"token"`
+	TokenType    string                   `json:"tokenType"`
+	Mode         endpoint.Mode            `json:"mode"`
+	EndpointID   string                   `json:"endpointId"`
+	RedeemBy     time.Time                `json:"redeemBy"`
+	ExpiresAt    time.Time                `json:"expiresAt"`
+	WSURL        string                   `json:"wsUrl"`
+	Subprotocols []string                 `json:"subprotocols"`
+	ICEServers   []wire.ICEServer         `json:"iceServers"`
+	Limits       channel.ConnectionLimits `json:"limits"`
 }
 
 // View is a session as its team sees it.
@@ -59,13 +58,13 @@ type View struct {
 // Service issues, verifies, shows and revokes sessions.
 type Service struct {
 	Store     Store
-	Endpoints *endpoint.Service
+	Endpoints *endpoint.Catalog
 	Tokens    *Tokens
 	Failures  *auth.TokenFailures
 	Channels  Channels
 	WebRTC    bool // whether the deployment offers WebRTC
 	ICE       ICEConfig
-	Limits    channel.Limits
+	Limits    channel.ConnectionLimits
 	Now       func() time.Time
 }
 
@@ -122,7 +121,7 @@ func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenP
 		return Session{}, err
 	}
 	session := params.newSession(teamID, now)
-	if parent := tracing.Parent(ctx); parent != "" {
+	if parent := telemetry.Traceparent(ctx); parent != "" {
 		session.TokenID += "." + parent
 	}
 	created, err := s.Store.CreateSession(ctx, session, params.idempotency, now.Add(-keyTTL))
@@ -153,7 +152,7 @@ func (s *Service) findByKey(ctx context.Context, teamID string, r IdempotencyRec
 }
 
 func (s *Service) checkEndpoint(ctx context.Context, teamID string, session Session) error {
-	e, err := s.Endpoints.Get(ctx, teamID, session.EndpointID)
+	e, err := s.Endpoints.Endpoint(ctx, teamID, session.EndpointID)
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return err
 	}
@@ -172,7 +171,7 @@ func (s *Service) checkEndpoint(ctx context.Context, teamID string, session Sess
 // checkMode rejects a mode that the deployment has disabled.
 func (s *Service) checkMode(m endpoint.Mode) error {
 	if m == endpoint.WebRTC && !s.WebRTC {
-		return fault.New(fault.WebRTCDisabled, "WebRTC is disabled in this deployment. Use mode audio or chat.")
+		return fault.New(fault.WebRTCDisabled, "WebRTC is disabled in this deployment (FEATURE_WEBRTC=false). Retrying does not help: use mode audio or chat.")
 	}
 	return nil
 }

@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/audit"
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/session"
+	"telapi/test/testkit"
 )
 
 func TestSessionStates(t *testing.T) {
@@ -20,9 +20,7 @@ func TestSessionStates(t *testing.T) {
 	if e.channels.presenceCalls > 0 {
 		t.Error("presence was queried for a session that was never connected")
 	}
-	if _, err := e.redeem(t.Context(), issued.Token); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errorOf(e.redeem(t.Context(), issued.Token)))
 	e.wantState(t, issued.SessionID, "redeemed, without a browser", session.Disconnected)
 	e.channels.connect(t, issued.SessionID)
 	e.wantState(t, issued.SessionID, "with a browser", session.Connected)
@@ -30,9 +28,7 @@ func TestSessionStates(t *testing.T) {
 	e.wantState(t, issued.SessionID, "after the deadline", session.Expired)
 
 	ended := e.issue(t, `{"endpointId":"ep"}`)
-	if err := e.service.End(t.Context(), ended.SessionID); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, e.service.End(t.Context(), ended.SessionID))
 	e.wantState(t, ended.SessionID, "ended by the runtime", session.Ended)
 	e.wantEnded(t)
 	if !e.settled(t, ended.SessionID) {
@@ -41,9 +37,7 @@ func TestSessionStates(t *testing.T) {
 
 	e.channels.err = errUnavailable
 	redeemed := e.issue(t, `{"endpointId":"ep"}`)
-	if _, err := e.redeem(t.Context(), redeemed.Token); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errorOf(e.redeem(t.Context(), redeemed.Token)))
 	_, err := e.service.Get(t.Context(), "t1", redeemed.SessionID)
 	wantFault(t, "presence unavailable", err, fault.ServiceUnavailable)
 }
@@ -62,13 +56,19 @@ func TestDeleteRevokesBeforeEndingChannel(t *testing.T) {
 
 	e.channels.err = nil
 	for range 2 {
-		if err := e.service.Delete(t.Context(), "t1", issued.SessionID); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, e.service.Delete(t.Context(), "t1", issued.SessionID))
 		if !e.settled(t, issued.SessionID) {
 			t.Error("not settled although the channel was ended")
 		}
 	}
+	other := e.issue(t, `{"endpointId":"ep"}`).SessionID
+	e.channels.err = errUnavailable
+	err = e.service.Revoke(t.Context(), other, func(string) error { return nil })
+	wantFault(t, "revocation while the key-value store is unavailable", err, fault.ServiceUnavailable)
+	if e.settled(t, other) {
+		t.Error("revoked session is settled although the channel could not be ended")
+	}
+	e.channels.err = nil
 	if want := issued.SessionID + " revoked"; e.channels.ended[0] != want {
 		t.Errorf("ended channels %q, want %q first", e.channels.ended, want)
 	}
@@ -77,7 +77,7 @@ func TestDeleteRevokesBeforeEndingChannel(t *testing.T) {
 		wantFault(t, "get foreign session", err, fault.NotFound)
 		wantFault(t, "delete foreign session", e.service.Delete(t.Context(), team, issued.SessionID), fault.NotFound)
 	}
-	e.service.Store = unavailableStore{e.db}
+	e.service.Store = failingStore{e.db, errUnavailable}
 	wantFault(t, "delete without database", e.service.Delete(t.Context(), "t1", issued.SessionID), fault.ServiceUnavailable)
 	_, err = e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"ep"}`)})
 	wantFault(t, "issue without database", err, fault.ServiceUnavailable)
@@ -206,13 +206,9 @@ func TestExpiringIdempotencyKeyIsRetryable(t *testing.T) {
 func TestDeletedSessionKeepsFinalState(t *testing.T) {
 	e := newEnv(t)
 	revoked, ended := e.issue(t, `{"endpointId":"ep"}`), e.issue(t, `{"endpointId":"ep"}`)
-	if err := e.service.End(t.Context(), ended.SessionID); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, e.service.End(t.Context(), ended.SessionID))
 	for _, issued := range []session.TokenResponse{revoked, ended} {
-		if err := e.service.Delete(t.Context(), "t1", issued.SessionID); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, e.service.Delete(t.Context(), "t1", issued.SessionID))
 	}
 	e.wantEnded(t, revoked.SessionID+" revoked", ended.SessionID+" ended")
 	_, err := e.service.Get(t.Context(), "t1", "none")
@@ -236,29 +232,13 @@ func TestICEServersAreForWebRTCOnly(t *testing.T) {
 	}
 }
 
-// brokenStore and brokenEndpoints are parts of a database that fails.
-type (
-	brokenStore struct {
-		session.Store
-		err error
-	}
-	brokenEndpoints struct {
-		endpoint.Store
-		err error
-	}
-)
-
-func (s brokenStore) CreateSession(context.Context, session.Session, session.IdempotencyRecord, time.Time) (bool, error) {
-	return false, s.err
+// failingEndpoints are endpoints in a database that fails.
+type failingEndpoints struct {
+	endpoint.Store
+	err error
 }
 
-func (s brokenStore) EndSession(context.Context, string, session.State, time.Time, ...audit.Entry) (bool, error) {
-	return false, s.err
-}
-
-func (s brokenStore) SettleSessions(context.Context, []string) error { return nil }
-
-func (s brokenEndpoints) Endpoint(context.Context, string) (endpoint.Endpoint, error) {
+func (s failingEndpoints) Endpoint(context.Context, string) (endpoint.Endpoint, error) {
 	return endpoint.Endpoint{}, s.err
 }
 
@@ -270,18 +250,18 @@ func TestErrorsOfDatabaseAreNotHidden(t *testing.T) {
 		_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"ep"}`)})
 		return err
 	}
-	e.service.Store = brokenStore{err: broken}
+	e.service.Store = failingStore{err: broken}
 	if err := issue(); !errors.Is(err, broken) {
 		t.Errorf("create session: %v, want %v", err, broken)
 	}
 	if err := e.service.End(t.Context(), issued.SessionID); !errors.Is(err, broken) {
 		t.Errorf("end session: %v, want %v", err, broken)
 	}
-	e.service.Store, e.service.Endpoints = e.db, &endpoint.Service{Store: brokenEndpoints{err: broken}}
+	e.service.Store, e.service.Endpoints = e.db, endpoint.NewCatalog(failingEndpoints{err: broken}, endpoint.Deployment{})
 	if err := issue(); !errors.Is(err, broken) || fault.Is(err, fault.NotFound) {
 		t.Errorf("get endpoint: %v, want %v", err, broken)
 	}
-	e.service.Endpoints = &endpoint.Service{Store: brokenEndpoints{err: fault.New(fault.NotFound, "Endpoint not found.")}}
+	e.service.Endpoints = endpoint.NewCatalog(failingEndpoints{err: fault.New(fault.NotFound, "Endpoint not found.")}, endpoint.Deployment{})
 	_, _, err := e.service.Verify(t.Context(), e.service.Parse(issued.Token))
 	wantFault(t, "endpoint deleted", err, fault.SessionEnded)
 }

@@ -109,7 +109,8 @@ type Store interface {
 	// ended or expired, or whose team is disabled, is not found.
 	RedeemSession(ctx context.Context, id string, at time.Time) error
 	// EndSession ends a session once. It returns true for the call that ended
-	// the session, and writes audit entries in the same transaction.
+	// the session, and writes audit entries in the same transaction. A session
+	// that is Ended is settled: the runtime has ended its channel.
 	EndSession(ctx context.Context, id string, as State, at time.Time, entries ...audit.Entry) (bool, error)
 	// SettleSessions marks ended sessions as settled.
 	SettleSessions(ctx context.Context, ids []string) error

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"telapi/internal/background"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/team"
-	"telapi/internal/writebehind"
 )
 
 const (
@@ -36,7 +36,7 @@ type Sweeper struct {
 	idle        time.Duration
 	retention   time.Duration
 	log         *slog.Logger
-	touched     writebehind.LastSeen
+	touched     background.LastSeen
 	idleChecked time.Time     // last call of checkIdle; used by Sweep only
 	wake        chan struct{} // requests that sessions are settled at once
 }
@@ -52,14 +52,14 @@ func NewSweeper(service *Service, idle, retention time.Duration, log *slog.Logge
 // next sweep writes the time to the store.
 func (s *Sweeper) Touch(id string) { s.touched.Record(id, s.service.Now()) }
 
-// Up implements pubsub.Subscriber.
+// Up implements kv.Listener.
 func (s *Sweeper) Up() {}
 
-// Down implements pubsub.Subscriber. The next sweep settles the sessions whose
+// Down implements kv.Listener. The next sweep settles the sessions whose
 // announcement was missed.
 func (s *Sweeper) Down(error) {}
 
-// Message implements pubsub.Subscriber. A team that was disabled and an endpoint that
+// Message implements kv.Listener. A team that was disabled and an endpoint that
 // was deleted have revoked their sessions in the database: Run ends the channels.
 func (s *Sweeper) Message(topic string) {
 	if !strings.HasPrefix(topic, team.TopicPrefix) && !strings.HasPrefix(topic, endpoint.TopicPrefix) {
@@ -86,7 +86,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	shutdownCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writebehind.ShutdownTimeout)
+	shutdownCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), background.ShutdownTimeout)
 	defer cancel()
 	s.logError(shutdownCtx, s.touched.Flush(shutdownCtx, s.store.TouchSessions))
 }

@@ -134,7 +134,7 @@ func (s *Service) Verify(ctx context.Context, token CallToken) (Session, endpoin
 	if err != nil {
 		return Session{}, endpoint.Endpoint{}, err
 	}
-	e, err := s.Endpoints.Get(ctx, session.TeamID, session.EndpointID)
+	e, err := s.Endpoints.Endpoint(ctx, session.TeamID, session.EndpointID)
 	if fault.Is(err, fault.NotFound) {
 		return Session{}, endpoint.Endpoint{}, errSessionEnded(errors.New("endpoint was deleted"))
 	}
@@ -192,11 +192,7 @@ func (s *Service) Redeem(ctx context.Context, id string) error {
 // called for any channel that has ended. It does not change the final state of a
 // session that has already ended.
 func (s *Service) End(ctx context.Context, id string) error {
-	ended, err := s.Store.EndSession(ctx, id, Ended, s.Now())
-	if err == nil && ended {
-		err = s.Store.SettleSessions(ctx, []string{id}) // its channel has ended already
-	}
-	if err != nil {
+	if _, err := s.Store.EndSession(ctx, id, Ended, s.Now()); err != nil {
 		return fmt.Errorf("end session: %w", err)
 	}
 	return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"telapi/internal/background"
 	"telapi/internal/fault"
-	"telapi/internal/sleep"
 )
 
 const (
@@ -83,7 +83,7 @@ func (c *Cleaner) Run(ctx context.Context) {
 			c.cleanPeriodically(leaseCtx)
 			release()
 		}
-		_ = sleep.For(ctx, expireInterval/2)
+		_ = background.Sleep(ctx, expireInterval/2)
 	}
 }
 
@@ -104,7 +104,7 @@ func (c *Cleaner) cleanPeriodically(ctx context.Context) {
 			c.failures.Inc()
 			c.log.WarnContext(ctx, "media cache cleanup failed", "error", err)
 		}
-		_ = sleep.For(ctx, expireInterval)
+		_ = background.Sleep(ctx, expireInterval)
 	}
 }
 
@@ -217,7 +217,7 @@ func (c cleanup) removeRecording(ctx context.Context, reason string, rec Recordi
 	if c.dryRun {
 		return nil
 	}
-	return c.store.DeleteExpiredRecording(ctx, rec)
+	return c.store.DeleteUnchangedRecording(ctx, rec)
 }
 
 // reconcile merges the ordered lists of recordings and blobs, and removes items

@@ -19,6 +19,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/speech"
 	"telapi/test/stores"
+	"telapi/test/testkit"
 )
 
 // retention is how long cleaners in tests keep unused recordings.
@@ -50,9 +51,7 @@ func (e *env) addRecording(t *testing.T, r speech.Recording, encodings ...speech
 func (e *env) recordings(t *testing.T) map[string]string {
 	t.Helper()
 	list, err := e.ListRecordings(t.Context(), "", time.Time{}, 100_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	all := map[string]string{}
 	for _, r := range list {
 		all[r.Hash] = fmt.Sprint(slices.Sorted(maps.Keys(r.Variants)))
@@ -132,9 +131,7 @@ func TestCleanupRemovesOnlyUnusedItems(t *testing.T) {
 		recordingsBefore, blobsBefore := e.recordings(t), e.blobs.Paths()
 		for _, dryRun := range []bool{true, false} {
 			reported := map[string]string{}
-			if err := e.cleaner(e.blobs, e.now).Clean(t.Context(), dryRun, func(r speech.Removal) { reported[r.Path] = r.Reason }); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, e.cleaner(e.blobs, e.now).Clean(t.Context(), dryRun, func(r speech.Removal) { reported[r.Path] = r.Reason }))
 			if !maps.Equal(reported, want) {
 				t.Errorf("dry run %v: %d removals reported, want %d", dryRun, len(reported), len(want))
 			}
@@ -166,62 +163,43 @@ func TestCleanupKeepsUnusedRecordingsWithoutRetention(t *testing.T) {
 	}
 }
 
-// failingBlobs fails to list and to delete, and calls beforeDelete.
-type failingBlobs struct {
-	speech.BlobStore
-	err          atomic.Pointer[error]
-	beforeDelete func(path string)
-}
-
-func (b *failingBlobs) fail(err error) { b.err.Store(&err) }
-
-func (b *failingBlobs) failure() error {
-	if err := b.err.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
-func (b *failingBlobs) List(ctx context.Context, after string, limit int) ([]speech.BlobInfo, error) {
-	if err := b.failure(); err != nil {
-		return nil, err
-	}
-	return b.BlobStore.List(ctx, after, limit)
-}
-
-func (b *failingBlobs) DeleteUnmodifiedSince(ctx context.Context, path string, since time.Time) (bool, error) {
-	if b.beforeDelete != nil {
-		b.beforeDelete(path)
-	}
-	if err := b.failure(); err != nil {
-		return false, err
-	}
-	return b.BlobStore.DeleteUnmodifiedSince(ctx, path, since)
+// failWith makes all operations on blobs fail.
+func failWith(err error) func(operation, path string, content []byte) error {
+	return func(string, string, []byte) error { return err }
 }
 
 func TestCleanupRemovesNothing(t *testing.T) {
 	for name, tt := range map[string]struct {
-		prepare func(t *testing.T, e *env, b *failingBlobs)
+		prepare func(t *testing.T, e *env, b *hookedBlobs)
 		want    error
 	}{
-		"media service unavailable":   {func(_ *testing.T, _ *env, b *failingBlobs) { b.fail(speech.ErrBlobsUnavailable) }, speech.ErrBlobsUnavailable},
-		"wrong media service address": {func(_ *testing.T, _ *env, b *failingBlobs) { b.fail(speech.ErrBlobNotFound) }, speech.ErrBlobNotFound},
-		"another cleanup running": {func(t *testing.T, e *env, _ *failingBlobs) {
+		"media service unavailable":   {func(_ *testing.T, _ *env, b *hookedBlobs) { b.before = failWith(speech.ErrBlobsUnavailable) }, speech.ErrBlobsUnavailable},
+		"wrong media service address": {func(_ *testing.T, _ *env, b *hookedBlobs) { b.before = failWith(speech.ErrBlobNotFound) }, speech.ErrBlobNotFound},
+		"another cleanup running": {func(t *testing.T, e *env, _ *hookedBlobs) {
 			_, release, _, _ := e.leases.Try(t.Context(), speech.CleanupLease)
 			t.Cleanup(release)
 		}, speech.ErrCleanupRunning},
-		"volume not mounted": {func(t *testing.T, e *env, _ *failingBlobs) {
+		"volume not mounted": {func(t *testing.T, e *env, _ *hookedBlobs) {
 			e.blobs.Delete(e.blobs.Paths()...)
-			if err := e.DeleteVariant(t.Context(), hashOf(1), speech.PCM, "sum"); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, e.DeleteVariant(t.Context(), hashOf(1), speech.PCM, "sum"))
 		}, nil},
-		"wrong database": {func(t *testing.T, e *env, _ *failingBlobs) { e.Store = stores.OpenSQLite(t, t.TempDir()) }, nil},
-		"media service fails during the cleanup": {func(_ *testing.T, _ *env, b *failingBlobs) {
-			b.beforeDelete = func(string) { b.fail(speech.ErrBlobsUnavailable) }
+		"wrong database": {func(t *testing.T, e *env, _ *hookedBlobs) { e.Store = stores.OpenSQLite(t, t.TempDir()) }, nil},
+		"media service fails during the cleanup": {func(_ *testing.T, _ *env, b *hookedBlobs) {
+			b.before = func(operation, _ string, _ []byte) error {
+				if operation != "delete" {
+					return nil
+				}
+				b.before = failWith(speech.ErrBlobsUnavailable)
+				return speech.ErrBlobsUnavailable
+			}
 		}, speech.ErrBlobsUnavailable},
-		"blob replaced during the cleanup": {func(_ *testing.T, e *env, b *failingBlobs) {
-			b.beforeDelete = func(path string) { e.blobs.Set(path, nil, e.now().Add(1)) }
+		"blob replaced during the cleanup": {func(_ *testing.T, e *env, b *hookedBlobs) {
+			b.before = func(operation, path string, _ []byte) error {
+				if operation == "delete" {
+					e.blobs.Set(path, nil, e.now().Add(1))
+				}
+				return nil
+			}
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -229,7 +207,7 @@ func TestCleanupRemovesNothing(t *testing.T) {
 			e.add(t, hashOf(0), time.Time{}, speech.PCM)
 			e.add(t, hashOf(1), e.now(), speech.PCM)
 			e.blobs.Set(pathOf(2, speech.PCM), nil, time.Time{})
-			b := &failingBlobs{BlobStore: e.blobs}
+			b := &hookedBlobs{e.blobs, failWith(nil)}
 			tt.prepare(t, e, b)
 			recordings, blobs := e.recordings(t), e.blobs.Paths()
 			err := e.cleaner(b, e.now).Clean(t.Context(), false, func(r speech.Removal) { t.Errorf("removed: %+v", r) })
@@ -297,8 +275,7 @@ func TestCleanerLogsErrorsThatStoresDoNotLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t)
-				b := &failingBlobs{BlobStore: e.blobs}
-				b.fail(tt.err)
+				b := &hookedBlobs{e.blobs, failWith(tt.err)}
 				var log strings.Builder
 				ctx, cancel := context.WithTimeout(t.Context(), speech.ExpireInterval/2)
 				defer cancel()

@@ -74,7 +74,7 @@ func (e *env) billed() int64 { _, billed := e.reported(); return billed }
 // endpoints holds the endpoint ep_1 of team t1.
 type endpoints struct{}
 
-func (endpoints) Get(_ context.Context, teamID, id string) (endpoint.Endpoint, error) {
+func (endpoints) Endpoint(_ context.Context, teamID, id string) (endpoint.Endpoint, error) {
 	if teamID == "t1" && id == "ep_1" {
 		return endpoint.Endpoint{}, nil
 	}
@@ -180,44 +180,38 @@ func (e *env) play(t *testing.T, s *speech.Service, url string) []byte {
 	return sound
 }
 
-// unavailableBlobs fails while it is down.
-type unavailableBlobs struct {
+// hookedBlobs call before with each operation, and fail with its error.
+type hookedBlobs struct {
 	speech.BlobStore
-	down atomic.Bool
+	before func(operation, path string, content []byte) error
 }
 
-func (b *unavailableBlobs) err() error {
-	if b.down.Load() {
-		return speech.ErrBlobsUnavailable
-	}
-	return nil
-}
-
-func (b *unavailableBlobs) Get(ctx context.Context, path string) ([]byte, string, error) {
-	if err := b.err(); err != nil {
+func (b *hookedBlobs) Get(ctx context.Context, path string) ([]byte, string, error) {
+	if err := b.before("get", path, nil); err != nil {
 		return nil, "", err
 	}
 	return b.BlobStore.Get(ctx, path)
 }
 
-func (b *unavailableBlobs) Put(ctx context.Context, path string, content []byte) error {
-	if err := b.err(); err != nil {
+func (b *hookedBlobs) Put(ctx context.Context, path string, content []byte) error {
+	if err := b.before("put", path, content); err != nil {
 		return err
 	}
 	return b.BlobStore.Put(ctx, path, content)
 }
 
-// limitedBlobs rejects large blobs.
-type limitedBlobs struct {
-	speech.BlobStore
-	maxBytes int
+func (b *hookedBlobs) List(ctx context.Context, after string, limit int) ([]speech.BlobInfo, error) {
+	if err := b.before("list", after, nil); err != nil {
+		return nil, err
+	}
+	return b.BlobStore.List(ctx, after, limit)
 }
 
-func (b limitedBlobs) Put(ctx context.Context, path string, content []byte) error {
-	if len(content) > b.maxBytes {
-		return speech.ErrBlobRejected
+func (b *hookedBlobs) DeleteUnmodifiedSince(ctx context.Context, path string, since time.Time) (bool, error) {
+	if err := b.before("delete", path, nil); err != nil {
+		return false, err
 	}
-	return b.BlobStore.Put(ctx, path, content)
+	return b.BlobStore.DeleteUnmodifiedSince(ctx, path, since)
 }
 
 func TestBlobsConform(t *testing.T) { speechtest.TestBlobStore(t, speechtest.NewBlobs(time.Now)) }

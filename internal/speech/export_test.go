@@ -30,4 +30,4 @@ func (s *Service) Save(ctx context.Context, p Provider, audio []byte) (stored bo
 func (c *Cleaner) CleanPeriodically(ctx context.Context) { c.cleanPeriodically(ctx) }
 
 // Penalties returns the number of penalties that are kept.
-func (s *Service) Penalties() int { return len(s.penalties.list) }
+func (s *Service) Penalties() int { return len(s.penalties.byTarget) }

@@ -11,10 +11,10 @@ const (
 	// failureCooldown is how long a failed provider is tried last, so that requests
 	// do not all wait for a provider that is down.
 	failureCooldown = 10 * time.Second
-	// failureMemory is the time within which failures count as consecutive.
+	// failureMemory is how long after its penalty a failure still counts as the previous one.
 	failureMemory = time.Minute
-	// maxFailures is the number of different texts that fail in a row before a
-	// target is penalized for all texts: a single text may be the cause.
+	// maxFailures is the number of failures in a row, each with another text than the one
+	// before, after which a target is penalized for all texts: a single text may be the cause.
 	maxFailures = 3
 )
 
@@ -26,8 +26,8 @@ func targetOf(p Provider, u Utterance) target { return target{p.Name(), u.Voice,
 
 // penalties holds the last failures. It is safe for concurrent use.
 type penalties struct {
-	mu   sync.Mutex
-	list map[target]penalty
+	mu       sync.Mutex
+	byTarget map[target]penalty
 }
 
 // penalty applies to all texts after maxFailures, and only to its own text before.
@@ -42,31 +42,32 @@ type penalty struct {
 func (p *penalties) get(t target, text string, now time.Time) (penalty, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	found := p.list[t]
+	found := p.byTarget[t]
 	return found, now.Before(found.until) && (found.failures >= maxFailures || found.text == text)
 }
 
-// set records the outcome of a request. Requests choose the voices, so old failures
-// are removed.
-func (p *penalties) set(t target, text string, err error, now time.Time) {
+// record records the outcome of a request. A text that the provider has rejected shows that
+// the provider works. Old failures are removed, because requests choose the voices and the map
+// would grow without bound.
+func (p *penalties) record(t target, text string, err error, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.list, func(_ target, old penalty) bool { return !now.Before(old.until.Add(failureMemory)) })
+	maps.DeleteFunc(p.byTarget, func(_ target, old penalty) bool { return !now.Before(old.until.Add(failureMemory)) })
 	if err == nil || errors.Is(err, ErrRejected) {
-		delete(p.list, t)
+		delete(p.byTarget, t)
 		return
 	}
-	failure := penalty{now.Add(failureCooldown), err, text, p.list[t].failures}
+	failure := penalty{now.Add(failureCooldown), err, text, p.byTarget[t].failures}
 	limited, isLimit := errors.AsType[*RateLimitError](err)
 	switch {
 	case isLimit: // not because of the text
 		failure.until, failure.failures = now.Add(limited.RetryAfter), maxFailures
 	case errors.Is(err, ErrMisconfigured):
 		failure.failures = maxFailures
-	case failure.failures == 0 || text != p.list[t].text:
+	case failure.failures == 0 || text != p.byTarget[t].text:
 		failure.failures++
 	}
-	p.list[t] = failure
+	p.byTarget[t] = failure
 }
 
 // rateLimit returns a *RateLimitError with the rest of the time for which the

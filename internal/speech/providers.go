@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/internal/audio"
+	"telapi/internal/background"
 	"telapi/internal/fault"
-	"telapi/internal/sleep"
 )
 
 // Provider synthesizes speech. It is safe for concurrent use.
@@ -132,7 +132,7 @@ func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, rema
 				break
 			}
 			s.Log.WarnContext(ctx, "retrying speech provider", "provider", p.Name(), "delay", delay, "error", err)
-			_ = sleep.For(ctx, delay)
+			_ = background.Sleep(ctx, delay)
 		}
 		sound, err = s.call(ctx, p, u)
 		if err == nil || errors.Is(err, ErrRejected) || errors.Is(err, ErrMisconfigured) || ctx.Err() != nil {
@@ -142,7 +142,7 @@ func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, rema
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) { // not a failure of the provider
 		return audio.Sound{}, fmt.Errorf("wait for speech: %w", ctx.Err())
 	}
-	s.penalties.set(key, u.Text, err, s.Now())
+	s.penalties.record(key, u.Text, err, s.Now())
 	if err == nil {
 		return sound, nil
 	}
@@ -170,7 +170,7 @@ func (s *Service) call(ctx context.Context, p Provider, u Utterance) (audio.Soun
 }
 
 // outcomes are the values of a metric's label.
-var outcomes = []string{"ok", "refused", "misconfigured", "rate_limited", "failed"}
+var outcomes = []string{"ok", "rejected", "misconfigured", "rate_limited", "failed"}
 
 func outcome(err error) string {
 	_, limited := errors.AsType[*RateLimitError](err)
@@ -178,7 +178,7 @@ func outcome(err error) string {
 	case err == nil:
 		return "ok"
 	case errors.Is(err, ErrRejected):
-		return "refused"
+		return "rejected"
 	case errors.Is(err, ErrMisconfigured):
 		return "misconfigured"
 	case limited:
@@ -197,7 +197,7 @@ func (s *Service) allFailed(failures []error) error {
 	switch {
 	case all(ErrRejected):
 		var issues fault.Issues
-		issues.Add("/voice", fault.IssueValue, "No speech provider accepts this text with this voice and model.")
+		issues.Add("/voice", fault.IssueValue, "Every speech provider (%s) rejected this text with this voice and model. Use a voice that GET /api/v1/runtime/voices lists, or a shorter text.", names)
 		return fault.From(issues.Err()).WithCause(cause)
 	case all(ErrMisconfigured):
 		return fault.New(fault.ServiceUnavailable, "The speech providers reject their credentials (%s). The operator must check them with telapi doctor.", names).
@@ -223,7 +223,7 @@ func newMetrics(registry prometheus.Registerer, providers []string) metrics {
 	auto := promauto.With(registry)
 	m := metrics{
 		syntheses: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_speech_syntheses_total", Help: "Synthesis attempts by provider and outcome: ok, refused (text, voice or model), misconfigured (credentials rejected), rate_limited or failed."},
+			Name: "telapi_speech_syntheses_total", Help: "Synthesis attempts by provider and outcome: ok, rejected (text, voice or model), misconfigured (credentials rejected), rate_limited or failed."},
 			[]string{"provider", "outcome"}),
 		seconds: auto.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "telapi_speech_synthesis_seconds", Help: "Duration of a synthesis attempt by provider.",

@@ -159,7 +159,6 @@ func TestFailingVoiceDoesNotAffectOtherVoices(t *testing.T) {
 	})
 }
 
-// A text that a provider can't handle must not take its voice from other texts.
 func TestFailingTextDoesNotAffectOtherTexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, primary, fallback := newEnv(t), &provider{name: "primary"}, &provider{name: "fallback"}

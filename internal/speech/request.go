@@ -1,7 +1,6 @@
 package speech
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -29,16 +28,16 @@ var SampleRates = []int{telephoneRate, 16000, 24000}
 // requestBody is the JSON of a request. Unknown members are ignored, so that
 // newer clients work with an older service.
 type requestBody struct {
-	Text         string   `json:"text"`
-	Voice        string   `json:"voice"`
-	Model        string   `json:"model"`
-	Speed        *float64 `json:"speed"`
-	Provider     *string  `json:"provider"`
-	Encoding     *string  `json:"encoding"`
-	SampleRate   *int64   `json:"sampleRate"`
-	TTL          *int64   `json:"ttl"`
-	DisableCache bool     `json:"disableCache"`
-	EndpointID   string   `json:"endpointId"`
+	Text         string    `json:"text"`
+	Voice        string    `json:"voice"`
+	Model        string    `json:"model"`
+	Speed        *float64  `json:"speed"`
+	Provider     *string   `json:"provider"`
+	Encoding     *Encoding `json:"encoding"`
+	SampleRate   *int64    `json:"sampleRate"`
+	TTL          *int64    `json:"ttl"`
+	DisableCache bool      `json:"disableCache"`
+	EndpointID   string    `json:"endpointId"`
 }
 
 // Request is a valid request for speech.
@@ -48,7 +47,7 @@ type Request struct {
 	Provider     string // empty: the first configured
 	Encoding     Encoding
 	SampleRate   int
-	TTL          time.Duration // 0: never expires
+	TTL          time.Duration // 0: it expires when it was not used for the retention of the Cleaner
 	DisableCache bool
 	EndpointID   string
 }
@@ -71,11 +70,11 @@ func Parse(body []byte, providers []string) (Request, error) {
 		return Request{}, err
 	}
 	r := Request{
-		Utterance:    Utterance{in.Text, in.Voice, in.Model, *cmp.Or(in.Speed, new(1.0))},
-		Provider:     *cmp.Or(in.Provider, new(string)),
-		Encoding:     Encoding(*cmp.Or(in.Encoding, new(string(ALaw)))),
-		SampleRate:   int(*cmp.Or(in.SampleRate, new(int64(telephoneRate)))),
-		TTL:          time.Duration(*cmp.Or(in.TTL, new(int64))) * time.Second,
+		Utterance:    Utterance{in.Text, in.Voice, in.Model, valueOr(in.Speed, 1)},
+		Provider:     valueOr(in.Provider, ""),
+		Encoding:     valueOr(in.Encoding, ALaw),
+		SampleRate:   int(valueOr(in.SampleRate, telephoneRate)),
+		TTL:          time.Duration(valueOr(in.TTL, 0)) * time.Second,
 		DisableCache: in.DisableCache,
 		EndpointID:   in.EndpointID,
 	}
@@ -105,4 +104,12 @@ func Parse(body []byte, providers []string) (Request, error) {
 		fault.CheckRange(&issues, "/ttl", *in.TTL, 1, int64(MaxTTL.Seconds()))
 	}
 	return r, issues.Err()
+}
+
+// valueOr returns the value of a member, or a default if the member is missing.
+func valueOr[T any](member *T, missing T) T {
+	if member == nil {
+		return missing
+	}
+	return *member
 }

@@ -44,7 +44,7 @@ type Deps struct {
 	Leases    Leases
 	Reporter  Reporter
 	Endpoints interface {
-		Get(ctx context.Context, teamID, id string) (endpoint.Endpoint, error)
+		Endpoint(ctx context.Context, teamID, id string) (endpoint.Endpoint, error)
 	}
 	Providers []Provider // in order of preference
 	Retries   int        // per provider
@@ -71,7 +71,7 @@ type Service struct {
 // NewService returns a service.
 func NewService(deps Deps) *Service {
 	s := &Service{
-		Deps: deps, penalties: penalties{list: map[target]penalty{}}, tasks: background.NewGroup(),
+		Deps: deps, penalties: penalties{byTarget: map[target]penalty{}}, tasks: background.NewGroup(),
 		encoders: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1)), memory: budget.New(deps.Registry, "speech_bytes", "bytes for speech that is being synthesized", memoryBudget, deps.TeamShare),
 	}
 	s.metrics = newMetrics(deps.Registry, s.providerNames())
@@ -119,7 +119,7 @@ func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (R
 		return Response{}, err
 	}
 	if r.EndpointID != "" {
-		if _, err := s.Endpoints.Get(ctx, teamID, r.EndpointID); err != nil {
+		if _, err := s.Endpoints.Endpoint(ctx, teamID, r.EndpointID); err != nil {
 			return Response{}, err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"telapi/internal/audio"
 	"telapi/internal/fault"
 	"telapi/internal/speech"
+	"telapi/test/testkit"
 )
 
 func TestRepeatedRequestIsServedFromCache(t *testing.T) {
@@ -133,9 +134,7 @@ func TestMissingBlobIsReportedAsNotFoundAndDeleted(t *testing.T) {
 	r := synthesize(t, s, `{"text":"abc"}`)
 	name := r.URL[len(speech.Route)+1:]
 	p, err := s.Open(t.Context(), "t1", name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if err := p.Failed(t.Context(), speech.ErrBlobNotFound); !fault.Is(err, fault.NotFound) {
 		t.Errorf("error of a missing blob: %v, want NOT_FOUND", err)
 	}
@@ -186,18 +185,6 @@ func TestExpiredSpeechIsSynthesizedAgain(t *testing.T) {
 	}
 }
 
-// slowBlobs advances the clock with each write.
-type slowBlobs struct {
-	speech.BlobStore
-	env   *env
-	delay time.Duration
-}
-
-func (b slowBlobs) Put(ctx context.Context, path string, content []byte) error {
-	b.env.advance(b.delay)
-	return b.BlobStore.Put(ctx, path, content)
-}
-
 // A synthesis may take longer than its TTL.
 func TestTTLStartsAfterSynthesis(t *testing.T) {
 	e := newEnv(t)
@@ -212,7 +199,12 @@ func TestTTLStartsAfterSynthesis(t *testing.T) {
 	} else {
 		t.Errorf("next to an expired variant: expires at %v, want never", r.ExpiresAt)
 	}
-	s.Blobs = slowBlobs{e.blobs, e, 3 * time.Second}
+	s.Blobs = &hookedBlobs{e.blobs, func(operation, _ string, _ []byte) error {
+		if operation == "put" {
+			e.advance(3 * time.Second)
+		}
+		return nil
+	}}
 	if r := synthesize(t, s, `{"text":"def","ttl":2}`); r.URL != "" || len(r.Audio) == 0 || !r.ExpiresAt.IsZero() {
 		t.Errorf("expired before it was stored: %+v, want audio without URL and expiry", r)
 	}
@@ -247,9 +239,7 @@ func TestRequestsForSpeechAreRecorded(t *testing.T) {
 func (e *env) usedAt(t *testing.T, r speech.Response) time.Time {
 	t.Helper()
 	rec, err := e.Recording(t.Context(), r.Hash)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return rec.UsedAt
 }
 

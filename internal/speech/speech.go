@@ -40,7 +40,7 @@ type Recording struct {
 	SampleRate int
 	Variants   map[Encoding]string // SHA-256 of the blob in hex
 	CreatedAt  time.Time
-	UsedAt     time.Time // last request, to touchInterval; may be zero
+	UsedAt     time.Time // last request, up to touchInterval too early; may be zero
 	ExpiresAt  time.Time // zero: it expires when it was not used for the Cleaner's retention
 }
 
@@ -75,9 +75,9 @@ type Store interface {
 	// ListUnusedRecordings lists recordings without an expiry like ListRecordings,
 	// but only those that were not used after since.
 	ListUnusedRecordings(ctx context.Context, after string, since time.Time, limit int) ([]Recording, error)
-	// DeleteExpiredRecording deletes a recording unless its expiry or its last use
+	// DeleteUnchangedRecording deletes a recording unless its expiry or its last use
 	// has changed.
-	DeleteExpiredRecording(ctx context.Context, r Recording) error
+	DeleteUnchangedRecording(ctx context.Context, r Recording) error
 }
 
 // Errors of a BlobStore. Any other error counts as ErrBlobsUnavailable.

@@ -17,11 +17,11 @@ import (
 	"telapi/internal/page"
 	"telapi/internal/session"
 	"telapi/internal/team"
-	"telapi/internal/tenant"
+	"telapi/test/testkit"
 )
 
 // allTeams selects the data of all teams.
-var allTeams = tenant.All(auth.Principal{Scopes: auth.Scopes})
+var allTeams = page.OfAllTeams(auth.Principal{Scopes: auth.Scopes})
 
 // testEntry returns an audit entry. IDs sort by n.
 func testEntry(n int, teamID string) audit.Entry {
@@ -34,20 +34,20 @@ func testEntry(n int, teamID string) audit.Entry {
 func auditIDs(t *testing.T, s *Store, q audit.Query) []string {
 	t.Helper()
 	entries, err := s.AuditEntries(t.Context(), q)
-	must(t, err)
+	testkit.Must(t, err)
 	return ids(entries, func(e audit.Entry) string { return e.ID })
 }
 
 func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
-		must(t, s.CreateTeam(ctx, team.Team{ID: "t1", Name: "a", CreatedAt: testTime}, testEntry(1, "t1")),
+		testkit.Must(t, s.CreateTeam(ctx, team.Team{ID: "t1", Name: "a", CreatedAt: testTime}, testEntry(1, "t1")),
 			s.CreateKey(ctx, auth.Key{ID: "k1", TeamID: "t1", Scopes: auth.Scopes, CreatedAt: testTime}, testEntry(2, "t1")),
 			s.RevokeKey(ctx, "k1", testTime, testEntry(3, "t1")),
 			s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e1", TeamID: "t1", CreatedAt: testTime, UpdatedAt: testTime}, testEntry(4, "t1")),
 			s.ChangeSetting(ctx, "limits", []byte("{}"), testEntry(5, ""), func(context.Context) error { return nil }))
 		_, err := s.UpdateTeam(ctx, "t1", func(t *team.Team) ([]audit.Entry, error) { t.Name = "b"; return []audit.Entry{testEntry(6, "t1")}, nil })
-		must(t, err)
+		testkit.Must(t, err)
 
 		refused := errors.New("refused")
 		for what, err := range map[string]error{
@@ -66,9 +66,7 @@ func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 		if err := s.CreateTeam(ctx, team.Team{ID: "t2", CreatedAt: testTime}, testEntry(1, "t2")); err == nil {
 			t.Error("an entry with a used ID was written")
 		}
-		if _, err := s.Team(ctx, "t2"); !fault.Is(err, fault.NotFound) {
-			t.Errorf("team without its audit entry: %v, want %s", err, fault.NotFound)
-		}
+		wantFault(t, "team without its audit entry", errorOf(s.Team(ctx, "t2")), fault.NotFound)
 		if value, _, _ := s.Setting(ctx, "limits"); string(value) != "{}" {
 			t.Errorf("unconfirmed setting is %s, want the old one", value)
 		}
@@ -80,10 +78,10 @@ func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 			want  []string
 		}{
 			"all":         {audit.Query{Teams: allTeams, Query: page.All}, []string{"au_6", "au_5", "au_4", "au_3", "au_2", "au_1"}},
-			"team":        {audit.Query{Teams: tenant.Only("t1"), Query: page.Query{Limit: 2}}, []string{"au_6", "au_4"}},
-			"second page": {audit.Query{Teams: tenant.Only("t1"), Query: page.Query{After: "au_4", Limit: 2}}, []string{"au_3", "au_2"}},
+			"team":        {audit.Query{Teams: page.OfTeam("t1"), Query: page.Query{Limit: 2}}, []string{"au_6", "au_4"}},
+			"second page": {audit.Query{Teams: page.OfTeam("t1"), Query: page.Query{After: "au_4", Limit: 2}}, []string{"au_3", "au_2"}},
 			"times":       {audit.Query{Teams: allTeams, From: testTime.Add(2 * time.Minute), To: testTime.Add(4 * time.Minute), Query: page.All}, []string{"au_3", "au_2"}},
-			"other team":  {audit.Query{Teams: tenant.Only("t3"), Query: page.All}, nil},
+			"other team":  {audit.Query{Teams: page.OfTeam("t3"), Query: page.All}, nil},
 			"no team":     {audit.Query{Query: page.All}, nil},
 		} {
 			if got := auditIDs(t, s, tt.query); !slices.Equal(got, tt.want) {
@@ -91,7 +89,7 @@ func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 			}
 		}
 		entries, err := s.AuditEntries(ctx, audit.Query{Teams: allTeams, Query: page.Query{Limit: 1}})
-		must(t, err)
+		testkit.Must(t, err)
 		if got, want := fmt.Sprint(entries[0]), fmt.Sprint(testEntry(6, "t1")); got != want {
 			t.Errorf("entry is %s, want %s", got, want)
 		}
@@ -105,9 +103,9 @@ func TestOldAuditEntriesAreDeleted(t *testing.T) {
 		for n := range 5 {
 			e := testEntry(n, "t1")
 			id, err := uuid.NewV7()
-			must(t, err)
+			testkit.Must(t, err)
 			e.ID = "au_" + id.String()
-			must(t, s.AddAuditEntries(t.Context(), e))
+			testkit.Must(t, s.AddAuditEntries(t.Context(), e))
 			all = append(all, e.ID)
 		}
 		slices.Reverse(all) // newest first
@@ -133,7 +131,7 @@ func TestTeamsAndKeysArePaged(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
 		for n, id := range []string{"tc", "ta", "tb"} { // not in order of ID
 			at := testTime.Add(time.Duration(n) * time.Second)
-			must(t, s.CreateTeam(t.Context(), team.Team{ID: id, CreatedAt: at}),
+			testkit.Must(t, s.CreateTeam(t.Context(), team.Team{ID: id, CreatedAt: at}),
 				s.CreateKey(t.Context(), auth.Key{ID: "k" + id, TeamID: "tc", Scopes: auth.Scopes, CreatedAt: at}))
 		}
 		for after, want := range map[string][]string{"": {"tc", "ta"}, "tc": {"ta", "tb"}, "ta": {"tb"}, "tb": nil, "unknown": nil} {
@@ -144,7 +142,7 @@ func TestTeamsAndKeysArePaged(t *testing.T) {
 			if after != "" {
 				after = "k" + after
 			}
-			keys, err := s.Keys(t.Context(), tenant.Only("tc"), page.Query{After: after, Limit: 2})
+			keys, err := s.Keys(t.Context(), page.OfTeam("tc"), page.Query{After: after, Limit: 2})
 			if got := ids(keys, func(k auth.Key) string { return k.ID[1:] }); err != nil || !slices.Equal(got, want) {
 				t.Errorf("keys after %q: %v, %v, want %v", after, got, err, want)
 			}
@@ -156,7 +154,7 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx, now := t.Context(), time.Now()
 		for _, id := range []string{"t1", "t2"} {
-			must(t, s.CreateTeam(ctx, team.Team{ID: id, Name: id, CreatedAt: testTime}),
+			testkit.Must(t, s.CreateTeam(ctx, team.Team{ID: id, Name: id, CreatedAt: testTime}),
 				s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e" + id, TeamID: id, CreatedAt: testTime, UpdatedAt: testTime}))
 		}
 		// The states of sessions are in their names. Each team has all of them.
@@ -170,20 +168,20 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 					made.RedeemBy = now.Add(-time.Second)
 				}
 				_, err := s.CreateSession(ctx, made, session.IdempotencyRecord{}, now)
-				must(t, err)
+				testkit.Must(t, err)
 				if name == "live" || name == "ended" {
-					must(t, s.RedeemSession(ctx, made.ID, now))
+					testkit.Must(t, s.RedeemSession(ctx, made.ID, now))
 				}
 				if name == "ended" {
 					_, err := s.EndSession(ctx, made.ID, session.Ended, now)
-					must(t, err)
+					testkit.Must(t, err)
 				}
 			}
 		}
-		list := func(teams tenant.Filter, state session.State) (got []string) {
+		list := func(teams page.Teams, state session.State) (got []string) {
 			t.Helper()
 			found, err := s.Sessions(ctx, session.Query{Teams: teams, State: state, Now: now, Query: page.All})
-			must(t, err)
+			testkit.Must(t, err)
 			return ids(found, func(s session.Session) string { return s.ID })
 		}
 		for state, want := range map[session.State][]string{
@@ -195,7 +193,7 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 			session.Expired:      {"ses_3_late_t1"},
 			session.Revoked:      nil,
 		} {
-			if got := list(tenant.Only("t1"), state); !slices.Equal(got, want) {
+			if got := list(page.OfTeam("t1"), state); !slices.Equal(got, want) {
 				t.Errorf("state %q: %q, want %q", state, got, want)
 			}
 		}
@@ -203,23 +201,21 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 			t.Errorf("issued in all teams: %q", got)
 		}
 
-		if got := list(tenant.Filter{}, session.Issued); got != nil {
+		if got := list(page.Teams{}, session.Issued); got != nil {
 			t.Errorf("issued in no team: %q", got)
 		}
 
 		_, err := s.UpdateTeam(ctx, "t1", func(t *team.Team) ([]audit.Entry, error) { t.Disabled = true; return nil, nil })
-		must(t, err)
-		if got := list(tenant.Only("t1"), session.Revoked); !slices.Equal(got, []string{"ses_3_late_t1", "ses_1_live_t1", "ses_0_issued_t1"}) || len(list(tenant.Only("t2"), session.Revoked)) != 0 {
+		testkit.Must(t, err)
+		if got := list(page.OfTeam("t1"), session.Revoked); !slices.Equal(got, []string{"ses_3_late_t1", "ses_1_live_t1", "ses_0_issued_t1"}) || len(list(page.OfTeam("t2"), session.Revoked)) != 0 {
 			t.Errorf("revoked with the team: %q, want all that had not ended", got)
 		}
 		// A request that was already accepted creates its session afterwards.
 		_, err = s.CreateSession(ctx, session.Session{ID: "ses_4", TeamID: "t1", EndpointID: "et1", IssuedAt: now, RedeemBy: now.Add(time.Minute), ExpiresAt: now.Add(time.Hour)}, session.IdempotencyRecord{}, now)
-		must(t, err)
-		if err := s.RedeemSession(ctx, "ses_4", now); !fault.Is(err, fault.NotFound) {
-			t.Errorf("redeem a session of a disabled team: %v, want %s", err, fault.NotFound)
-		}
-		must(t, s.DeleteEndpoint(ctx, "et2", func(endpoint.Endpoint) ([]audit.Entry, error) { return nil, nil }))
-		if got := list(tenant.Only("t2"), session.Revoked); len(got) != 3 {
+		testkit.Must(t, err)
+		wantFault(t, "redeem a session of a disabled team", s.RedeemSession(ctx, "ses_4", now), fault.NotFound)
+		testkit.Must(t, s.DeleteEndpoint(ctx, "et2", func(endpoint.Endpoint) ([]audit.Entry, error) { return nil, nil }))
+		if got := list(page.OfTeam("t2"), session.Revoked); len(got) != 3 {
 			t.Errorf("revoked with the endpoint: %q, want three", got)
 		}
 	})

@@ -81,5 +81,5 @@ func listAudit(q audit.Query) string {
 	if q.After != "" {
 		after = `id < $4`
 	}
-	return `SELECT ` + auditColumns + ` FROM audit WHERE ` + inTeams(q.Teams) + ` AND happened_at >= $2 AND happened_at < $3 AND ` + after + ` ORDER BY id DESC LIMIT $5`
+	return `SELECT ` + auditColumns + ` FROM audit WHERE ` + teamsCondition(q.Teams) + ` AND happened_at >= $2 AND happened_at < $3 AND ` + after + ` ORDER BY id DESC LIMIT $5`
 }

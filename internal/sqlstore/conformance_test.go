@@ -34,8 +34,8 @@ func sqliteOptions(t *testing.T) Options { return Options{DataDir: t.TempDir()} 
 func migratedPostgres(t *testing.T) Options {
 	return Options{DSN: redact.Secret(testkit.SharedPostgres(t).Clone(t, func(url string) {
 		s, err := Open(Options{DSN: redact.Secret(url)})
-		must(t, err)
-		must(t, s.Migrate(t.Context()), s.Close())
+		testkit.Must(t, err)
+		testkit.Must(t, s.Migrate(t.Context()), s.Close())
 	}))}
 }
 
@@ -45,7 +45,7 @@ func onEachEngine(t *testing.T, test func(t *testing.T, s *Store)) {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, engine.migrated(t))
-			must(t, s.Migrate(t.Context()))
+			testkit.Must(t, s.Migrate(t.Context()))
 			test(t, s)
 		})
 	}
@@ -54,19 +54,9 @@ func onEachEngine(t *testing.T, test func(t *testing.T, s *Store)) {
 func open(t *testing.T, o Options) *Store {
 	t.Helper()
 	s, err := Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
-}
-
-// must ends the test at the first failure.
-func must(t *testing.T, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // testTime is a time with the precision of stored times, milliseconds.
@@ -75,7 +65,7 @@ var testTime = time.Date(2026, 3, 1, 12, 30, 45, 678_000_000, time.UTC)
 func newTeam(t *testing.T, s *Store, id string) team.Team {
 	t.Helper()
 	made := team.Team{ID: id, Name: "Team " + id, CreatedAt: testTime}
-	must(t, s.CreateTeam(t.Context(), made))
+	testkit.Must(t, s.CreateTeam(t.Context(), made))
 	return made
 }
 
@@ -121,7 +111,7 @@ func TestDuplicateIDIsRejected(t *testing.T) {
 		existing := newTeam(t, s, "t1")
 		k := auth.Key{ID: "k1", TeamID: "t1", CreatedAt: testTime}
 		e := endpoint.Endpoint{ID: "e1", TeamID: "t1", CreatedAt: testTime, UpdatedAt: testTime}
-		must(t, s.CreateKey(ctx, k), s.CreateEndpoint(ctx, e))
+		testkit.Must(t, s.CreateKey(ctx, k), s.CreateEndpoint(ctx, e))
 		for kind, err := range map[string]error{
 			"team": s.CreateTeam(ctx, existing), "API key": s.CreateKey(ctx, k), "endpoint": s.CreateEndpoint(ctx, e),
 		} {
@@ -176,4 +166,14 @@ func TestTimeoutIsUnavailable(t *testing.T) {
 			t.Errorf("%v, want SERVICE_UNAVAILABLE because of the deadline", err)
 		}
 	})
+}
+
+// errorOf returns the error of a call.
+func errorOf[T any](_ T, err error) error { return err }
+
+func wantFault(t *testing.T, what string, err error, want fault.Code) {
+	t.Helper()
+	if !fault.Is(err, want) {
+		t.Errorf("%s: %v, want %s", what, err, want)
+	}
 }

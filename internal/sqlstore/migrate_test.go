@@ -39,12 +39,12 @@ func TestConcurrentMigrations(t *testing.T) {
 			}
 
 			s := open(t, options)
-			status, err := s.MigrationStatus(t.Context())
+			status, err := s.SchemaStatus(t.Context())
 			if err != nil || status.Current == 0 || status.Current != status.Newest || len(status.Pending) != 0 {
 				t.Errorf("status %+v, %v, want all migrations applied", status, err)
 			}
 			var applied int64
-			must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM goose_db_version WHERE version_id > 0").Scan(&applied))
+			testkit.Must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM goose_db_version WHERE version_id > 0").Scan(&applied))
 			if applied != status.Newest {
 				t.Errorf("%d migrations were applied, want each of %d once", applied, status.Newest)
 			}
@@ -52,21 +52,21 @@ func TestConcurrentMigrations(t *testing.T) {
 	}
 }
 
-func TestMigrationStatusChangesNothing(t *testing.T) {
+func TestSchemaStatusChangesNothing(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, engine.make(t))
 			for range 2 {
-				status, err := s.MigrationStatus(t.Context())
+				status, err := s.SchemaStatus(t.Context())
 				if err != nil || status.Current != 0 || int64(len(status.Pending)) != status.Newest || !slices.Contains(status.Pending, "00001_accounts.sql") {
 					t.Errorf("status %+v, %v, want all migrations pending", status, err)
 				}
 			}
 			var exists bool
-			must(t, s.write.QueryRowContext(t.Context(), s.engine.versionTable).Scan(&exists))
+			testkit.Must(t, s.write.QueryRowContext(t.Context(), s.engine.versionTable).Scan(&exists))
 			if exists {
-				t.Error("MigrationStatus created the version table")
+				t.Error("SchemaStatus created the version table")
 			}
 		})
 	}
@@ -82,7 +82,7 @@ func TestStoreIsUnavailableBeforeMigration(t *testing.T) {
 				if _, err := s.Teams(t.Context(), page.All); !fault.Is(err, fault.ServiceUnavailable) {
 					t.Errorf("%s, before Migrate: %v, want SERVICE_UNAVAILABLE", database, err)
 				}
-				must(t, s.Migrate(t.Context()))
+				testkit.Must(t, s.Migrate(t.Context()))
 				if _, err := s.Teams(t.Context(), page.All); err != nil {
 					t.Errorf("%s, after Migrate: %v", database, err)
 				}
@@ -97,22 +97,22 @@ func TestOlderProgramRunsOnNewerSchema(t *testing.T) {
 			t.Parallel()
 			options := engine.make(t)
 			newer := open(t, options)
-			must(t, newer.Migrate(t.Context()))
+			testkit.Must(t, newer.Migrate(t.Context()))
 			newTeam(t, newer, "t1")
 			_, err := newer.write.ExecContext(t.Context(), "ALTER TABLE teams ADD COLUMN colour TEXT")
-			must(t, err)
+			testkit.Must(t, err)
 			_, err = newer.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")
-			must(t, err)
+			testkit.Must(t, err)
 
 			var logged testkit.Buffer
 			options.Logger = logged.Logger()
 			s := open(t, options)
-			must(t, s.Connect(t.Context()))
+			testkit.Must(t, s.Connect(t.Context()))
 			newTeam(t, s, "t2")
 			if _, err := s.Team(t.Context(), "t1"); err != nil {
 				t.Errorf("read the team that the newer program created: %v", err)
 			}
-			status, err := s.MigrationStatus(t.Context())
+			status, err := s.SchemaStatus(t.Context())
 			if err != nil || status.Current != 99999 || status.Newest >= 99999 || len(status.Pending) != 0 {
 				t.Errorf("status %+v, %v, want version 99999 and no pending migrations", status, err)
 			}
@@ -130,10 +130,10 @@ func TestMigrationsOnlyAdd(t *testing.T) {
 	requires := regexp.MustCompile(`(?i)\bADD\s+COLUMN\b.*\bNOT\s+NULL\b`)
 	comments := regexp.MustCompile(`--.*`)
 	files, err := fs.Glob(migrations, "migrations/*.sql")
-	must(t, err)
+	testkit.Must(t, err)
 	for _, name := range files {
 		text, err := migrations.ReadFile(name)
-		must(t, err)
+		testkit.Must(t, err)
 		for statement := range strings.SplitSeq(comments.ReplaceAllString(string(text), ""), ";") {
 			statement = strings.Join(strings.Fields(statement), " ")
 			if removes.MatchString(statement) || requires.MatchString(statement) && !strings.Contains(strings.ToUpper(statement), "DEFAULT") {

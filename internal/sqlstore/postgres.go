@@ -33,7 +33,7 @@ func openPostgres(dsn redact.Secret) (*Store, error) {
 	if !strings.HasPrefix(address, "/") {
 		address = net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
 	}
-	return &Store{write: db, read: db, reads: newBatcher(db), writes: newBatcher(db), engine: engine{
+	return &Store{write: db, read: db, engine: engine{
 		dialect:      goose.DialectPostgres,
 		title:        "PostgreSQL at " + address,
 		versionTable: "SELECT to_regclass('" + goose.DefaultTablename + "') IS NOT NULL",

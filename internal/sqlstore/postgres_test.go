@@ -1,15 +1,23 @@
 package sqlstore
 
 import (
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"telapi/internal/audit"
+	"telapi/internal/auth"
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
+	"telapi/internal/team"
+	"telapi/internal/usage"
 	"telapi/test/testkit"
 )
 
@@ -17,7 +25,7 @@ func TestSSLMode(t *testing.T) {
 	t.Parallel()
 	rightCA, wrongCA := testkit.NewCA(t), testkit.NewCA(t)
 	right, wrong := filepath.Join(t.TempDir(), "right.pem"), filepath.Join(t.TempDir(), "wrong.pem")
-	must(t, os.WriteFile(right, rightCA.PEM(), 0o600), os.WriteFile(wrong, wrongCA.PEM(), 0o600))
+	testkit.Must(t, os.WriteFile(right, rightCA.PEM(), 0o600), os.WriteFile(wrong, wrongCA.PEM(), 0o600))
 	secure := testkit.StartPostgres(t, testkit.PostgresOptions{CA: rightCA, Hosts: []string{"127.0.0.1"}})
 	withTLS, plain := secure.URL(), testkit.SharedPostgres(t).URL()
 	wrongHost := strings.Replace(withTLS, "127.0.0.1", "localhost", 1) // not in its certificate
@@ -49,7 +57,7 @@ func TestSSLMode(t *testing.T) {
 				tt.url += "?sslrootcert=" + url.QueryEscape(tt.root)
 			}
 			cfg, _, err := config.Load([]string{"DATABASE_SSL_MODE=" + tt.mode, "DATABASE_URL=" + tt.url}, config.Tool)
-			must(t, err)
+			testkit.Must(t, err)
 			s := open(t, Options{DSN: cfg.DatabaseDSN()})
 			var tls bool
 			err = s.read.QueryRowContext(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&tls)
@@ -69,7 +77,7 @@ func TestSSLMode(t *testing.T) {
 
 func TestInvalidURLErrorHidesPassword(t *testing.T) {
 	notPEM := filepath.Join(t.TempDir(), "ca.pem")
-	must(t, os.WriteFile(notPEM, []byte("nothing"), 0o600))
+	testkit.Must(t, os.WriteFile(notPEM, []byte("nothing"), 0o600))
 	for name, tt := range map[string]struct{ dsn, want string }{
 		"another scheme":                           {"mysql://u:hunter2@db/x", "postgres://"},
 		"no scheme":                                {"host=db password=hunter2", "postgres://"},
@@ -95,20 +103,6 @@ func TestInvalidURLErrorHidesPassword(t *testing.T) {
 	}
 }
 
-func TestPostgresString(t *testing.T) {
-	for dsn, want := range map[string]string{
-		"postgres://u:p%40@db.example/x":                                            "PostgreSQL at db.example:5432",
-		"postgresql://u:p@db1:6432,db2:6433/x?target_session_attrs=read-write":      "PostgreSQL at db1:6432",
-		"postgres://u:p@[::1]:6432/x":                                               "PostgreSQL at [::1]:6432",
-		"postgres:///x?host=/run/postgresql&user=u":                                 "PostgreSQL at /run/postgresql",
-		"postgres://u:p@db.example/x?sslmode=disable&application_name=telapi%20two": "PostgreSQL at db.example:5432",
-	} {
-		if s := open(t, Options{DSN: redact.Secret(dsn)}); s.String() != want {
-			t.Errorf("String() of %s is %q, want %q", dsn, s, want)
-		}
-	}
-}
-
 // FuzzDatabaseURL checks that an unescaped password never appears in an error or
 // in String().
 func FuzzDatabaseURL(f *testing.F) {
@@ -129,4 +123,115 @@ func FuzzDatabaseURL(f *testing.F) {
 			t.Errorf("String() shows the password: %s", s)
 		}
 	})
+}
+
+func TestConnectWaitsForDatabase(t *testing.T) {
+	t.Parallel()
+	server := testkit.StartPostgres(t, testkit.PostgresOptions{Stopped: true})
+	var logged testkit.Buffer
+	s := open(t, Options{DSN: redact.Secret(server.URL()), Logger: logged.Logger()})
+	wantFault(t, "read during the outage", errorOf(s.Team(t.Context(), "t1")), fault.ServiceUnavailable)
+
+	connected := make(chan error, 1)
+	go func() { connected <- s.Connect(t.Context()) }()
+	testkit.Until(t, "a line about the outage", func() bool { return strings.Contains(logged.Lines()[0], "connection refused") })
+	server.Start(t)
+	testkit.Must(t, <-connected)
+	newTeam(t, s, "t1")
+
+	lines := logged.Lines()
+	refusals := 0
+	for _, line := range lines {
+		if strings.Contains(line, "connection refused") {
+			refusals++
+		}
+		if strings.Contains(line, "password") || strings.Contains(line, "postgres://") {
+			t.Errorf("the log shows the URL: %s", line)
+		}
+	}
+	if refusals != 1 || !strings.Contains(lines[0], fmt.Sprintf("127.0.0.1:%d", server.Port)) || !strings.Contains(lines[len(lines)-1], "database ready") {
+		t.Errorf("log:\n%s\nwant one line about the refused connection, with the server's address, and a last line when the database is ready", strings.Join(lines, "\n"))
+	}
+}
+
+func TestStoreRecoversAfterOutage(t *testing.T) {
+	t.Parallel()
+	server := testkit.StartPostgres(t, testkit.PostgresOptions{})
+	s := open(t, Options{DSN: redact.Secret(server.URL())})
+	testkit.Must(t, s.Connect(t.Context()))
+	newTeam(t, s, "t1")
+	testkit.Must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: testTime}))
+
+	for name, end := range map[string]func(){"stop": server.Stop, "crash": server.Crash} {
+		end()
+		_, teamErr := s.Team(t.Context(), "t1")
+		_, usageErr := s.UsageBuckets(t.Context(), usage.Query{TeamID: "t1", Interval: usage.Day})
+		for what, err := range map[string]error{
+			"read": teamErr, "list": usageErr, "ping": s.Ping(t.Context()),
+			"write": s.RevokeKey(t.Context(), "k1", testTime),
+			"batch": s.TouchKeys(t.Context(), map[string]time.Time{"k1": testTime}),
+		} {
+			if !fault.Is(err, fault.ServiceUnavailable) {
+				t.Errorf("%s after a %s: %v, want SERVICE_UNAVAILABLE", what, name, err)
+			}
+			if err != nil && (strings.Contains(err.Error(), "user=") || strings.Contains(err.Error(), "password")) {
+				t.Errorf("%s after a %s shows part of the URL: %v", what, name, err)
+			}
+		}
+		server.Start(t)
+		testkit.Until(t, "an answer after a "+name, func() bool { return s.Ping(t.Context()) == nil })
+		_, err := s.Team(t.Context(), "t1")
+		testkit.Must(t, err)
+		testkit.Must(t, s.TouchKeys(t.Context(), map[string]time.Time{"k1": testTime}))
+	}
+}
+
+func TestRejectedLoginDoesNotLogPassword(t *testing.T) {
+	t.Parallel()
+	right := testkit.SharedPostgres(t).URL()
+	_, host, _ := strings.Cut(right, "@")
+	var logged testkit.Buffer
+	s := open(t, Options{DSN: redact.Secret("postgres://telapi:hunter2@" + host), Logger: logged.Logger()})
+	go func() { _ = s.Connect(t.Context()) }()
+	testkit.Until(t, "a line about the credential", func() bool { return strings.Contains(logged.Lines()[0], "password authentication failed") })
+	if _, err := s.Team(t.Context(), "t1"); !fault.Is(err, fault.ServiceUnavailable) || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("%v, want SERVICE_UNAVAILABLE without the password", err)
+	}
+}
+
+func TestStandbyIsUnavailableForWrites(t *testing.T) {
+	t.Parallel()
+	dsn := redact.Secret(testkit.SharedPostgres(t).NewDatabase(t))
+	before := open(t, Options{DSN: dsn})
+	testkit.Must(t, before.Migrate(t.Context()))
+	newTeam(t, before, "t1")
+	_, err := before.write.ExecContext(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+	testkit.Must(t, err)
+
+	s := open(t, Options{DSN: dsn})
+	testkit.Must(t, s.Connect(t.Context()))
+	_, err = s.Team(t.Context(), "t1")
+	testkit.Must(t, err)
+	_, update := s.UpdateTeam(t.Context(), "t1", func(t *team.Team) ([]audit.Entry, error) { t.Name = "other"; return nil, nil })
+	for what, err := range map[string]error{
+		"write":  s.CreateTeam(t.Context(), team.Team{ID: "t2", CreatedAt: testTime}),
+		"update": update,
+		"batch":  s.TouchKeys(t.Context(), map[string]time.Time{"k1": testTime}),
+	} {
+		if !fault.Is(err, fault.ServiceUnavailable) {
+			t.Errorf("%s: %v, want SERVICE_UNAVAILABLE", what, err)
+		}
+	}
+}
+
+func TestTemporaryErrorsAreUnavailable(t *testing.T) {
+	for state, unavailable := range map[string]bool{
+		"08006": true, "28P01": true, "40P01": true, "53100": true, "53300": true, "57P01": true, "57014": true, "58030": true, "25006": true, "3D000": true, "55P03": true,
+		"42P01": false, "42703": false, "23502": false, "22001": false, "25001": false,
+	} {
+		err := wrap(t.Context(), "try", &pgconn.PgError{Code: state})
+		if fault.Is(err, fault.ServiceUnavailable) != unavailable {
+			t.Errorf("SQLSTATE %s: %v; want SERVICE_UNAVAILABLE: %v", state, err, unavailable)
+		}
+	}
 }

@@ -20,7 +20,7 @@ import (
 
 	"telapi/internal/audit"
 	"telapi/internal/fault"
-	"telapi/internal/tenant"
+	"telapi/internal/page"
 )
 
 const (
@@ -40,22 +40,9 @@ type conn interface {
 
 // get reads one record from the read pool.
 func get[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, query string, args ...any) (found T, err error) {
-	err = s.do(ctx, "read "+kind, func(ctx context.Context) error {
-		if !validText(args) {
-			return notFound(kind)
-		}
-		row := new(T) // a batch may still write to it after ctx has ended
-		switch _, err := s.reads.run(ctx, query, args, fields(row)); {
-		case errors.Is(err, errRunAlone):
-			found, err = queryRow(ctx, s.read, kind, fields, query, args...)
-			return err
-		case errors.Is(err, sql.ErrNoRows):
-			return notFound(kind)
-		case err != nil:
-			return err
-		}
-		found = *row
-		return nil
+	err = s.do(ctx, "read "+kind, func(ctx context.Context) (err error) {
+		found, err = queryRow(ctx, s.read, kind, fields, query, args...)
+		return err
 	})
 	return found, err
 }
@@ -74,8 +61,8 @@ func queryRow[T any](ctx context.Context, c conn, kind string, fields func(*T) [
 
 // list reads any number of records from the read pool.
 func list[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, query string, args ...any) (all []T, err error) {
-	err = s.do(ctx, "list "+kind, func(ctx context.Context) error {
-		if validText(args) {
+	err = s.do(ctx, "list "+kind, func(ctx context.Context) (err error) {
+		if validText(args) { // otherwise no row matches
 			all, err = queryAll(ctx, s.read, fields, query, args...)
 		}
 		return err
@@ -107,13 +94,7 @@ func column[T any](v *T) []any { return []any{v} }
 // exec writes one record. It returns NOT_FOUND if no row matches.
 func (s *Store) exec(ctx context.Context, verb, kind, query string, args ...any) error {
 	return s.do(ctx, verb+" "+kind, func(ctx context.Context) error {
-		if !validText(args) {
-			return errInvalidText
-		}
-		changed, err := s.writes.run(ctx, query, args, nil)
-		if errors.Is(err, errRunAlone) {
-			changed, err = execRows(ctx, s.write, query, args...)
-		}
+		changed, err := execRows(ctx, s.write, query, args...)
 		if err == nil && changed == 0 {
 			return notFound(kind)
 		}
@@ -151,6 +132,11 @@ func update[T any](ctx context.Context, s *Store, kind string, fields func(*T) [
 		return writeAudit(ctx, tx, entries)
 	})
 	return updated, err
+}
+
+// execAny runs a statement that may match no row. It returns the number of changed rows.
+func (s *Store) execAny(ctx context.Context, op, query string, args ...any) (changed int64, err error) {
+	return s.execBatch(ctx, op, query, args)
 }
 
 // execBatch runs one statement with many sets of values in one transaction.
@@ -312,9 +298,10 @@ func (d digest) Scan(from any) error {
 	return nil
 }
 
-// inTeams returns the condition that a row belongs to the teams of a filter. Its
-// parameter $1 is the team's ID; without one, no row matches.
-func inTeams(f tenant.Filter) string {
+// teamsCondition returns the condition that a row belongs to the teams of a filter. Its
+// parameter $1 is the ID of the filter's team. It is empty if the filter has all teams, and
+// then every row matches, or none, and then no row does.
+func teamsCondition(f page.Teams) string {
 	if _, all := f.Team(); all {
 		return `$1 = ''`
 	}

@@ -27,7 +27,7 @@ const (
 	expiredRecordings = `SELECT ` + recordingColumns + ` FROM tts_media_cache WHERE hash > $1 AND expires_at <= $3 ORDER BY hash LIMIT $2`
 	unusedRecordings  = `SELECT ` + recordingColumns + ` FROM tts_media_cache
 		WHERE hash > $1 AND expires_at IS NULL AND created_at <= $3 AND COALESCE(used_at, 0) <= $3 ORDER BY hash LIMIT $2`
-	deleteExpired = `DELETE FROM tts_media_cache WHERE hash = $1
+	deleteUnchanged = `DELETE FROM tts_media_cache WHERE hash = $1
 		AND COALESCE(expires_at, 0) = COALESCE(CAST($2 AS BIGINT), 0) AND COALESCE(used_at, 0) = COALESCE(CAST($3 AS BIGINT), 0)`
 )
 
@@ -114,13 +114,13 @@ func (s *Store) ListUnusedRecordings(ctx context.Context, after string, since ti
 
 // TouchRecording implements speech.Store.
 func (s *Store) TouchRecording(ctx context.Context, hash string, usedAt time.Time) error {
-	_, err := s.execBatch(ctx, "touch recording", `UPDATE tts_media_cache SET used_at = $2 WHERE hash = $1`, []any{hash, usedAt.UnixMilli()})
+	_, err := s.execAny(ctx, "touch recording", `UPDATE tts_media_cache SET used_at = $2 WHERE hash = $1`, hash, usedAt.UnixMilli())
 	return err
 }
 
-// DeleteExpiredRecording implements speech.Store. A recording that is already gone is
+// DeleteUnchangedRecording implements speech.Store. A recording that is already gone is
 // not an error.
-func (s *Store) DeleteExpiredRecording(ctx context.Context, r speech.Recording) error {
-	_, err := s.execBatch(ctx, "delete expired recording", deleteExpired, []any{r.Hash, timestamp{&r.ExpiresAt}, timestamp{&r.UsedAt}})
+func (s *Store) DeleteUnchangedRecording(ctx context.Context, r speech.Recording) error {
+	_, err := s.execAny(ctx, "delete recording", deleteUnchanged, r.Hash, timestamp{&r.ExpiresAt}, timestamp{&r.UsedAt})
 	return err
 }

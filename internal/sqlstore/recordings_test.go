@@ -11,6 +11,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/speech"
+	"telapi/test/testkit"
 )
 
 var recording1 = speech.Recording{
@@ -37,9 +38,7 @@ func TestRecordingVariants(t *testing.T) {
 		save := func(r speech.Recording) {
 			t.Helper()
 			kept, err := s.SaveRecording(ctx, r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			want("returned recording", kept)
 		}
 		save(recording1)
@@ -54,9 +53,9 @@ func TestRecordingVariants(t *testing.T) {
 		})
 		want("second variant: merged, with the times of the first", both)
 
-		must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "other"), s.DeleteVariant(ctx, "unknown", speech.PCM, "2222"))
+		testkit.Must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "other"), s.DeleteVariant(ctx, "unknown", speech.PCM, "2222"))
 		want("variant with another checksum: not deleted", both)
-		must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "2222"))
+		testkit.Must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "2222"))
 		want("variant deleted", recording1)
 
 		later := with(recording1, func(r *speech.Recording) {
@@ -66,10 +65,8 @@ func TestRecordingVariants(t *testing.T) {
 		save(later)
 		want("expired recording: replaced", later)
 
-		must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "2222"))
-		if _, err := s.Recording(ctx, recording1.Hash); !fault.Is(err, fault.NotFound) {
-			t.Errorf("recording without variants: %v, want NOT_FOUND", err)
-		}
+		testkit.Must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "2222"))
+		wantFault(t, "recording without variants", errorOf(s.Recording(ctx, recording1.Hash)), fault.NotFound)
 		// Other applications read the columns variants and ttl.
 		unlimited := with(recording1, func(r *speech.Recording) { r.Hash, r.ExpiresAt = strings.Repeat("cd", 32), time.Time{} })
 		for want, r := range map[string]speech.Recording{`["alaw"] 60`: recording1, `["alaw"] 0`: unlimited} {
@@ -81,9 +78,7 @@ func TestRecordingVariants(t *testing.T) {
 				t.Errorf("variants and ttl are stored as %s, want %s; %v, %v", got, want, saveErr, err)
 			}
 		}
-		if _, err := s.SaveRecording(ctx, with(recording1, func(r *speech.Recording) { r.Voice = "\x00" })); !fault.Is(err, fault.Validation) {
-			t.Errorf("voice with NUL: %v, want VALIDATION_ERROR", err)
-		}
+		wantFault(t, "voice with NUL", errorOf(s.SaveRecording(ctx, with(recording1, func(r *speech.Recording) { r.Voice = "\x00" }))), fault.Validation)
 	})
 }
 
@@ -106,7 +101,6 @@ func TestConcurrentVariantsAreMerged(t *testing.T) {
 	})
 }
 
-// Unused recordings are listed, and deleted unless they were used in between.
 func TestUnusedRecordings(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
@@ -127,14 +121,12 @@ func TestUnusedRecordings(t *testing.T) {
 					r.ExpiresAt = testTime.Add(times.expires * time.Hour)
 				}
 			})
-			if _, err := s.SaveRecording(ctx, r); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, errorOf(s.SaveRecording(ctx, r)))
 		}
 		unused := func(after string, limit int) []speech.Recording {
 			t.Helper()
 			list, err := s.ListUnusedRecordings(ctx, after, testTime.Add(time.Hour), limit)
-			must(t, err)
+			testkit.Must(t, err)
 			return list
 		}
 		list := unused("", 9)
@@ -144,11 +136,11 @@ func TestUnusedRecordings(t *testing.T) {
 		if page := unused(hash(0), 1); len(page) != 1 || page[0].Hash != hash(1) {
 			t.Errorf("second page %+v, want the second recording", page)
 		}
-		must(t, s.TouchRecording(ctx, hash(1), testTime.Add(3*time.Hour)), s.TouchRecording(ctx, "unknown", testTime))
+		testkit.Must(t, s.TouchRecording(ctx, hash(1), testTime.Add(3*time.Hour)), s.TouchRecording(ctx, "unknown", testTime))
 		if r, err := s.Recording(ctx, hash(1)); err != nil || !r.UsedAt.Equal(testTime.Add(3*time.Hour)) {
 			t.Errorf("last use %s, %v; want that of TouchRecording", r.UsedAt, err)
 		}
-		must(t, s.DeleteExpiredRecording(ctx, list[0]), s.DeleteExpiredRecording(ctx, list[1]))
+		testkit.Must(t, s.DeleteUnchangedRecording(ctx, list[0]), s.DeleteUnchangedRecording(ctx, list[1]))
 		all, err := s.ListRecordings(ctx, "", time.Time{}, 9)
 		if err != nil || len(all) != 4 || all[0].Hash != hash(1) {
 			t.Errorf("%d recordings remain from %+v, %v; want all but the first", len(all), all, err)

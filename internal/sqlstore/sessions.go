@@ -27,7 +27,7 @@ const (
 	redeemSession = `UPDATE sessions SET redeemed_at = COALESCE(redeemed_at, $2), due_at = expires_at, last_seen_at = $2
 		WHERE id = $1 AND ended_as IS NULL AND due_at > $2
 			AND NOT EXISTS (SELECT 1 FROM teams WHERE teams.id = sessions.team_id AND teams.disabled)`
-	endSession   = `UPDATE sessions SET ended_at = $2, ended_as = $3 WHERE id = $1 AND ended_as IS NULL`
+	endSession   = `UPDATE sessions SET ended_at = $2, ended_as = $3, settled = $4 WHERE id = $1 AND ended_as IS NULL`
 	touchSession = `UPDATE sessions SET last_seen_at = $2 WHERE id = $1 AND ended_as IS NULL AND (last_seen_at IS NULL OR last_seen_at < $2)`
 
 	overdueSessions = `SELECT id FROM sessions WHERE ended_at IS NULL AND due_at <= $1
@@ -134,7 +134,7 @@ func listSessions(q session.Query) string {
 	if q.After != "" {
 		after = `id < $3`
 	}
-	return `SELECT ` + sessionColumns + ` FROM sessions WHERE ` + inTeams(q.Teams) + ` AND CAST($2 AS BIGINT) > 0 AND ` + after + stateConditions[q.State] +
+	return `SELECT ` + sessionColumns + ` FROM sessions WHERE ` + teamsCondition(q.Teams) + ` AND CAST($2 AS BIGINT) > 0 AND ` + after + stateConditions[q.State] +
 		` ORDER BY id DESC LIMIT $4`
 }
 
@@ -146,7 +146,7 @@ func (s *Store) RedeemSession(ctx context.Context, id string, at time.Time) erro
 
 // EndSession ends a session. It returns false if the session has already ended.
 func (s *Store) EndSession(ctx context.Context, id string, as session.State, at time.Time, entries ...audit.Entry) (bool, error) {
-	err := s.execAudited(ctx, "end", "session", entries, endSession, id, at.UnixMilli(), as)
+	err := s.execAudited(ctx, "end", "session", entries, endSession, id, at.UnixMilli(), as, as == session.Ended)
 	if fault.Is(err, fault.NotFound) {
 		return false, nil
 	}

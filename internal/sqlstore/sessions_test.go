@@ -14,6 +14,7 @@ import (
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/session"
+	"telapi/test/testkit"
 )
 
 // newSession returns a session that can be redeemed for a minute and expires after an
@@ -35,7 +36,7 @@ func addSession(t *testing.T, s *Store, made session.Session) {
 func getSession(t *testing.T, s *Store, id string) session.Session {
 	t.Helper()
 	found, err := s.Session(t.Context(), id)
-	must(t, err)
+	testkit.Must(t, err)
 	return found
 }
 
@@ -51,14 +52,10 @@ func TestSessionRoundTrip(t *testing.T) {
 				t.Errorf("session %+v, want %+v", got, want)
 			}
 		}
-		if _, err := s.CreateSession(t.Context(), bare, session.IdempotencyRecord{}, time.Time{}); !fault.Is(err, fault.Validation) {
-			t.Errorf("duplicate ID: %v, want VALIDATION_ERROR", err)
-		}
+		wantFault(t, "duplicate ID", errorOf(s.CreateSession(t.Context(), bare, session.IdempotencyRecord{}, time.Time{})), fault.Validation)
 		orphan := newSession("orphan")
 		orphan.TeamID = "unknown"
-		if _, err := s.CreateSession(t.Context(), orphan, session.IdempotencyRecord{}, time.Time{}); !fault.Is(err, fault.NotFound) {
-			t.Errorf("session of an unknown team: %v, want NOT_FOUND", err)
-		}
+		wantFault(t, "session of an unknown team", errorOf(s.CreateSession(t.Context(), orphan, session.IdempotencyRecord{}, time.Time{})), fault.NotFound)
 		for _, id := range []string{"none", "", "n\x00", "n\xff"} {
 			if _, err := s.Session(t.Context(), id); !fault.Is(err, fault.NotFound) {
 				t.Errorf("session %q: %v, want NOT_FOUND", id, err)
@@ -97,7 +94,7 @@ func TestSessionIsRedeemedBeforeExpiry(t *testing.T) {
 				}
 				continue
 			}
-			must(t, err)
+			testkit.Must(t, err)
 			if got, err := s.Session(t.Context(), tt.id); err != nil || !got.RedeemedAt.Equal(first) || !got.LastSeenAt.Equal(tt.at) {
 				t.Errorf("%s: redeemed at %v, last seen at %v, %v; want %v and %v", tt.name, got.RedeemedAt, got.LastSeenAt, err, first, tt.at)
 			}
@@ -140,9 +137,9 @@ func TestSeenSessionIsNotIdle(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		addSession(t, s, newSession("s1"))
-		must(t, s.RedeemSession(t.Context(), "s1", testTime))
+		testkit.Must(t, s.RedeemSession(t.Context(), "s1", testTime))
 		seen := testTime.Add(10 * time.Minute)
-		must(t, s.TouchSessions(t.Context(), map[string]time.Time{"s1": seen, "none": seen}),
+		testkit.Must(t, s.TouchSessions(t.Context(), map[string]time.Time{"s1": seen, "none": seen}),
 			s.TouchSessions(t.Context(), map[string]time.Time{"s1": testTime}), s.TouchSessions(t.Context(), nil))
 		for _, unseenSince := range []time.Time{seen, seen.Add(-time.Minute)} {
 			if got, err := s.ExpireSessions(t.Context(), seen, unseenSince, 10); len(got) > 0 || err != nil {
@@ -170,9 +167,9 @@ func TestConcurrentSweepersExpireSessionsOnce(t *testing.T) {
 			}
 			addSession(t, s, made)
 		}
-		must(t, s.RedeemSession(t.Context(), "redeemed", testTime))
+		testkit.Must(t, s.RedeemSession(t.Context(), "redeemed", testTime))
 		_, err := s.EndSession(t.Context(), "ended", session.Revoked, testTime)
-		must(t, err)
+		testkit.Must(t, err)
 
 		at := testTime.Add(time.Minute)
 		var mu sync.Mutex
@@ -219,9 +216,19 @@ func TestConcurrentSweepersExpireSessionsOnce(t *testing.T) {
 	})
 }
 
+// awaitLockedStatement ignores the other databases of the shared server.
+func awaitLockedStatement(t *testing.T, s *Store) {
+	t.Helper()
+	testkit.Until(t, "a statement that waits for a locked row", func() bool {
+		var waiting int
+		testkit.Must(t, s.read.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting))
+		return waiting > 0
+	})
+}
+
 func TestSweeperDoesNotDeadlockWithTouch(t *testing.T) {
 	s := open(t, engines[1].make(t)) // PostgreSQL: SQLite has one writer at a time
-	must(t, s.Migrate(t.Context()))
+	testkit.Must(t, s.Migrate(t.Context()))
 	newTeam(t, s, "t1")
 	var ids []string
 	for i := range 30 {
@@ -230,11 +237,11 @@ func TestSweeperDoesNotDeadlockWithTouch(t *testing.T) {
 	}
 	slices.Sort(ids)
 	tx, err := s.write.BeginTx(t.Context(), nil)
-	must(t, err)
+	testkit.Must(t, err)
 	defer tx.Rollback()
 	touch := func(id string) {
 		_, err := execRows(t.Context(), tx, touchSession, id, testTime.UnixMilli())
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	touch(ids[0])
 	swept := make(chan error, 1)
@@ -245,29 +252,27 @@ func TestSweeperDoesNotDeadlockWithTouch(t *testing.T) {
 		}
 		swept <- err
 	}()
-	for waiting := false; !waiting; {
-		must(t, s.read.QueryRowContext(t.Context(), "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted").Scan(&waiting))
-	}
+	awaitLockedStatement(t, s)
 	for _, id := range ids[1:] {
 		touch(id)
 	}
-	must(t, tx.Commit(), <-swept)
+	testkit.Must(t, tx.Commit(), <-swept)
 }
 
 func TestStaleAndUnsettledSessionsAreListed(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
-		for i, id := range []string{"c", "a", "b", "fresh", "ended", "settled", "unredeemed"} {
+		for i, id := range []string{"c", "a", "b", "fresh", "ended", "revoked", "settled", "unredeemed"} {
 			addSession(t, s, newSession(id))
 			if id != "unredeemed" {
-				must(t, s.RedeemSession(t.Context(), id, testTime.Add(time.Duration(i)*time.Second)))
+				testkit.Must(t, s.RedeemSession(t.Context(), id, testTime.Add(time.Duration(i)*time.Second)))
 			}
 		}
-		for _, id := range []string{"ended", "settled"} {
-			_, err := s.EndSession(t.Context(), id, session.Ended, testTime)
-			must(t, err)
+		for id, as := range map[string]session.State{"ended": session.Ended, "revoked": session.Revoked, "settled": session.Revoked} {
+			_, err := s.EndSession(t.Context(), id, as, testTime)
+			testkit.Must(t, err)
 		}
-		must(t, s.SettleSessions(t.Context(), []string{"settled", "none"}), s.SettleSessions(t.Context(), nil))
+		testkit.Must(t, s.SettleSessions(t.Context(), []string{"settled", "none"}), s.SettleSessions(t.Context(), nil))
 		for _, tt := range []struct {
 			after string
 			limit int
@@ -278,7 +283,7 @@ func TestStaleAndUnsettledSessionsAreListed(t *testing.T) {
 				t.Errorf("stale after %q: %v, %v, want %v", tt.after, got, err, tt.want)
 			}
 		}
-		for before, want := range map[time.Time][]string{testTime: nil, testTime.Add(time.Millisecond): {"ended"}} {
+		for before, want := range map[time.Time][]string{testTime: nil, testTime.Add(time.Millisecond): {"revoked"}} {
 			got, err := s.UnsettledSessions(t.Context(), before, 10)
 			id := func(s session.Session) string { return s.ID }
 			if err != nil || !slices.Equal(ids(got, id), want) {

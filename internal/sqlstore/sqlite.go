@@ -16,7 +16,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
 
-	"telapi/internal/sleep"
+	"telapi/internal/background"
 )
 
 const (
@@ -158,7 +158,7 @@ func waitForLock(ctx context.Context, path string) (*os.File, error) {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return file, err
 		}
-		if err := sleep.For(ctx, 20*time.Millisecond); err != nil {
+		if err := background.Sleep(ctx, 20*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}

@@ -44,12 +44,10 @@ type Options struct {
 
 // Store is the database. It is safe for concurrent use.
 type Store struct {
-	write    *sql.DB  // a single connection if the database is SQLite
-	read     *sql.DB  // the same pool as write if the database is PostgreSQL
-	reads    *batcher // nil if the database is SQLite
-	writes   *batcher
+	write    *sql.DB // a single connection if the database is SQLite
+	read     *sql.DB // the same pool as write if the database is PostgreSQL
 	engine   engine
-	schema   *goose.Provider
+	migrator *goose.Provider
 	log      *slog.Logger
 	migrated atomic.Bool // Migrate has succeeded
 }
@@ -75,7 +73,7 @@ func Open(o Options) (s *Store, err error) {
 		return nil, err
 	}
 	s.log = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if s.schema, err = newMigrationProvider(s.write, s.engine.dialect); err != nil {
+	if s.migrator, err = newMigrator(s.write, s.engine.dialect); err != nil {
 		return nil, fmt.Errorf("prepare migrations: %w", err)
 	}
 	return s, nil
@@ -110,8 +108,6 @@ func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 
 // Close closes all connections.
 func (s *Store) Close() error {
-	s.reads.close()
-	s.writes.close()
 	return errors.Join(s.read.Close(), s.write.Close())
 }
 

@@ -43,15 +43,19 @@ var usageIntervals = map[usage.Interval]string{
 	usage.Month: `substr(day, 1, 7)`,
 }
 
-// TTSUsage implements usage.Store.
-func (s *Store) TTSUsage(ctx context.Context, q usage.Query) ([]usage.Bucket, error) {
+// UsageBuckets implements usage.Store.
+func (s *Store) UsageBuckets(ctx context.Context, q usage.Query) ([]usage.Bucket, error) {
 	interval := usageIntervals[q.Interval]
-	if interval == "" || q.GroupBy != "" && !slices.Contains(usage.Groups, q.GroupBy) {
+	if interval == "" || q.GroupBy != "" && !slices.Contains(usage.Properties, q.GroupBy) {
 		return nil, fmt.Errorf("unknown interval %q or group %q", q.Interval, q.GroupBy)
 	}
 	buckets, err := list(ctx, s, "usage", func(b *usage.Bucket) []any {
 		return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Requests}
 	}, fmt.Sprintf(sumUsage, interval), q.TeamID, q.GroupBy, day(q.From), day(q.To))
+	// Sorted here because databases differ in their order of text. Each bucket has a group.
+	slices.SortFunc(buckets, func(a, b usage.Bucket) int {
+		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*a.Group, *b.Group))
+	})
 	for i := range buckets {
 		b := &buckets[i]
 		b.Billed = b.Characters - b.Cached
@@ -62,10 +66,6 @@ func (s *Store) TTSUsage(ctx context.Context, q usage.Query) ([]usage.Bucket, er
 			b.Group = nil
 		}
 	}
-	// Sorted here because databases differ in their order of text.
-	slices.SortFunc(buckets, func(a, b usage.Bucket) int {
-		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*cmp.Or(a.Group, new(string)), *cmp.Or(b.Group, new(string))))
-	})
 	return buckets, err
 }
 
@@ -90,7 +90,7 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 			r := byID[id]
 			on := day(time.UnixMilli(r.At))
 			used.add([6]string{r.TeamID, on, r.EndpointID, r.Provider, r.Voice, r.Model}, r)
-			for property, value := range map[usage.Group]string{
+			for property, value := range map[usage.Property]string{
 				"": "", usage.ByProvider: r.Provider, usage.ByVoice: r.Voice, usage.ByModel: r.Model, usage.ByEndpoint: r.EndpointID,
 			} {
 				totals.add([4]string{r.TeamID, string(property), on, value}, r)
@@ -168,7 +168,7 @@ func placeholders(rows, args int) string {
 func (s *Store) DeleteReports(ctx context.Context, before time.Time) error {
 	const page = 5000
 	for {
-		deleted, err := s.execBatch(ctx, "delete usage reports", deleteReports, []any{before.UnixMilli(), page})
+		deleted, err := s.execAny(ctx, "delete usage reports", deleteReports, before.UnixMilli(), page)
 		if err != nil || deleted < page {
 			return err
 		}

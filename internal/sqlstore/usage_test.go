@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/usage"
+	"telapi/test/testkit"
 )
 
 // date returns midnight UTC of a day.
@@ -43,7 +45,7 @@ func TestUsageAddsUpByIntervalAndGroup(t *testing.T) {
 			return wire.SpeechReport{TeamID: team, EndpointID: endpoint, Provider: provider, Voice: voice, Model: model,
 				At: date(day).Add(23 * time.Hour).UnixMilli(), Characters: characters, Cached: cached}
 		}
-		must(t,
+		testkit.Must(t,
 			addNew(t, s, []wire.SpeechReport{
 				report("t1", "2026-02-28", "e1", "acme", "Zoe", "m1", 100, false),
 				report("t1", "2026-03-01", "e1", "acme", "anna", "m1", 180, false),
@@ -64,7 +66,7 @@ func TestUsageAddsUpByIntervalAndGroup(t *testing.T) {
 			name     string
 			from, to string
 			interval usage.Interval
-			group    usage.Group
+			group    usage.Property
 			want     []usage.Bucket
 		}{
 			{"by day", "2026-03-01", "2026-03-31", usage.Day, "", []usage.Bucket{
@@ -81,41 +83,15 @@ func TestUsageAddsUpByIntervalAndGroup(t *testing.T) {
 				bucket("2026-03-01", new(""), 400, 0, 1), bucket("2026-03-01", new("e1"), 201, 21, 3), bucket("2026-03-01", new("e2"), 300, 300, 1)}},
 			{"no usage", "2025-01-01", "2025-12-31", usage.Day, usage.ByVoice, nil},
 		} {
-			got, err := s.TTSUsage(t.Context(), usage.Query{TeamID: "t1", From: date(tt.from), To: date(tt.to), Interval: tt.interval, GroupBy: tt.group})
+			got, err := s.UsageBuckets(t.Context(), usage.Query{TeamID: "t1", From: date(tt.from), To: date(tt.to), Interval: tt.interval, GroupBy: tt.group})
 			if err != nil || !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("%s: %+v, %v, want %+v", tt.name, got, err, tt.want)
 			}
 		}
 		for _, q := range []usage.Query{{Interval: "week"}, {Interval: usage.Day, GroupBy: "day; DROP TABLE tts_usage"}} {
-			if _, err := s.TTSUsage(t.Context(), q); err == nil {
+			if _, err := s.UsageBuckets(t.Context(), q); err == nil {
 				t.Errorf("query %+v: no error", q)
 			}
-		}
-	})
-}
-
-func TestConcurrentUsageLosesNothing(t *testing.T) {
-	onEachEngine(t, func(t *testing.T, s *Store) {
-		var reports []wire.SpeechReport
-		for i := range 20 {
-			reports = append(reports, wire.SpeechReport{TeamID: "t1", Voice: fmt.Sprint("v", i), At: date("2026-03-01").UnixMilli(), Characters: 1})
-		}
-		reversed := slices.Clone(reports)
-		slices.Reverse(reversed)
-		var wg sync.WaitGroup
-		for _, batch := range [][]wire.SpeechReport{reports, reversed, reports, reversed, reports, reversed} {
-			wg.Go(func() {
-				for range 5 {
-					if err := addNew(t, s, batch); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		got, err := s.TTSUsage(t.Context(), usage.Query{TeamID: "t1", From: date("2026-03-01"), To: date("2026-03-01"), Interval: usage.Day})
-		if err != nil || len(got) != 1 || got[0].Characters != 600 || got[0].Requests != 600 {
-			t.Errorf("usage %+v, %v, want 600 characters and requests", got, err)
 		}
 	})
 }
@@ -129,7 +105,7 @@ func TestFailedBatchAddsNoUsage(t *testing.T) {
 		if err == nil {
 			t.Fatal("a batch with invalid text was accepted")
 		}
-		got, err := s.TTSUsage(t.Context(), usage.Query{TeamID: "t1", From: date("2026-03-01"), To: date("2026-03-01"), Interval: usage.Day})
+		got, err := s.UsageBuckets(t.Context(), usage.Query{TeamID: "t1", From: date("2026-03-01"), To: date("2026-03-01"), Interval: usage.Day})
 		if err != nil || len(got) != 0 {
 			t.Errorf("usage %+v, %v, want nothing", got, err)
 		}
@@ -165,7 +141,7 @@ func TestReportIsAddedOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		got, err := s.TTSUsage(t.Context(), usage.Query{TeamID: "t1", From: date("2026-03-01"), To: date("2026-03-01"), Interval: usage.Day})
+		got, err := s.UsageBuckets(t.Context(), usage.Query{TeamID: "t1", From: date("2026-03-01"), To: date("2026-03-01"), Interval: usage.Day})
 		want := usage.Counts{Characters: 3000, Cached: 3000, Requests: 300}
 		if err != nil || len(got) != 1 || got[0].Counts != want || counted.Load() != 300 {
 			t.Errorf("usage %+v, %v, counted %d reports; want %+v and 300 reports", got, err, counted.Load(), want)
@@ -173,18 +149,81 @@ func TestReportIsAddedOnce(t *testing.T) {
 	})
 }
 
-func TestOldReportsAreDeleted(t *testing.T) {
+// rowSums reads every row of usage. Its arguments are expressions for the first day of a bucket and for its group.
+const rowSums = `SELECT %s, %s, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT),
+		CAST(SUM(characters - cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
+	FROM tts_usage WHERE team_id = $1 AND day >= $2 AND day <= $3 GROUP BY 1, 2 ORDER BY 1, 2`
+
+// checkTotals compares summaries of random periods with the sums of the rows.
+func checkTotals(t *testing.T, s *Store, random *rand.Rand) {
+	t.Helper()
+	groups := map[usage.Property]string{"": `CAST(NULL AS TEXT)`, usage.ByProvider: `provider`, usage.ByVoice: `voice`,
+		usage.ByModel: `model`, usage.ByEndpoint: `endpoint_id`}
+	intervals := map[usage.Interval]string{usage.Day: `day`, usage.Month: `substr(day, 1, 7) || '-01'`}
+	buckets := 0
+	for _, teamID := range []string{"t0", "t1", "none"} {
+		for group, column := range groups {
+			for interval, start := range intervals {
+				from := date("2025-11-20").AddDate(0, 0, random.IntN(60))
+				q := usage.Query{TeamID: teamID, From: from, To: from.AddDate(0, 0, random.IntN(80)), Interval: interval, GroupBy: group}
+				got, err := s.UsageBuckets(t.Context(), q)
+				testkit.Must(t, err)
+				want, err := queryAll(t.Context(), s.read, func(b *usage.Bucket) []any {
+					return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Billed, &b.Requests}
+				}, fmt.Sprintf(rowSums, start, column), teamID, day(q.From), day(q.To))
+				testkit.Must(t, err)
+				if !reflect.DeepEqual(got, want) {
+					t.Fatalf("usage %+v:\n%+v\nwant the sums of the rows:\n%+v", q, got, want)
+				}
+				buckets += len(got)
+			}
+		}
+	}
+	if buckets == 0 {
+		t.Fatal("no usage was compared")
+	}
+}
+
+// randomReports returns reports of two teams around two turns of months.
+func randomReports(random *rand.Rand, n int) []wire.SpeechReport {
+	pick := func(from ...string) string { return from[random.IntN(len(from))] }
+	reports := make([]wire.SpeechReport, n)
+	for i := range reports {
+		at := date("2025-11-25").Add(time.Duration(random.Int64N(int64(50 * 24 * time.Hour))))
+		reports[i] = wire.SpeechReport{TeamID: pick("t0", "t1"), EndpointID: pick("", "e1", "e2"), Provider: pick("acme", "beta"),
+			Voice: pick("", "voice", "acme"), Model: pick("m1", "m2"), At: at.UnixMilli(), Characters: 1 + random.Int64N(1<<33), Cached: random.IntN(2) == 0}
+	}
+	return reports
+}
+
+func TestUsageTotalsEqualTheirRows(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
-		count := func(id string, at time.Time) int {
-			n, err := s.AddReports(t.Context(), []wire.SpeechReport{{ID: id, TeamID: "t1", At: at.UnixMilli(), Characters: 1}}, at)
-			must(t, err)
-			return n
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		for range 3 {
+			testkit.Must(t, addNew(t, s, randomReports(random, 40)))
+			checkTotals(t, s, random)
 		}
-		count("old", testTime)
-		count("new", testTime.Add(time.Hour))
-		must(t, s.DeleteReports(t.Context(), testTime.Add(time.Minute)))
-		if old, recent := count("old", testTime), count("new", testTime); old != 1 || recent != 0 {
-			t.Errorf("after the deletion, the old report counts %d times and the new one %d times; want 1 and 0", old, recent)
+	})
+}
+
+// Reports of one day share totals, and instances add them at the same time.
+func TestConcurrentReportsCannotDeadlock(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
+		random := rand.New(rand.NewPCG(1, 2))
+		var adding sync.WaitGroup
+		for range 6 {
+			batches := slices.Collect(slices.Chunk(randomReports(random, 200), 20))
+			adding.Go(func() {
+				for _, batch := range batches {
+					if err := addNew(t, s, batch); err != nil {
+						t.Error(err)
+					}
+				}
+			})
 		}
+		adding.Wait()
+		checkTotals(t, s, random)
 	})
 }

@@ -3,6 +3,7 @@ package strictjson
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 type order struct {
@@ -32,9 +34,7 @@ func TestWrongTypesAreReportedWithTheirLocation(t *testing.T) {
 	var o order
 	var issues fault.Issues
 	body := `{"name":1,"count":1.5,"price":"x","open":0,"items":[{"key":"a"},7,{"key":[]}],"free":{"any":[1]},"when":"soon"}`
-	if err := Decode([]byte(body), &o, "/order", &issues); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, Decode([]byte(body), &o, "/order", &issues))
 	want := []string{"/order/name", "/order/count", "/order/price", "/order/open", "/order/items/1", "/order/items/2/key", "/order/when"}
 	var got []string
 	for _, i := range issues.List() {
@@ -81,9 +81,7 @@ func TestIntegersWithPointOrExponentAreAccepted(t *testing.T) {
 func TestNullCountsAsAbsent(t *testing.T) {
 	var o order
 	var issues fault.Issues
-	if err := Decode([]byte(`{"name":null,"count":null,"items":null,"price":"x"}`), &o, "", &issues); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, Decode([]byte(`{"name":null,"count":null,"items":null,"price":"x"}`), &o, "", &issues))
 	if n := len(issues.List()); n != 1 || o.Count != nil {
 		t.Errorf("%d issues and count %v, want one issue of price and no count", n, o.Count)
 	}
@@ -166,9 +164,7 @@ func TestDecodingStopsRecordingAtTheLimit(t *testing.T) {
 	var o order
 	var issues fault.Issues
 	body := `{"items":[` + strings.Repeat(`{"key":0},`, 500) + `{"key":"a"}]}`
-	if err := Decode([]byte(body), &o, "", &issues); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, Decode([]byte(body), &o, "", &issues))
 	if n := len(issues.List()); n != 100 || !issues.Full() || o.Items[500].Key != nil {
 		t.Errorf("%d issues, last key %v; want 100 issues and no value after them", n, o.Items[500].Key)
 	}
@@ -212,12 +208,71 @@ func TestDigestIgnoresOnlyOrderSpaceAndEscapes(t *testing.T) {
 	}
 }
 
-// BenchmarkDigest digests a body of 1 KB whose members are not in order.
-func BenchmarkDigest(b *testing.B) {
-	body := []byte(`{"conversation":{"identifier":{"id":"call-1"}},"messages":{"timestamp":"2026-11-15T09:30:00Z","message":[{"messageId":1,"content":
-		{"textMessage":{"textPlain":"` + strings.Repeat("word ", 140) + `"},"event":{"typing":{"enable":true,"duration":800},"pause":1}}}]},"from":{"avatar":"x"}}`)
-	b.ReportAllocs()
-	for b.Loop() {
-		Digest(body)
+type profile struct {
+	Sources  []string       `json:"sources"`
+	Policies []policy       `json:"policies"`
+	Free     jsontext.Value `json:"free"`
+	Default  *policy        `json:"default"`
+	Other    jsontext.Value `json:",embed"`
+}
+
+type policy struct {
+	AllowedTargets []string `json:"allowedTargets"`
+}
+
+func TestUnknownMembersAreReportedWithSuggestion(t *testing.T) {
+	const value = `{"sources":["a"],"Policies":1,"policies":[{"allowedTarget":[]},{"allowedTargets":["x"],"why":1},7],"free":{"any":1},"default":{"a/b":1},"rules":[]}`
+	for allowEmbedded, want := range map[bool][]string{
+		false: {
+			`/Policies: "Policies" has no effect. Did you mean "policies"?`,
+			`/policies/0/allowedTarget: "allowedTarget" has no effect. Did you mean "allowedTargets"?`,
+			`/policies/1/why: "why" has no effect.`,
+			`/default/a~1b: "a/b" has no effect.`,
+			`/rules: "rules" has no effect. Did you mean "policies"?`,
+		},
+		true: nil,
+	} {
+		var got []string
+		for _, w := range UnknownMembers(jsontext.Value(value), profile{}, "", allowEmbedded, map[string]string{"rules": "policies"}) {
+			got = append(got, w.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("allowEmbedded %v: warnings\n%s\nwant\n%s", allowEmbedded, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+// objectWith returns an object with n members.
+func objectWith(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"%d":0`, i)
+	}
+	return "{" + b.String()[1:] + "}"
+}
+
+// Each suggestion compares a name with all known names.
+func TestWarningsAreBounded(t *testing.T) {
+	for name, value := range map[string]string{
+		"members": objectWith(1000),
+		"items":   `{"policies":[` + strings.Repeat(`{"x":1},`, 1000) + `{}]}`,
+	} {
+		if got := len(UnknownMembers(jsontext.Value(value), profile{}, "", false, nil)); got != MaxWarnings {
+			t.Errorf("%s: %d warnings, want %d", name, got, MaxWarnings)
+		}
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"action", "actions", 1}, {"kitten", "sitting", 3}, {"abc", "acb", 2},
+		{strings.Repeat("a", 65), "a", 64},
+	} {
+		if got := distance(tt.a, tt.b); got != tt.want {
+			t.Errorf("distance of %q and %q: %d, want %d", tt.a, tt.b, got, tt.want)
+		}
 	}
 }

@@ -244,9 +244,7 @@ func TestToneDependsOnTextSpeedAndVoice(t *testing.T) {
 func TestEspeak(t *testing.T) {
 	testkit.Espeak(t)
 	e, err := NewEspeak(t.Context(), "en", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	say := func(text, voice string, speed float64) int {
 		t.Helper()
 		voice, model := e.Resolve(voice, "any-model")
@@ -292,9 +290,7 @@ func TestEspeakErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			program := filepath.Join(t.TempDir(), "espeak")
-			if err := os.WriteFile(program, []byte("#!/bin/sh\n"+tt.script+"\n"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.WriteFile(program, []byte("#!/bin/sh\n"+tt.script+"\n"), 0o700))
 			t.Parallel() // after writing the file: a concurrent fork would make it busy
 			timeout := 20 * time.Second
 			if name == "stalls" {

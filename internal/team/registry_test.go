@@ -11,6 +11,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
+	"telapi/test/testkit"
 )
 
 func TestNewTeamHasDefaultQuota(t *testing.T) {
@@ -18,9 +19,7 @@ func TestNewTeamHasDefaultQuota(t *testing.T) {
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	registry := &team.Registry{m, m, func() time.Time { return now }}
 	created, err := registry.Create(t.Context(), team.Team{Name: "  Acme  "})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if created.Name != "Acme" || !strings.HasPrefix(created.ID, "tm_") || created.Quota() != team.DefaultDailyQuota || !created.CreatedAt.Equal(now) {
 		t.Errorf("created %+v, want name Acme, an ID tm_…, the default quota and the current time", created)
 	}
@@ -75,9 +74,7 @@ func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
 	for _, quota := range []*int64{new(int64(0)), new(int64(1)), new(int64(team.MaxDailyQuota)), nil} {
 		m.events = nil
 		changed, err := setQuota(t, m, quota)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		want := int64(team.DefaultDailyQuota)
 		if quota != nil {
 			want = *quota
@@ -142,4 +139,50 @@ func TestFailedAnnouncementNamesTheCacheTTL(t *testing.T) {
 	if m.quota(t, "tm_1") != 5 {
 		t.Error("the quota is not saved")
 	}
+}
+
+func wantQuota(t *testing.T, q *team.Catalog, id string, want int64) {
+	t.Helper()
+	if got, err := q.Team(t.Context(), id); err != nil || got.Quota() != want {
+		t.Errorf("quota of %s: %d, %v; want %d", id, got.Quota(), err, want)
+	}
+}
+
+func TestQuotaForTeam(t *testing.T) {
+	m := newTestStore(t, team.Team{ID: "tm_1"}, team.Team{ID: "tm_2", DailyQuota: new(int64(7))}, team.Team{ID: "tm_3", DailyQuota: new(int64(0))})
+	q := team.NewCatalog(m)
+	wantQuota(t, q, "tm_1", team.DefaultDailyQuota)
+	wantQuota(t, q, "tm_2", 7)
+	wantQuota(t, q, "tm_3", 0)
+	wantQuota(t, q, "console_only", team.DefaultDailyQuota)
+}
+
+func TestQuotaReturnsStoreError(t *testing.T) {
+	m := newTestStore(t, team.Team{ID: "tm_1"})
+	q := team.NewCatalog(m)
+	q.Up()
+	m.outage = fault.Unavailable("The database", errors.New("refused"))
+	if _, err := q.Team(t.Context(), "tm_1"); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("during the outage: error %v, want %s", err, fault.ServiceUnavailable)
+	}
+	m.outage = nil
+	wantQuota(t, q, "tm_1", team.DefaultDailyQuota)
+}
+
+func TestAnnouncedQuotaTakesEffect(t *testing.T) {
+	m := newTestStore(t, team.Team{ID: "tm_1", DailyQuota: new(int64(7))})
+	q := team.NewCatalog(m)
+	q.Up()
+	for range 5 {
+		wantQuota(t, q, "tm_1", 7)
+	}
+	if n := m.lookupCount(); n != 1 {
+		t.Errorf("%d lookups for five requests, want 1", n)
+	}
+	m.setQuota(t, "tm_1", 9)
+	q.Message("team:tm_2")
+	q.Message("key:tm_1")
+	wantQuota(t, q, "tm_1", 7)
+	q.Message("team:tm_1")
+	wantQuota(t, q, "tm_1", 9)
 }

@@ -10,6 +10,7 @@ import (
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
 	"telapi/test/stores"
+	"telapi/test/testkit"
 )
 
 // testStore is a SQLite store that records calls and can fail. It also records
@@ -28,9 +29,7 @@ func newTestStore(t *testing.T, teams ...team.Team) *testStore {
 	db := stores.OpenSQLite(t, t.TempDir())
 	for _, team := range teams {
 		team.CreatedAt = time.Now()
-		if err := db.CreateTeam(t.Context(), team); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, db.CreateTeam(t.Context(), team))
 	}
 	return &testStore{Store: db}
 }
@@ -96,9 +95,7 @@ func rename(t *testing.T, m *testStore, name string) error {
 func (s *testStore) quota(t *testing.T, id string) int64 {
 	t.Helper()
 	found, err := s.Store.Team(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return found.Quota()
 }
 

@@ -162,7 +162,7 @@ type Catalog struct {
 // NewCatalog returns an empty cache.
 func NewCatalog(teams Store) *Catalog {
 	one := func(t Team) (teamID string, size int64) { return t.ID, 1 }
-	return &Catalog{cache.New(TopicPrefix, cache.Size, cache.TTL, one), teams}
+	return &Catalog{cache.New(TopicPrefix, cache.Size, one), teams}
 }
 
 // Team returns a team. One that does not exist has the default quota, and Exists returns

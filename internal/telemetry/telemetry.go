@@ -101,7 +101,7 @@ func newRegistry(version string) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	buildInfo := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "telapi_build_info",
-		Help:        "Always 1; the version label is the version of the server.",
+		Help:        "Always 1; the label version has the server's version.",
 		ConstLabels: prometheus.Labels{"version": version},
 	}, func() float64 { return 1 })
 	registry.MustRegister(buildInfo, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

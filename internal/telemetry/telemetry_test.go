@@ -30,6 +30,7 @@ import (
 
 	"telapi/internal/httpserve"
 	"telapi/internal/redact"
+	"telapi/test/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -89,9 +90,7 @@ func startTelemetry(t *testing.T, o Options) (*Telemetry, *bytes.Buffer) {
 	var log bytes.Buffer
 	o.Writer, o.MSISDNDigits = &log, 4
 	tele, err := New(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = tele.Shutdown(context.Background()) })
 	return tele, &log
 }
@@ -104,9 +103,7 @@ func emitSecrets(t *testing.T, tele *Telemetry) {
 	calls.WithLabelValues(phone, "token="+secret).Inc()
 
 	state, err := trace.ParseTraceState("plus=" + phone + ",digits=4915112345678,ot=th:8")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	ctx := httpserve.WithRequestID(t.Context(), "req-1")
 	ctx = trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: trace.TraceID{2}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, TraceState: state, Remote: true,
@@ -129,9 +126,7 @@ func TestExportSendsRedactedTracesMetricsAndLogs(t *testing.T) {
 	c := startCollector(t)
 	tele, log := startTelemetry(t, Options{Export: true, Endpoints: c.endpoints(), Version: "0.9.18"})
 	emitSecrets(t, tele)
-	if err := tele.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, tele.Shutdown(t.Context()))
 	if err := tele.Shutdown(t.Context()); err != nil {
 		t.Errorf("second Shutdown: %v", err)
 	}
@@ -182,9 +177,7 @@ func TestUnreachableCollectorDoesNotBlock(t *testing.T) {
 	t.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "5")
 	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "50")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_ = l.Close() // the port is closed now
 	tele, log := startTelemetry(t, Options{Export: true, Endpoints: endpoints("http://" + l.Addr().String())})
 	for range 10_000 { // more than the queues hold
@@ -215,9 +208,7 @@ func TestFailedExportsAreLoggedEveryFewMinutes(t *testing.T) {
 		p := &pipeline{signal: "traces", console: NewLogger(Options{Writer: &log}), ended: t.Context()}
 		for range 100 { // over 16 minutes
 			err := p.send(t.Context(), func(context.Context) error { return errors.New("refused, token=" + secret) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			time.Sleep(10 * time.Second)
 		}
 		if n := strings.Count(log.String(), "\n"); n != 4 {
@@ -254,9 +245,7 @@ func TestLogLevelAppliesToLogAndExport(t *testing.T) {
 		tele.Logger.Info("level info")
 		tele.Logger.Warn("level warn")
 		tele.Logger.Error("level error")
-		if err := tele.Shutdown(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, tele.Shutdown(t.Context()))
 		for severity, logged := range levels {
 			for where, text := range map[string]string{"log": log.String(), "collector": c.received["/v1/logs"]} {
 				if got := strings.Contains(text, "level "+logged); got != (severity >= minimum) {
@@ -347,9 +336,7 @@ func TestHarmlessAttributesAreUnchanged(t *testing.T) {
 		"bytes", uint64(12345678901), "at", time.Unix(0, 0).UTC(), "n", named("x"), "list", []string{"a"}, "status", http.StatusOK, "nil", nil,
 		"kind", slog.KindInt64, "token", "", "error", fmt.Errorf("open: %w", io.EOF), "map", map[string]int{"b": 2, "a": 1})
 	var got map[string]any
-	if err := json.Unmarshal(log.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(log.Bytes(), &got))
 	delete(got, "time")
 	if want := map[string]any{"level": "INFO", "msg": "listening", "port": 3001.0, "took": "2s", "ok": true, "has_token": true, "ratio": 0.5,
 		"bytes": 12345678901.0, "at": "1970-01-01T00:00:00Z", "n": "x", "list": []any{"a"}, "status": 200.0, "nil": nil, "kind": "Int64", "token": "",
@@ -364,9 +351,7 @@ func TestContextIDsAreLogged(t *testing.T) {
 	var log bytes.Buffer
 	NewLogger(Options{Writer: &log}).With("a", 1).InfoContext(ctx, "hello", "b", 2)
 	var got map[string]any
-	if err := json.Unmarshal(log.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(log.Bytes(), &got))
 	if got["request_id"] != "req-1" || got["trace_id"] != span.TraceID().String() || got["span_id"] != span.SpanID().String() || got["a"] != 1.0 || got["b"] != 2.0 {
 		t.Errorf("log: %s\nwant the request, trace and span IDs and the attributes a and b", log.String())
 	}
@@ -379,20 +364,5 @@ func TestAutoFormatWithoutTerminalIsJSON(t *testing.T) {
 		if json.Valid(log.Bytes()) != wantJSON || strings.Contains(log.String(), "\x1b") {
 			t.Errorf("format %s: logged %q, want JSON: %v, without colors", format, log.String(), wantJSON)
 		}
-	}
-}
-
-func TestRegistryHasBuildInfo(t *testing.T) {
-	tele, _ := startTelemetry(t, Options{Version: "0.9.18"})
-	families, err := tele.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all strings.Builder
-	for _, f := range families {
-		fmt.Fprintln(&all, f)
-	}
-	if got := all.String(); !strings.Contains(got, "telapi_build_info") || !strings.Contains(got, "0.9.18") || !strings.Contains(got, "go_goroutines") {
-		t.Errorf("registry %s\nwant telapi_build_info with the version, and go_goroutines", got)
 	}
 }

@@ -16,9 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/background"
 	"telapi/internal/fault"
-	"telapi/internal/sleep"
-	"telapi/internal/writebehind"
 )
 
 const (
@@ -47,11 +46,11 @@ func NewConsumer(stream ReportStream, store ReportStore, log *slog.Logger, reg p
 	auto := promauto.With(reg)
 	c := &Consumer{stream: stream, store: store, log: log, now: now,
 		outcomes: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_usage_reports_total", Help: "Usage reports, by outcome: counted, repeated (already counted) or refused."}, []string{"outcome"}),
+			Name: "telapi_usage_reports_total", Help: "Usage reports, by outcome: counted, repeated (already counted) or rejected."}, []string{"outcome"}),
 		waiting: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "telapi_usage_reports_waiting", Help: "Usage reports of all instances that are not counted yet."}),
 	}
-	c.outcomes.WithLabelValues("refused") // starts at 0, so that an alert sees the first increase
+	c.outcomes.WithLabelValues("rejected") // starts at 0, so that an alert sees the first increase
 	return c
 }
 
@@ -61,7 +60,7 @@ func (c *Consumer) Run(ctx context.Context) {
 	var measuring sync.WaitGroup
 	defer measuring.Wait()
 	measuring.Go(func() { c.measure(ctx) })
-	delays := writebehind.Backoff()
+	delays := background.StoreBackoff()
 	for ctx.Err() == nil {
 		_, err := c.countBatch(ctx, readWait)
 		if err == nil {
@@ -71,9 +70,9 @@ func (c *Consumer) Run(ctx context.Context) {
 		if ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) { // stores log outages themselves
 			c.log.ErrorContext(ctx, "counting usage reports failed", "error", err)
 		}
-		_ = sleep.For(ctx, delays.Next())
+		_ = background.Sleep(ctx, delays.Next())
 	}
-	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), writebehind.ShutdownTimeout)
+	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), background.ShutdownTimeout)
 	defer cancel()
 	for n, err := c.countBatch(shutdown, 0); err == nil && n > 0; {
 		n, err = c.countBatch(shutdown, 0)
@@ -105,7 +104,7 @@ func (c *Consumer) measure(ctx context.Context) {
 		if n, err := c.stream.Len(ctx); err == nil {
 			c.waiting.Set(float64(n))
 		}
-		_ = sleep.For(ctx, measureInterval)
+		_ = background.Sleep(ctx, measureInterval)
 	}
 }
 
@@ -131,7 +130,7 @@ func (c *Consumer) count(ctx context.Context, entries []ReportEntry) error {
 	if len(valid) == 0 {
 		return nil
 	}
-	err := writebehind.Write(ctx, valid, c.add, func(e parsedEntry, err error) error { return c.reject(ctx, e.ReportEntry, err) })
+	err := background.Write(ctx, valid, c.add, func(e parsedEntry, err error) error { return c.reject(ctx, e.ReportEntry, err) })
 	if err != nil {
 		return err
 	}
@@ -155,7 +154,7 @@ func (c *Consumer) reject(ctx context.Context, e ReportEntry, reason error) erro
 	if err := c.stream.Reject(ctx, e, reason.Error()); err != nil {
 		return err
 	}
-	c.outcomes.WithLabelValues("refused").Inc()
+	c.outcomes.WithLabelValues("rejected").Inc()
 	c.log.ErrorContext(ctx, "usage report rejected", "position", e.ID, "reason", reason.Error())
 	return nil
 }
@@ -207,7 +206,7 @@ const maxQueued = 10_000
 // Reporter appends the usage reports of this instance to the stream.
 type Reporter struct {
 	stream ReportStream
-	queue  *writebehind.Queue[[]byte]
+	queue  *background.Queue[[]byte]
 	log    *slog.Logger
 	lost   prometheus.Counter
 }
@@ -217,8 +216,8 @@ type Reporter struct {
 func NewReporter(stream ReportStream, log *slog.Logger, reg prometheus.Registerer) *Reporter {
 	return &Reporter{stream: stream, log: log,
 		lost: promauto.With(reg).NewCounter(prometheus.CounterOpts{
-			Name: "telapi_usage_records_lost_total", Help: "Usage reports of this instance lost because the key-value store was unreachable for too long."}),
-		queue: writebehind.NewQueue(maxQueued, func([]byte) int { return 1 }, batchSize, func(ctx context.Context, reports [][]byte) error {
+			Name: "telapi_usage_records_lost_total", Help: "Usage reports of this instance lost because the key-value store was unreachable."}),
+		queue: background.NewQueue(maxQueued, func([]byte) int { return 1 }, batchSize, func(ctx context.Context, reports [][]byte) error {
 			if err := stream.Append(ctx, reports...); err != nil {
 				return fault.Unavailable("The key-value store", err) // so that every error is retried
 			}
@@ -238,7 +237,7 @@ func (r *Reporter) Report(ctx context.Context, report wire.SpeechReport) {
 }
 
 // Run sends queued reports until ctx ends, and then the remaining ones for at most
-// writebehind.ShutdownTimeout.
+// background.ShutdownTimeout.
 func (r *Reporter) Run(ctx context.Context) {
 	if lost := r.queue.Run(ctx); lost > 0 {
 		r.lost.Add(float64(lost))

@@ -15,11 +15,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/background"
 	"telapi/internal/fault"
-	"telapi/internal/sleep"
+	"telapi/test/testkit"
 )
 
 var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
@@ -142,7 +142,7 @@ func (s *fakeStores) Append(_ context.Context, reports ...[]byte) error {
 }
 
 func (s *fakeStores) Read(ctx context.Context, limit int, wait time.Duration) (found []ReportEntry, err error) {
-	_ = sleep.For(ctx, wait)
+	_ = background.Sleep(ctx, wait)
 	defer s.lock()()
 	for _, e := range s.entries {
 		if s.streamErr == nil && len(found) < limit && time.Since(e.readAt) > redeliverAfter {
@@ -237,12 +237,6 @@ func (s *fakeStores) sum() (n int64) {
 	return n
 }
 
-func value(m prometheus.Metric) float64 {
-	var d dto.Metric
-	_ = m.Write(&d)
-	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
-}
-
 func TestReportsSurviveOutages(t *testing.T) {
 	runStores(t, func(s *fakeStores, r *Reporter, _ *Consumer) {
 		set := func(streamErr error, unreachable bool) {
@@ -268,7 +262,7 @@ func TestReportsSurviveOutages(t *testing.T) {
 				t.Errorf("after outage %d: counted %d characters, want %d", i, got, want)
 			}
 		}
-		if n := value(r.lost); n != 0 {
+		if n := testkit.MetricValue(t, r.lost); n != 0 {
 			t.Errorf("%v reports lost, want 0", n)
 		}
 	})
@@ -300,8 +294,8 @@ func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
 		if s.sum() != 101 || len(s.rejected) != 2 || !strings.HasPrefix(s.rejected[0], "invalid report") || s.rejected[1] != "out of range" {
 			t.Errorf("counted %d characters, want 101; rejected %q, want an invalid report and out of range", s.sum(), s.rejected)
 		}
-		if counted, refused := value(c.outcomes.WithLabelValues("counted")), value(c.outcomes.WithLabelValues("refused")); counted != 2 || refused != 2 || value(c.waiting) != 7 {
-			t.Errorf("metrics: %v counted, %v refused, %v waiting; want 2, 2 and 7", counted, refused, value(c.waiting))
+		if counted, rejected := testkit.MetricValue(t, c.outcomes.WithLabelValues("counted")), testkit.MetricValue(t, c.outcomes.WithLabelValues("rejected")); counted != 2 || rejected != 2 || testkit.MetricValue(t, c.waiting) != 7 {
+			t.Errorf("metrics: %v counted, %v rejected, %v waiting; want 2, 2 and 7", counted, rejected, testkit.MetricValue(t, c.waiting))
 		}
 	})
 }
@@ -314,7 +308,7 @@ func TestWaitingReportsAreMeasuredWithoutDatabase(t *testing.T) {
 		for want := 1; want <= 3; want++ {
 			report(r, "", 1)
 			time.Sleep(time.Minute)
-			if got := value(c.waiting); got != float64(want) {
+			if got := testkit.MetricValue(t, c.waiting); got != float64(want) {
 				t.Errorf("%v reports waiting, want %d", got, want)
 			}
 		}
@@ -329,7 +323,7 @@ func TestQueueIsBoundedAndLossesAreCounted(t *testing.T) {
 		for range maxQueued + 3 {
 			report(r, "", 1)
 		}
-		if n := value(r.lost); n != 3 {
+		if n := testkit.MetricValue(t, r.lost); n != 3 {
 			t.Errorf("%v reports lost, want the 3 over the bound", n)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // evening in New York is already the next day, 2026-11-15, in UTC.
@@ -17,7 +18,7 @@ func TestParseQuery(t *testing.T) {
 	for _, tt := range []struct {
 		name, query, from, to string
 		interval              Interval
-		groupBy               Group
+		groupBy               Property
 	}{
 		{"no parameters: current month by day", "", "2026-11-01", "2026-11-15", Day, ""},
 		{"only from: until today", "from=2026-10-20", "2026-10-20", "2026-11-15", Day, ""},
@@ -38,13 +39,9 @@ func TestParseQuery(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			params, err := url.ParseQuery(tt.query)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			q, err := ParseQuery("tm_1", params, evening)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if q.TeamID != "tm_1" {
 				t.Errorf("team %q, want the caller's team tm_1", q.TeamID)
 			}
@@ -59,70 +56,51 @@ func TestParseQuery(t *testing.T) {
 }
 
 func TestParseQueryReportsAllIssues(t *testing.T) {
-	for _, tt := range []struct {
-		name, query string
-		want        []string // path and code
-	}{
-		{"empty day", "from=", []string{"/query/from invalid_value"}},
-		{"word instead of a date", "to=today", []string{"/query/to invalid_value"}},
-		{"February 30", "from=2026-02-30", []string{"/query/from invalid_value"}},
-		{"February 29 of a common year", "to=2026-02-29", []string{"/query/to invalid_value"}},
-		{"month 13", "from=2026-13-01", []string{"/query/from invalid_value"}},
-		{"short form", "from=2026-1-1", []string{"/query/from invalid_value"}},
-		{"with a time", "from=2026-11-15T00:00:00Z", []string{"/query/from invalid_value"}},
-		{"with a space", "from=2026-11-15%20", []string{"/query/from invalid_value"}},
-		{"five-digit year", "from=10000-01-01", []string{"/query/from invalid_value"}},
-		{"negative year", "from=-001-01-01", []string{"/query/from invalid_value"}},
-		{"before 1970", "from=1969-12-31", []string{"/query/from invalid_value"}},
-		{"Unix time", "from=1800000000", []string{"/query/from invalid_value"}},
-		{"SQL", "from=2026-11-15'--", []string{"/query/from invalid_value"}},
-		{"full-width digits", "from=２０２６-11-15", []string{"/query/from invalid_value"}},
-		{"NUL", "from=2026-11-15%00", []string{"/query/from invalid_value"}},
-		{"not UTF-8", "from=%ff", []string{"/query/from invalid_value"}},
-		{"value of 1 MiB", "from=" + strings.Repeat("2", 1<<20), []string{"/query/from invalid_value"}},
-		{"from after to", "from=2026-11-15&to=2026-11-14", []string{"/query/from invalid_value"}},
-		{"one day too long", "from=2024-01-01&to=2026-01-02", []string{"/query/from too_large"}},
-		{"longest possible span", "from=1970-01-01&to=9999-12-31", []string{"/query/from too_large"}},
-		{"only from, long ago", "from=1970-01-01", []string{"/query/from too_large"}},
-		{"parameter repeated", "from=2026-11-01&from=2026-11-02", []string{"/query/from too_many"}},
-		{"all parameters repeated", "from=a&from=b&to=a&to=b&interval=day&interval=day&groupBy=voice&groupBy=voice",
-			[]string{"/query/from too_many", "/query/to too_many", "/query/interval too_many", "/query/groupBy too_many"}},
-		{"unknown interval", "interval=week", []string{"/query/interval invalid_value"}},
-		{"empty interval", "interval=", []string{"/query/interval invalid_value"}},
-		{"interval in capitals", "interval=DAY", []string{"/query/interval invalid_value"}},
-		{"unknown group", "groupBy=team", []string{"/query/groupBy invalid_value"}},
-		{"empty group", "groupBy=", []string{"/query/groupBy invalid_value"}},
-		{"two groups in one value", "groupBy=voice,model", []string{"/query/groupBy invalid_value"}},
-		{"group is SQL", "groupBy=voice;drop%20table", []string{"/query/groupBy invalid_value"}},
-		{"all parameters invalid", "from=x&to=y&interval=z&groupBy=w",
-			[]string{"/query/from invalid_value", "/query/to invalid_value", "/query/interval invalid_value", "/query/groupBy invalid_value"}},
-		{"invalid to: span is not checked", "from=1970-01-01&to=x", []string{"/query/to invalid_value"}},
+	queries := map[string]string{ // paths and codes
+		"from=2026-11-15&to=2026-11-14":   "from invalid_value",
+		"from=2024-01-01&to=2026-01-02":   "from too_large", // one day too long
+		"from=1970-01-01&to=9999-12-31":   "from too_large",
+		"from=1970-01-01":                 "from too_large",
+		"from=1970-01-01&to=x":            "to invalid_value", // the span is not checked
+		"from=2026-11-01&from=2026-11-02": "from too_many",
+		"from=a&from=b&to=a&to=b&interval=day&interval=day&groupBy=voice&groupBy=voice": "from too_many, to too_many, interval too_many, groupBy too_many",
+		"from=x&to=y&interval=z&groupBy=w":                                              "from invalid_value, to invalid_value, interval invalid_value, groupBy invalid_value",
+	}
+	for name, values := range map[string][]string{
+		"from": {
+			"", "2026-02-30", "2026-13-01", "2026-1-1", "2026-11-15T00:00:00Z", "2026-11-15%20", "10000-01-01", "-001-01-01", "1969-12-31", "1800000000",
+			"2026-11-15'--", "２０２６-11-15", "2026-11-15%00", "%ff", strings.Repeat("2", 1<<20),
+		},
+		"to":       {"today", "2026-02-29"},
+		"interval": {"week", "", "DAY"},
+		"groupBy":  {"team", "", "voice,model", "voice;drop%20table"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			// url.ParseQuery rejects the semicolon of a test case.
-			params := map[string][]string{}
-			for pair := range strings.SplitSeq(tt.query, "&") {
-				name, value, _ := strings.Cut(pair, "=")
-				value, err := url.QueryUnescape(value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				params[name] = append(params[name], value)
+		for _, value := range values {
+			queries[name+"="+value] = name + " invalid_value"
+		}
+	}
+	for query, want := range queries {
+		// url.ParseQuery rejects the semicolon of a test case.
+		params := map[string][]string{}
+		for pair := range strings.SplitSeq(query, "&") {
+			name, value, _ := strings.Cut(pair, "=")
+			value, err := url.QueryUnescape(value)
+			testkit.Must(t, err)
+			params[name] = append(params[name], value)
+		}
+		_, err := ParseQuery("tm_1", params, evening)
+		e := fault.From(err)
+		issues, _ := e.Details.([]fault.Issue)
+		var got []string
+		for _, issue := range issues {
+			got = append(got, strings.TrimPrefix(issue.Path, "/query/")+" "+issue.Code)
+			if len(issue.Message) > 200 {
+				t.Errorf("%.80s: message of %d characters repeats the value, want at most 200", query, len(issue.Message))
 			}
-			_, err := ParseQuery("tm_1", params, evening)
-			e := fault.From(err)
-			issues, _ := e.Details.([]fault.Issue)
-			var got []string
-			for _, issue := range issues {
-				got = append(got, issue.Path+" "+issue.Code)
-				if len(issue.Message) > 200 {
-					t.Errorf("message of %d characters repeats the value, want at most 200", len(issue.Message))
-				}
-			}
-			if e.Code != fault.Validation || !slices.Equal(got, tt.want) {
-				t.Errorf("error %v with issues %v, want %v with %v", e.Code, got, fault.Validation, tt.want)
-			}
-		})
+		}
+		if e.Code != fault.Validation || strings.Join(got, ", ") != want {
+			t.Errorf("%.80s: error %v with issues %v, want %v with %v", query, e.Code, got, fault.Validation, want)
+		}
 	}
 }
 
@@ -141,7 +119,7 @@ func FuzzParseQuery(f *testing.F) {
 			return
 		}
 		if q.TeamID != "tm_1" || q.From.After(q.To) || q.To.Sub(q.From) >= maxDays*24*time.Hour ||
-			!slices.Contains([]Interval{Day, Month}, q.Interval) || (q.GroupBy != "" && !slices.Contains([]Group{ByProvider, ByVoice, ByModel, ByEndpoint}, q.GroupBy)) {
+			!slices.Contains([]Interval{Day, Month}, q.Interval) || (q.GroupBy != "" && !slices.Contains([]Property{ByProvider, ByVoice, ByModel, ByEndpoint}, q.GroupBy)) {
 			t.Fatalf("%q: accepted an invalid query: %+v", raw, q)
 		}
 		for _, day := range []time.Time{q.From, q.To} {

@@ -1,7 +1,6 @@
 package usage_test
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -9,10 +8,9 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/fault"
-	"telapi/internal/sqlstore"
 	"telapi/internal/usage"
 	"telapi/test/stores"
+	"telapi/test/testkit"
 )
 
 // date returns a day of November 2026.
@@ -39,7 +37,7 @@ func TestSummaryJSON(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name    string
-		groupBy usage.Group
+		groupBy usage.Property
 		reports []wire.SpeechReport
 		want    string
 	}{
@@ -60,28 +58,12 @@ func TestSummaryJSON(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			q := usage.Query{TeamID: "tm_1", From: date(1), To: date(15), Interval: usage.Day, GroupBy: tt.groupBy}
 			summary, err := newService(t, tt.reports...).Summary(t.Context(), q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			got, err := json.Marshal(summary)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if string(got) != tt.want {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}
 		})
-	}
-}
-
-func TestSummaryReturnsStoreError(t *testing.T) {
-	store, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()}) // not migrated
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
-	_, err = (&usage.Service{Store: store, Now: time.Now}).Summary(t.Context(), usage.Query{Interval: usage.Day})
-	if !fault.Is(err, fault.ServiceUnavailable) || errors.Unwrap(err) == nil {
-		t.Errorf("Summary returned %v, want the store's error", err)
 	}
 }

@@ -25,20 +25,20 @@ const (
 // Intervals lists all intervals.
 var Intervals = []Interval{Day, Month}
 
-// Group is the property by which the usage of an interval is grouped; empty for no
+// Property is a property of speech requests by which usage is grouped; empty for no
 // grouping.
-type Group string
+type Property string
 
-// The groups of a summary.
+// The properties by which a summary can be grouped.
 const (
-	ByProvider Group = "provider"
-	ByVoice    Group = "voice"
-	ByModel    Group = "model"
-	ByEndpoint Group = "endpoint"
+	ByProvider Property = "provider"
+	ByVoice    Property = "voice"
+	ByModel    Property = "model"
+	ByEndpoint Property = "endpoint"
 )
 
-// Groups lists all groups.
-var Groups = []Group{ByProvider, ByVoice, ByModel, ByEndpoint}
+// Properties lists all properties.
+var Properties = []Property{ByProvider, ByVoice, ByModel, ByEndpoint}
 
 // Query selects a team's usage from the day From to the day To, inclusive. Both
 // are midnights in UTC.
@@ -46,7 +46,7 @@ type Query struct {
 	TeamID   string
 	From, To time.Time
 	Interval Interval
-	GroupBy  Group
+	GroupBy  Property
 }
 
 // Counts are sums over speech requests. Characters are Unicode code points. Those
@@ -68,8 +68,8 @@ type Bucket struct {
 
 // Store reads usage.
 type Store interface {
-	// TTSUsage returns the non-empty buckets, ordered by start and group.
-	TTSUsage(ctx context.Context, q Query) ([]Bucket, error)
+	// UsageBuckets returns the non-empty buckets, ordered by start and group.
+	UsageBuckets(ctx context.Context, q Query) ([]Bucket, error)
 }
 
 // ReportStore writes usage.
@@ -93,7 +93,7 @@ type ReportStream interface {
 	Append(ctx context.Context, reports ...[]byte) error
 	// Read returns at most limit entries. It returns entries that another consumer
 	// has read but not acknowledged for some time, or else new ones. If there are
-	// none, it waits for one.
+	// none, it waits up to wait for one, and then returns no entries and no error.
 	Read(ctx context.Context, limit int, wait time.Duration) ([]ReportEntry, error)
 	// Ack removes entries.
 	Ack(ctx context.Context, entries []ReportEntry) error
@@ -103,14 +103,13 @@ type ReportStream interface {
 	Len(ctx context.Context) (int64, error)
 }
 
-// Summary is a team's usage over a period, as the API returns it. It is the
-// UsageReport of api/openapi.yaml.
+// Summary is a team's usage over a period, as the API returns it.
 type Summary struct {
 	TeamID   string    `json:"teamId"`
 	From     string    `json:"from"`
 	To       string    `json:"to"`
 	Interval Interval  `json:"interval"`
-	GroupBy  Group     `json:"groupBy,omitzero"`
+	GroupBy  Property  `json:"groupBy,omitzero"`
 	AsOf     time.Time `json:"asOf"`
 	Total    Counts    `json:"total"`
 	Buckets  []Bucket  `json:"buckets"`
@@ -125,7 +124,7 @@ type Service struct {
 // Summary returns a team's usage. Its total is the sum of its buckets.
 func (s *Service) Summary(ctx context.Context, q Query) (Summary, error) {
 	asOf := s.Now().UTC().Truncate(time.Millisecond)
-	buckets, err := s.Store.TTSUsage(ctx, q)
+	buckets, err := s.Store.UsageBuckets(ctx, q)
 	if err != nil {
 		return Summary{}, fmt.Errorf("summarize usage: %w", err)
 	}
@@ -140,11 +139,12 @@ func (s *Service) Summary(ctx context.Context, q Query) (Summary, error) {
 	return summary, nil
 }
 
-// maxDays is the maximum length of a summary's period: two years.
-const maxDays = 732
+// maxDays is the maximum length of a summary's period: two years, with two leap days.
+const maxDays = 2 * 366
 
 // ParseQuery parses the query parameters of a summary. All are optional. Without
-// any, the query selects the current month, by day.
+// any, the query selects the current month, by day. With to alone, it starts on the first of
+// that month; with from alone, it ends today, or on from if that is in the future.
 func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query, error) {
 	var issues fault.Issues
 	now = now.UTC()
@@ -158,7 +158,7 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 		}
 		t, err := time.Parse(time.DateOnly, s)
 		if err != nil || t.Year() < 1970 {
-			issues.Add("/query/"+name, fault.IssueValue, "Use a date such as 2026-11-15.")
+			issues.Add("/query/"+name, fault.IssueValue, "Use a date from 1970-01-01 on, such as 2026-11-15.")
 			return false
 		}
 		*into = t
@@ -175,7 +175,7 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 	switch {
 	case len(issues.List()) > 0: // an invalid date
 	case q.From.After(q.To):
-		issues.Add("/query/from", fault.IssueValue, "from is after to.")
+		issues.Add("/query/from", fault.IssueValue, "from must not be after to.")
 	case q.To.Sub(q.From) >= maxDays*24*time.Hour:
 		issues.Add("/query/from", fault.IssueTooLarge, "The period must have at most %d days.", maxDays)
 	}
@@ -184,8 +184,8 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 		fault.CheckOneOf(&issues, "/query/interval", q.Interval, Intervals)
 	}
 	if s, given := issues.QueryValue(params, "groupBy"); given {
-		q.GroupBy = Group(s)
-		fault.CheckOneOf(&issues, "/query/groupBy", q.GroupBy, Groups)
+		q.GroupBy = Property(s)
+		fault.CheckOneOf(&issues, "/query/groupBy", q.GroupBy, Properties)
 	}
 	return q, issues.Err()
 }

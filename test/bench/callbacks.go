@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
-	"net/url"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -38,95 +38,74 @@ func botBody(channelID string) string {
 
 // callbacks compares bot callbacks with a handler that decodes the same body and
 // runs one script of four commands.
-func callbacks(at *site, s settings) error {
-	t, peer, err := at.startBoth("script")
-	if err != nil {
-		return err
-	}
+func callbacks(at *site, s settings) {
+	t, peer := at.startTelapi(), at.startPeer("script")
 	defer t.kill()
-	defer peer.stop()
-	if err := t.run(nil, "limits", "set", "--tier", "webhook", "--max", "1000000000", "--window", "24h"); err != nil {
-		return err
-	}
-	runtime, err := calls.New(calls.Options{Store: storeOptions(at.redisURL), Name: "bench"})
-	if err != nil {
-		return err
-	}
+	defer peer.kill()
+	runtime := at.directRuntime()
 	defer runtime.Close()
-
-	each := int(callbacksPerSecond * s.span.Seconds() / float64(s.connections))
-	round := func(p *process, addr string) func() (result, error) {
-		return func() (r result, err error) {
-			sources := make([]source, s.connections)
-			if _, err := parallel(s.connections, s.connections, func(i int) error {
-				channels, err := openCalls(runtime, callsPerConnection)
-				if err == nil {
-					sources[i], err = provider(channels, addr, each)
-				}
-				return err
-			}); err != nil {
-				return r, err
-			}
-			return at.measureCPU([]*process{p}, func() (result, error) { return load(to(addr), http.StatusAccepted, sources) })
+	count := int(callbacksPerSecond * s.span.Seconds())
+	round := func(p *process, addr string) func() result {
+		return func() result {
+			sources := providers(runtime, s.connections, callsPerConnection, count, addr)
+			return at.measureCPU([]*process{p}, func() result {
+				return load(connectAll(nil, s.connections, addr), http.StatusAccepted, sources)
+			})
 		}
 	}
 	ours, baseline := round(t.process, t.addr), round(peer, peer.line)
-	if _, err := interleave(1, ours, baseline); err != nil {
-		return err
-	}
+	interleave(1, ours, baseline)
 	fmt.Printf("bot callbacks of %d bytes; %d connections with %d calls each\n", len(botBody(uuid.NewString())), s.connections, callsPerConnection)
-	c, err := interleave(s.rounds, ours, baseline)
-	if err != nil {
-		return err
-	}
-	limit, err := at.scriptLimit()
-	if err != nil {
-		return err
-	}
-	c.print("callbacks", "plain EVALSHA", "callbacks", "(target: at least 0.80)")
-	fmt.Printf("  %-18s %8.0f scripts/s (telapi: %.2f of it, plain EVALSHA: %.2f)\n", "redis-benchmark", limit, c.telapi.perSecond/limit, c.baseline.perSecond/limit)
-	return nil
+	c := interleave(s.rounds, ours, baseline)
+	limit := at.scriptLimit()
+	c.print("callbacks", "plain EVALSHA", "(target: at least 0.80)")
+	fmt.Printf("  %-44s %8.0f scripts/s (telapi: %.2f of it, plain EVALSHA: %.2f)\n",
+		"redis-benchmark", limit, c.telapi.perSecond/limit, c.baseline.perSecond/limit)
 }
 
 // openCalls opens channels without a session.
-func openCalls(runtime *calls.Runtime, n int) ([]*calls.Channel, error) {
+func openCalls(runtime *calls.Runtime, n int) []*calls.Channel {
 	channels := make([]*calls.Channel, n)
 	for i := range channels {
-		var err error
-		if channels[i], err = runtime.Open(context.Background(), calls.OpenOptions{
-			ChannelID: uuid.NewString(), TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-1", Profile: []byte(botProfile)}); err != nil {
-			return nil, err
-		}
+		channels[i] = must(runtime.Open(context.Background(), calls.OpenOptions{
+			ChannelID: uuid.NewString(), TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-1", Profile: []byte(botProfile),
+		}))
 	}
-	return channels, nil
+	return channels
 }
 
-// provider creates work items of the calls of a connection, closes the calls, and
-// returns the callbacks: those of one call are in order, and calls alternate.
-func provider(channels []*calls.Channel, addr string, count int) (source, error) {
+// callbackRequest returns the request with a bot's answer.
+func callbackRequest(addr, path, token, channelID string) []byte {
+	body := botBody(channelID)
+	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\ntoken: %s\r\nContent-Length: %d\r\n\r\n%s",
+		path, addr, token, len(body), body)
+}
+
+// providers opens calls for each connection, creates work items, closes the calls, and
+// returns the callbacks of each connection: those of one call are in order, and calls
+// alternate. The connections use the addresses in turn.
+func providers(runtime *calls.Runtime, connections, callsEach, count int, addrs ...string) []source {
 	ctx := context.Background()
-	requests := make([][]byte, 0, count)
-	for i := range count {
-		c := channels[i%len(channels)]
-		item, err := c.Await(ctx, calls.AwaitOptions{})
-		if err != nil {
-			return nil, err
+	sources := make([]source, connections)
+	parallel(connections, connections, func(i int) {
+		channels := openCalls(runtime, callsEach)
+		var requests [][]byte
+		for n := range count / connections {
+			c := channels[n%len(channels)]
+			item := must(c.Await(ctx, calls.AwaitOptions{}))
+			requests = append(requests, callbackRequest(addrs[i%len(addrs)], item.Path, item.Token, c.ID))
 		}
-		body := botBody(c.ID)
-		requests = append(requests, fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\ntoken: %s\r\nContent-Length: %d\r\n\r\n%s",
-			item.Path, addr, item.Token, len(body), body))
-	}
-	for _, c := range channels {
-		if err := c.Close(ctx); err != nil {
-			return nil, err
+		for _, c := range channels {
+			check(c.Close(ctx))
 		}
-	}
-	return func() (next []byte) {
-		if len(requests) > 0 {
-			next, requests = requests[0], requests[1:]
+		sources[i] = func() (next []byte) {
+			if len(requests) > 0 {
+				next, requests = requests[0], requests[1:]
+			}
+			return next
 		}
-		return next
-	}, nil
+	})
+	return sources
 }
 
 // minimalScript is the minimum that a callback needs in the store.
@@ -135,6 +114,8 @@ redis.call('SET', KEYS[1], 'consumed', 'PX', 3600000)
 redis.call('XADD', KEYS[2], '*', 'entry', ARGV[1])
 redis.call('PUBLISH', KEYS[2], 'notice')
 return known or 'awaited'`
+
+var script = rueidis.NewLuaScript(minimalScript)
 
 // plainBody is the body of botBody.
 type plainBody struct {
@@ -177,54 +158,30 @@ type plainParty struct {
 }
 
 // peerScript decodes the body and runs minimalScript.
-func peerScript(redisURL []byte) (http.HandlerFunc, error) {
-	client, err := plainRedis(string(redisURL))
-	script := rueidis.NewLuaScript(minimalScript)
-	return func(w http.ResponseWriter, r *http.Request) {
-		raw, err := io.ReadAll(r.Body)
-		var body plainBody
-		if err == nil {
-			err = json.Unmarshal(raw, &body)
-		}
-		if err == nil {
-			err = script.Exec(r.Context(), client, []string{"token:" + r.Header.Get("token"), "stream:" + body.Conversation.Identifier.ID}, []string{rueidis.BinaryString(raw)}).Error()
-		}
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		receipt := []byte(`{"status":"accepted"}`)
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Content-Length", strconv.Itoa(len(receipt)))
-		w.WriteHeader(http.StatusAccepted)
-		_, _ = w.Write(receipt)
-	}, err
+func peerScript(client rueidis.Client, w http.ResponseWriter, r *http.Request) {
+	raw, err := io.ReadAll(r.Body)
+	var body plainBody
+	if err == nil {
+		err = json.Unmarshal(raw, &body)
+	}
+	if err == nil {
+		keys := []string{"token:" + r.Header.Get("token"), "stream:" + body.Conversation.Identifier.ID}
+		err = script.Exec(r.Context(), client, keys, []string{rueidis.BinaryString(raw)}).Error()
+	}
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	writeJSON(w, http.StatusAccepted, []byte(`{"status":"accepted"}`))
 }
 
 // scriptLimit returns how often per second Redis alone runs minimalScript.
-func (s *site) scriptLimit() (float64, error) {
-	client, err := s.redis()
-	if err != nil {
-		return 0, err
-	}
-	defer client.Close()
-	digest, err := client.Do(context.Background(), client.B().ScriptLoad().Script(minimalScript).Build()).ToString()
-	if err != nil {
-		return 0, err
-	}
-	u, err := url.Parse(s.redisURL)
-	if err != nil {
-		return 0, err
-	}
-	out, err := exec.Command("redis-benchmark", "-p", u.Port(), "-c", "32", "-P", "16", "-n", "200000", "-r", "100000", "--csv",
-		"EVALSHA", digest, "2", "token:__rand_int__", "limit", botBody(uuid.NewString())).Output()
-	if err != nil {
-		return 0, fmt.Errorf("redis-benchmark: %w", err)
-	}
+func (s *site) scriptLimit() float64 {
+	digest := s.redis[0].MustDo("SCRIPT", "LOAD", minimalScript)
+	_, port, _ := net.SplitHostPort(s.redis[0].Addr())
+	out := must(exec.Command("redis-benchmark", "-p", port, "-c", "32", "-P", "16", "-n", "200000", "-r", "100000", "--csv",
+		"EVALSHA", must(digest.ToString()), "2", "token:__rand_int__", "limit", botBody(uuid.NewString())).Output())
 	// The command comes first and may contain separators, so count from the end.
 	columns := strings.Split(string(out), `","`)
-	if len(columns) < 7 {
-		return 0, fmt.Errorf("redis-benchmark printed %q", out)
-	}
-	return strconv.ParseFloat(columns[len(columns)-7], 64)
+	return must(strconv.ParseFloat(columns[len(columns)-7], 64))
 }

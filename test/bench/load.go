@@ -3,8 +3,9 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
+	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -15,7 +16,7 @@ import (
 // result is the result of one round.
 type result struct {
 	perSecond float64
-	p99       time.Duration
+	p50, p99  time.Duration
 	errors    int
 	costs     []float64 // CPU µs per request or frame: server, Redis, bench, PostgreSQL; empty if not measured
 }
@@ -23,53 +24,64 @@ type result struct {
 // source returns the next request of a connection, or nil at the end.
 type source func() []byte
 
-// repeat returns the same request until span has passed.
-func repeat(request []byte, span time.Duration) source {
+// during returns sources that take requests from next until span has passed.
+func during(span time.Duration, count int, next source) []source {
 	stop := time.Now().Add(span)
-	return func() []byte {
+	return slices.Repeat([]source{func() []byte {
 		if time.Now().After(stop) {
 			return nil
 		}
-		return request
-	}
+		return next()
+	}}, count)
 }
 
-// to returns the same address for every connection.
-func to(addr string) func(int) string { return func(int) string { return addr } }
+// connectAll opens n connections, in turn to each address, with TLS if secure is not nil.
+// With TLS the cipher must be AES-128-GCM, so that servers are compared and not ciphers.
+func connectAll(secure *tls.Config, n int, addrs ...string) []net.Conn {
+	conns := make([]net.Conn, n)
+	parallel(n, 32, func(i int) {
+		addr := addrs[i%len(addrs)]
+		if secure == nil {
+			conns[i] = must(net.Dial("tcp", addr))
+			return
+		}
+		conn := must(tls.Dial("tcp", addr, secure))
+		if s := conn.ConnectionState(); s.Version != tls.VersionTLS13 || s.CipherSuite != tls.TLS_AES_128_GCM_SHA256 {
+			check(fmt.Errorf("%s uses %s with %s", addr, tls.VersionName(s.Version), tls.CipherSuiteName(s.CipherSuite)))
+		}
+		conns[i] = conn
+	})
+	return conns
+}
 
-// load opens one connection per source and sends its requests one at a time. It
-// parses as little of a response as possible, so that its own CPU use does not
-// hide differences between servers.
-func load(addr func(i int) string, status int, sources []source) (result, error) {
+// load sends the requests of one source on each connection, one at a time, and closes
+// the connections. It parses as little of a response as possible, so that its own CPU
+// use does not hide differences between servers.
+func load(conns []net.Conn, status int, sources []source) result {
 	var mu sync.Mutex
 	var latencies []time.Duration
 	var failed int
 	var wg sync.WaitGroup
 	start := time.Now()
 	for i, next := range sources {
-		conn, err := net.Dial("tcp", addr(i))
-		if err != nil {
-			return result{}, fmt.Errorf("connect to %s: %w", addr(i), err)
-		}
 		wg.Go(func() {
-			defer func() { _ = conn.Close() }()
-			took, errs := sendAll(conn, status, next)
+			defer func() { _ = conns[i].Close() }()
+			took, errs := sendAll(conns[i], status, next)
 			mu.Lock()
 			latencies, failed = append(latencies, took...), failed+errs
 			mu.Unlock()
 		})
 	}
 	wg.Wait()
-	span := time.Since(start)
+	return newResult(latencies, time.Since(start), failed)
+}
+
+func newResult(latencies []time.Duration, span time.Duration, failed int) result {
 	if len(latencies) == 0 {
-		return result{}, fmt.Errorf("no request to %s succeeded", addr(0))
+		check(errors.New("no request succeeded"))
 	}
 	slices.Sort(latencies)
-	return result{
-		perSecond: float64(len(latencies)) / span.Seconds(),
-		p99:       latencies[len(latencies)*99/100],
-		errors:    failed,
-	}, nil
+	return result{perSecond: float64(len(latencies)) / span.Seconds(), p50: latencies[len(latencies)/2], p99: latencies[len(latencies)*99/100], errors: failed}
 }
 
 // sendAll sends the requests of a source and returns the latency of each success.
@@ -93,9 +105,9 @@ func sendAll(conn net.Conn, want int, next source) (took []time.Duration, errs i
 	return took, errs
 }
 
-// readResponse skips a response with a Content-Length and returns its status.
+// readResponse skips a response and returns its status.
 func readResponse(in *bufio.Reader) (status int, err error) {
-	length := -1
+	length := 0
 	for first := true; ; first = false {
 		line, err := in.ReadSlice('\n')
 		if err != nil {
@@ -111,10 +123,7 @@ func readResponse(in *bufio.Reader) (status int, err error) {
 				return 0, err
 			}
 		case len(line) == 0:
-			if length < 0 {
-				return 0, fmt.Errorf("response without Content-Length")
-			}
-			_, err := io.CopyN(io.Discard, in, int64(length))
+			_, err := in.Discard(length)
 			return status, err
 		case len(line) > 16 && bytes.EqualFold(line[:16], []byte("content-length: ")):
 			if length, err = strconv.Atoi(string(line[16:])); err != nil {
@@ -132,70 +141,66 @@ type comparison struct {
 
 // interleave measures both servers alternately, so that other load on the machine
 // affects both. The ratio is the median of the ratios of adjacent rounds.
-func interleave(rounds int, telapi, baseline func() (result, error)) (comparison, error) {
-	var telapiResults, baselineResults []result
+func interleave(rounds int, telapi, baseline func() result) comparison {
+	var results [2][]result
 	var ratios []float64
 	for i := range rounds {
-		var ours, theirs result
-		steps := []func() error{
-			func() (err error) { ours, err = telapi(); return err },
-			func() (err error) { theirs, err = baseline(); return err },
-		}
-		if i%2 == 1 {
-			slices.Reverse(steps)
-		}
-		for _, step := range steps {
-			if err := step(); err != nil {
-				return comparison{}, err
+		for j := range 2 {
+			if (i+j)%2 == 0 {
+				results[0] = append(results[0], telapi())
+			} else {
+				results[1] = append(results[1], baseline())
 			}
 		}
-		telapiResults, baselineResults = append(telapiResults, ours), append(baselineResults, theirs)
-		ratios = append(ratios, ours.perSecond/theirs.perSecond)
+		ratios = append(ratios, results[0][i].perSecond/results[1][i].perSecond)
 	}
-	slices.Sort(ratios)
-	return comparison{median(telapiResults), median(baselineResults), ratios[len(ratios)/2]}, nil
+	return comparison{median(results[0]), median(results[1]), middle(ratios)}
 }
 
 // median returns the median of each figure, and the sum of the errors.
-func median(results []result) result {
-	var rates []float64
-	var latencies []time.Duration
-	var m result
+func median(results []result) (m result) {
+	figure := func(of func(result) float64) float64 {
+		var list []float64
+		for _, r := range results {
+			list = append(list, of(r))
+		}
+		return middle(list)
+	}
 	for _, r := range results {
-		rates, latencies = append(rates, r.perSecond), append(latencies, r.p99)
 		m.errors += r.errors
 	}
-	slices.Sort(rates)
-	slices.Sort(latencies)
-	m.perSecond, m.p99 = rates[len(rates)/2], latencies[len(latencies)/2]
+	m.perSecond = figure(func(r result) float64 { return r.perSecond })
+	m.p99 = time.Duration(figure(func(r result) float64 { return float64(r.p99) }))
 	for i := range results[0].costs {
-		var costs []float64
-		for _, r := range results {
-			costs = append(costs, r.costs[i])
-		}
-		slices.Sort(costs)
-		m.costs = append(m.costs, costs[len(costs)/2])
+		m.costs = append(m.costs, figure(func(r result) float64 { return r.costs[i] }))
 	}
 	return m
 }
 
-// print prints both results and their ratio.
-func (c comparison) print(unit, baseline, baselineUnit, target string) {
-	for _, row := range []struct {
-		name, unit string
-		result
-	}{{"telapi", unit, c.telapi}, {baseline, baselineUnit, c.baseline}} {
-		fmt.Printf("  %-18s %8.0f %s/s", row.name, row.perSecond, row.unit)
-		if row.p99 > 0 {
-			fmt.Printf("   p99 %s", row.p99.Round(10*time.Microsecond))
-		}
-		if row.errors > 0 {
-			fmt.Printf("   errors %d", row.errors)
-		}
-		if len(row.costs) > 0 {
-			fmt.Printf("   CPU µs each: server %.0f, Redis %.0f, bench %.0f, database %.0f", row.costs[0], row.costs[1], row.costs[2], row.costs[3])
-		}
-		fmt.Println()
+// middle returns the median.
+func middle(list []float64) float64 {
+	list = slices.Sorted(slices.Values(list))
+	return list[len(list)/2]
+}
+
+// print prints a result in one line.
+func (r result) print(name, unit string) {
+	fmt.Printf("  %-44s %8.0f %s/s", name, r.perSecond, unit)
+	if r.p99 > 0 {
+		fmt.Printf("   p99 %s", r.p99.Round(10*time.Microsecond))
 	}
-	fmt.Printf("  %-18s %8.2f %s\n", "ratio", c.ratio, target)
+	if r.errors > 0 {
+		fmt.Printf("   errors %d", r.errors)
+	}
+	if len(r.costs) > 0 {
+		fmt.Printf("   CPU µs each: server %.0f, Redis %.0f, bench %.0f, database %.0f", r.costs[0], r.costs[1], r.costs[2], r.costs[3])
+	}
+	fmt.Println()
+}
+
+// print prints both results and their ratio.
+func (c comparison) print(unit, baseline, target string) {
+	c.telapi.print("telapi", unit)
+	c.baseline.print(baseline, unit)
+	fmt.Printf("  %-44s %8.2f %s\n", "ratio", c.ratio, target)
 }

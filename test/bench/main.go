@@ -1,15 +1,17 @@
 // Command bench compares telapi with baselines: minimal servers that do the same
-// work without checks, and nginx. It runs both alternately and prints ratios.
+// work without checks, one that a team could write with Node and Socket.IO, and
+// nginx. It runs both alternately and prints ratios.
 // Absolute figures depend on the machine; ratios are comparable between machines.
-// Scenario growth has no baseline: it compares telapi with itself at another size.
+// Scenarios growth and turns have no baseline: they compare telapi with itself at another size.
 package main
 
 import (
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"time"
+
+	"telapi/test/testkit"
 )
 
 // settings are the command-line flags.
@@ -22,18 +24,17 @@ type settings struct {
 	idle        int
 }
 
-// scenario is one benchmark.
-type scenario struct {
+var scenarios = []struct {
 	name string
-	run  func(*site, settings) error
-}
-
-var scenarios = []scenario{
+	run  func(*site, settings)
+}{
+	{"conversation", conversation},
 	{"capabilities", capabilities},
 	{"frames-in", framesIn},
 	{"frames-out", framesOut},
 	{"audio-out", audioOut},
 	{"callbacks", callbacks},
+	{"streams", streams},
 	{"connect", connect},
 	{"memory", memory},
 	{"media-puts", mediaPuts},
@@ -41,11 +42,32 @@ var scenarios = []scenario{
 	{"arrivals", arrivals},
 	{"claims", claims},
 	{"growth", growth},
+	{"turns", turns},
+}
+
+// program stands for a test: servers that it starts end with StopShared.
+var program = testkit.Lasting{TB: testkit.Console{}}
+
+// check ends the program after an error.
+func check(err error) {
+	if err != nil {
+		program.Fatal("bench: ", err)
+	}
+}
+
+// must returns the value of a call that succeeded.
+func must[T any](value T, err error) T {
+	check(err)
+	return value
 }
 
 func main() {
 	var s settings
-	var only, peer string
+	var only, peer, redis string
+	var names []string
+	for _, c := range scenarios {
+		names = append(names, c.name)
+	}
 	flag.IntVar(&s.rounds, "rounds", 5, "rounds per server; the median counts")
 	flag.DurationVar(&s.span, "span", 2*time.Second, "duration of a round")
 	flag.IntVar(&s.connections, "connections", 32, "connections that send requests or open sockets")
@@ -54,50 +76,24 @@ func main() {
 	// before the first acknowledgement, and a model produces text in bursts.
 	flag.IntVar(&s.inFlight, "in-flight", 8, "frames in flight on each socket")
 	flag.IntVar(&s.idle, "idle", 10_000, "idle sockets in scenario memory")
-	flag.StringVar(&only, "only", "", "run one scenario: "+strings.Join(names(), ", ")+" (default all)")
+	flag.StringVar(&only, "only", "", "run one scenario: "+strings.Join(names, ", ")+" (default all)")
 	flag.StringVar(&peer, "peer", "", "run as a baseline server (used internally)")
+	flag.StringVar(&redis, "redis", "", "address of the baseline server's Redis (used internally)")
 	flag.Parse()
-
-	err := error(nil)
 	if peer != "" {
-		err = servePeer(peer)
-	} else {
-		err = measure(only, s)
+		servePeer(peer, redis)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
-
-func names() (list []string) {
-	for _, c := range scenarios {
-		list = append(list, c.name)
-	}
-	return list
-}
-
-// measure runs the scenarios with the same stores.
-func measure(only string, s settings) (err error) {
-	at, err := openSite()
-	if err != nil {
-		return err
-	}
-	defer at.close()
-	fmt.Printf("stores: %s, %s; medians of %d alternating rounds\n", at.kv, at.database, s.rounds)
+	defer testkit.StopShared()
+	at := openSite()
 	found := false
 	for _, c := range scenarios {
-		if only != "" && only != c.name {
-			continue
-		}
-		found = true
-		fmt.Printf("\n%s: ", c.name)
-		if err := c.run(at, s); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+		if only == "" || only == c.name {
+			found = true
+			fmt.Printf("\n%s: ", c.name)
+			c.run(at, s)
 		}
 	}
 	if !found {
-		return fmt.Errorf("unknown scenario %q: use one of %s", only, strings.Join(names(), ", "))
+		check(fmt.Errorf("unknown scenario %q: use one of %s", only, strings.Join(names, ", ")))
 	}
-	return nil
 }

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"regexp"
-	"strconv"
-	"strings"
 	"time"
+
+	"telapi/internal/kv"
 
 	"github.com/gorilla/websocket"
 )
@@ -16,102 +14,66 @@ import (
 const idleTime = 30 * time.Second
 
 // memory compares the memory of idle sockets with plain gorilla sockets.
-func memory(at *site, s settings) error {
-	if err := raiseFileLimit(s.idle); err != nil {
-		return err
-	}
+func memory(at *site, s settings) {
+	raiseFileLimit(s.idle)
 	fmt.Printf("%d sockets, idle for %s\n", s.idle, idleTime)
-	t, err := at.startTelapi()
-	if err != nil {
-		return err
-	}
+	t := at.startTelapi()
 	defer t.kill()
-	redisBefore, err := at.redisMemory()
-	if err != nil {
-		return err
+	redis := func() float64 { return infoField(at.redis[0], "memory", "used_memory") }
+	inRedis := -redis()
+	open := func() *websocket.Conn {
+		_, conn := t.openSession()
+		return conn
 	}
-	var redisAfter float64
-	ours, err := idleMemory(t.process, s, idleTime, func() (*websocket.Conn, error) { _, conn, err := t.openSession(); return conn, err }, func() (err error) {
-		if open, err := t.metric("telapi_sockets"); err != nil || open != float64(s.idle) {
-			return fmt.Errorf("%v sockets are open, want %d: %w", open, s.idle, err)
+	ours := idleMemory(t.process, s, idleTime, open, func() {
+		if open := t.metric("telapi_sockets"); open != float64(s.idle) {
+			check(fmt.Errorf("%v sockets are open, want %d", open, s.idle))
 		}
-		redisAfter, err = at.redisMemory()
-		return err
+		inRedis = (inRedis + redis()) / float64(s.idle)
 	})
-	if err != nil {
-		return err
-	}
-	peer, err := startPeer("greet", strings.NewReader(""))
-	if err != nil {
-		return err
-	}
+	peer := at.startPeer("greet")
 	defer peer.kill()
-	baseline, err := idleMemory(peer, s, time.Second, func() (*websocket.Conn, error) { return dial("ws://" + peer.line) }, func() error { return nil })
-	if err != nil {
-		return err
-	}
-	inRedis := (redisAfter - redisBefore) / float64(s.idle)
+	baseline := idleMemory(peer, s, time.Second, func() *websocket.Conn { return dial("ws://" + peer.line) }, func() {})
 	fmt.Printf("  %-18s %8.0f bytes/socket resident\n", "telapi", ours)
 	fmt.Printf("  %-18s %8.0f bytes/session\n", "in Redis", inRedis)
 	fmt.Printf("  %-18s %8.0f bytes (target: less than 20480)\n", "total", ours+inRedis)
 	fmt.Printf("  %-18s %8.0f bytes/socket resident\n", "plain gorilla", baseline)
 	fmt.Printf("  %-18s %8.2f\n", "telapi : gorilla", ours/baseline)
-	return nil
 }
 
 // idleMemory opens sockets that only answer pings, waits, calls check and returns
 // the resident memory of the server per socket.
-func idleMemory(p *process, s settings, wait time.Duration, open func() (*websocket.Conn, error), check func() error) (perSocket float64, err error) {
-	before, err := p.resident()
-	if err != nil {
-		return 0, err
-	}
+func idleMemory(p *process, s settings, wait time.Duration, open func() *websocket.Conn, check func()) (perSocket float64) {
+	before := p.resident()
 	conns := make([]*websocket.Conn, s.idle)
-	defer func() { closeAll(conns) }()
-	if _, err = parallel(s.idle, s.connections, func(i int) error {
-		conn, err := open()
-		if err != nil {
-			return err
-		}
-		conns[i] = conn
-		_ = conn.SetReadDeadline(time.Time{})
+	defer closeAll(conns)
+	parallel(s.idle, s.connections, func(i int) {
+		conns[i] = open()
+		_ = conns[i].SetReadDeadline(time.Time{})
 		go func() {
 			var err error
 			for err == nil {
-				_, _, err = conn.ReadMessage()
+				_, _, err = conns[i].ReadMessage()
 			}
 		}()
-		return nil
-	}); err != nil {
-		return 0, err
-	}
+	})
 	<-time.After(wait)
-	if err := check(); err != nil {
-		return 0, err
-	}
-	now, err := p.resident()
-	return (now - before) / float64(s.idle), err
+	check()
+	return (p.resident() - before) / float64(s.idle)
 }
 
-var usedLine = regexp.MustCompile(`(?m)^used_memory:(\d+)`)
-
-// redisMemory returns the memory that Redis uses, or 0 with the embedded store.
-func (s *site) redisMemory() (float64, error) {
-	if s.redisURL == "" {
-		return 0, nil
+// channelMemory returns the bytes in Redis of a channel, and of what is left in ten minutes.
+func (s *site) channelMemory(id string) (now, late float64) {
+	for _, key := range kv.ChannelKeys(id) {
+		left := s.redis[0].MustDo("PTTL", key)
+		if ttl := time.Duration(must(left.AsInt64())) * time.Millisecond; ttl > 0 {
+			used := s.redis[0].MustDo("MEMORY", "USAGE", key, "SAMPLES", "0")
+			size := float64(must(used.AsInt64()))
+			now += size
+			if ttl > 10*time.Minute {
+				late += size
+			}
+		}
 	}
-	client, err := s.redis()
-	if err != nil {
-		return 0, err
-	}
-	defer client.Close()
-	info, err := client.Do(context.Background(), client.B().Info().Section("memory").Build()).ToString()
-	if err != nil {
-		return 0, err
-	}
-	m := usedLine.FindStringSubmatch(info)
-	if m == nil {
-		return 0, fmt.Errorf("INFO memory has no used_memory")
-	}
-	return strconv.ParseFloat(m[1], 64)
+	return now, late
 }

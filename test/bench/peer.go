@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -14,9 +13,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// peers are the baseline servers. Each runs in its own process and gets its
-// parameter on stdin.
-var peers = map[string]func(parameter []byte) (http.HandlerFunc, error){
+// peers are the baseline servers. Each runs in its own process.
+var peers = map[string]func(rueidis.Client, http.ResponseWriter, *http.Request){
 	"bytes":   peerBytes,
 	"greet":   peerGreet,
 	"xadd":    peerXadd,
@@ -29,42 +27,34 @@ var peers = map[string]func(parameter []byte) (http.HandlerFunc, error){
 var greeting = []byte(`{"type":"status","sessionId":"ses_00000000-0000-0000-0000-000000000000","messageId":"00000000-0000-0000-0000-000000000000",` +
 	`"timestamp":1700000000000,"direction":"to_browser","status":{"event":"ack","messageId":"00000000-0000-0000-0000-000000000000"}}`)
 
-func servePeer(name string) error {
-	parameter, err := io.ReadAll(os.Stdin)
-	if err != nil {
-		return fmt.Errorf("read parameter: %w", err)
-	}
-	handler, err := peers[name](parameter)
-	if err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
+// servePeer runs a baseline server. Its first line of output is its address.
+func servePeer(name, redisURL string) {
+	opts := must(rueidis.ParseURL(redisURL))
+	opts.DisableCache = true
+	client := must(rueidis.NewClient(opts))
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	fmt.Println(listener.Addr())
-	return http.Serve(listener, handler)
+	check(http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { peers[name](client, w, r) })))
 }
 
-// startPeer runs a baseline server. Its first line of output is its address.
-func startPeer(name string, parameter io.Reader) (*process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find executable: %w", err)
-	}
-	cmd := exec.Command(self, "-peer", name)
-	cmd.Stdin = parameter
-	return start(cmd)
+// startPeer starts bench as a baseline server with the same Redis.
+func (s *site) startPeer(name string) *process {
+	return start(exec.Command(must(os.Executable()), "-peer", name, "-redis", s.redisURL))
 }
 
-// peerBytes responds to every request with the body.
-func peerBytes(body []byte) (http.HandlerFunc, error) {
-	length := strconv.Itoa(len(body))
-	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Content-Length", length)
-		_, _ = w.Write(body)
-	}, nil
+var filler = make([]byte, 1<<20)
+
+// peerBytes responds with as many bytes as the query says.
+func peerBytes(_ rueidis.Client, w http.ResponseWriter, r *http.Request) {
+	length, _ := strconv.Atoi(r.URL.RawQuery)
+	writeJSON(w, http.StatusOK, filler[:length])
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
 }
 
 // greet upgrades the connection and sends the first frame.
@@ -78,44 +68,36 @@ func greet(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 }
 
 // peerGreet keeps sockets open.
-func peerGreet([]byte) (http.HandlerFunc, error) {
-	return func(w http.ResponseWriter, r *http.Request) {
-		conn, err := greet(w, r)
-		for err == nil {
-			_, _, err = conn.ReadMessage()
-		}
-	}, nil
+func peerGreet(_ rueidis.Client, w http.ResponseWriter, r *http.Request) {
+	conn, err := greet(w, r)
+	for err == nil {
+		_, _, err = conn.ReadMessage()
+	}
 }
 
 // peerXadd appends every frame to the stream of its socket and acknowledges it.
-func peerXadd(redisURL []byte) (http.HandlerFunc, error) {
-	client, err := plainRedis(string(redisURL))
-	return func(w http.ResponseWriter, r *http.Request) {
-		conn, err := greet(w, r)
-		for err == nil {
-			var frame []byte
-			if _, frame, err = conn.ReadMessage(); err != nil {
-				return
-			}
-			err = client.Do(r.Context(), client.B().Xadd().Key(r.URL.Path).Id("*").FieldValue().
-				FieldValue("entry", rueidis.BinaryString(frame)).Build()).Error()
-			if err == nil {
-				err = conn.WriteMessage(websocket.TextMessage, greeting)
-			}
+func peerXadd(client rueidis.Client, w http.ResponseWriter, r *http.Request) {
+	conn, err := greet(w, r)
+	for err == nil {
+		var frame []byte
+		if _, frame, err = conn.ReadMessage(); err != nil {
+			return
 		}
-	}, err
+		err = client.Do(r.Context(), client.B().Xadd().Key(r.URL.Path).Id("*").FieldValue().
+			FieldValue("entry", rueidis.BinaryString(frame)).Build()).Error()
+		if err == nil {
+			err = conn.WriteMessage(websocket.TextMessage, greeting)
+		}
+	}
 }
 
 // peerForward subscribes to the topic of the socket's path and forwards messages.
-func peerForward(redisURL []byte) (http.HandlerFunc, error) {
-	client, err := plainRedis(string(redisURL))
-	return func(w http.ResponseWriter, r *http.Request) {
-		conn, err := greet(w, r)
-		if err != nil {
-			return
-		}
-		_ = client.Receive(context.Background(), client.B().Subscribe().Channel(r.URL.Path).Build(), func(m rueidis.PubSubMessage) {
-			_ = conn.WriteMessage(websocket.TextMessage, []byte(m.Message))
-		})
-	}, err
+func peerForward(client rueidis.Client, w http.ResponseWriter, r *http.Request) {
+	conn, err := greet(w, r)
+	if err != nil {
+		return
+	}
+	_ = client.Receive(context.Background(), client.B().Subscribe().Channel(r.URL.Path).Build(), func(m rueidis.PubSubMessage) {
+		_ = conn.WriteMessage(websocket.TextMessage, []byte(m.Message))
+	})
 }

@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
+
+	"telapi/test/testkit"
 )
 
 // process is a server process. It ends with bench.
@@ -18,32 +21,21 @@ type process struct {
 }
 
 // start starts a server and waits for its first line of output.
-func start(cmd *exec.Cmd) (*process, error) {
+func start(cmd *exec.Cmd) *process {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
-	}
+	out := must(cmd.StdoutPipe())
+	check(cmd.Start())
 	p := &process{cmd: cmd}
 	var b [1]byte
 	for !strings.HasSuffix(p.line, "\n") {
 		if _, err := out.Read(b[:]); err != nil {
-			p.stop()
-			return nil, fmt.Errorf("%s exited during startup: %w", cmd.Path, err)
+			check(fmt.Errorf("%s exited during startup: %w", cmd.Path, err))
 		}
 		p.line += string(b[:])
 	}
 	p.line = strings.TrimSpace(p.line)
 	go func() { _, _ = io.Copy(io.Discard, out) }()
-	return p, nil
-}
-
-func (p *process) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	_ = p.cmd.Wait()
+	return p
 }
 
 // kill stops a server without draining it.
@@ -52,48 +44,28 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-var residentLine = regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`)
-
 // resident returns the resident memory in bytes.
-func (p *process) resident() (float64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	m := residentLine.FindSubmatch(status)
-	if m == nil {
-		return 0, fmt.Errorf("no VmRSS in the status of %s", p.cmd.Path)
-	}
-	kib, err := strconv.ParseFloat(string(m[1]), 64)
-	return kib * 1024, err
+func (p *process) resident() float64 {
+	status := must(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))
+	kib := regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`).FindSubmatch(status)
+	return must(strconv.ParseFloat(string(kib[1]), 64)) * 1024
 }
 
-// cpuTimes returns the CPU time of processes in seconds.
-func cpuTimes(list []*process) (sum float64) {
-	for _, p := range list {
-		sum += cpuTime(p.cmd.Process.Pid)
+// pids returns a process ID and those of the children.
+func pids(parent int) []int {
+	list := []int{parent}
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", parent, parent))
+	for _, child := range strings.Fields(string(children)) {
+		list = append(list, must(strconv.Atoi(child)))
 	}
-	return sum
+	return list
 }
 
-// cpuTime returns the CPU time of a process in seconds.
-func cpuTime(pid int) float64 {
-	user, system := statField(pid, 11), statField(pid, 12)
+// cpuTime returns the CPU time of processes in seconds.
+func cpuTime(pids []int) (seconds float64) {
 	const ticks = 100 // USER_HZ
-	return (user + system) / ticks
-}
-
-// cpuTimeOfChildren returns the CPU time of the processes that a process has
-// started, such as PostgreSQL's servers, or 0 for nil.
-func cpuTimeOfChildren(parent *os.Process) (seconds float64) {
-	if parent == nil {
-		return 0
-	}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil && statField(pid, 1) == float64(parent.Pid) {
-			seconds += cpuTime(pid)
-		}
+	for _, pid := range pids {
+		seconds += (statField(pid, 11) + statField(pid, 12)) / ticks
 	}
 	return seconds
 }
@@ -109,3 +81,32 @@ func statField(pid, i int) float64 {
 	value, _ := strconv.ParseFloat(strings.Fields(rest)[i], 64)
 	return value
 }
+
+// measureCPU adds the CPU time per unit of the servers, the stores and bench to a
+// result.
+func (s *site) measureCPU(servers []*process, run func() result) result {
+	cpu := s.cpuTimes(servers)
+	before, start := cpu(), time.Now()
+	r := run()
+	units := r.perSecond * time.Since(start).Seconds()
+	for i, after := range cpu() {
+		r.costs = append(r.costs, (after-before[i])*1e6/units)
+	}
+	return r
+}
+
+// cpuTimes returns a function that returns the CPU time so far, in seconds, in the order
+// of result.costs.
+func (s *site) cpuTimes(servers []*process) func() []float64 {
+	redis, postgres := s.storePIDs()
+	var ours []int
+	for _, p := range servers {
+		ours = append(ours, pids(p.cmd.Process.Pid)...)
+	}
+	return func() []float64 {
+		return []float64{cpuTime(ours), cpuTime(redis), cpuTime([]int{os.Getpid()}), cpuTime(postgres)}
+	}
+}
+
+// await polls until a condition is true.
+func await(what string, ok func() bool) { testkit.Until(program, what, ok) }

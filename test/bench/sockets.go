@@ -2,52 +2,32 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
 	"golang.org/x/sync/errgroup"
+
+	"telapi/test/testkit"
 )
 
-// timeout is the limit for every wait.
-const timeout = 30 * time.Second
-
 // dial opens a socket and reads the first frame.
-func dial(url string, subprotocols ...string) (*websocket.Conn, error) {
-	d := websocket.Dialer{Subprotocols: subprotocols, HandshakeTimeout: timeout, ReadBufferSize: 1024, WriteBufferSize: 1024}
+func dial(url string, subprotocols ...string) *websocket.Conn {
+	d := websocket.Dialer{Subprotocols: subprotocols, HandshakeTimeout: testkit.Timeout, ReadBufferSize: 1024, WriteBufferSize: 1024}
 	conn, resp, err := d.Dial(url, nil)
 	if err != nil {
-		if resp != nil {
-			_ = resp.Body.Close()
-			err = fmt.Errorf("%w: %s", err, resp.Status)
-		}
-		return nil, fmt.Errorf("open socket: %w", err)
+		check(fmt.Errorf("open socket: %w: %+v", err, resp))
 	}
-	if err := read(conn); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
+	must(read(conn))
+	return conn
 }
 
-func read(conn *websocket.Conn) error {
-	_ = conn.SetReadDeadline(time.Now().Add(timeout))
-	_, _, err := conn.ReadMessage()
-	return err
-}
-
-// readAck reads a frame and returns an error unless it is an acknowledgement.
-func readAck(conn *websocket.Conn) error {
-	_ = conn.SetReadDeadline(time.Now().Add(timeout))
-	_, frame, err := conn.ReadMessage()
-	if err == nil && !bytes.Contains(frame, []byte(`"event":"ack"`)) {
-		err = fmt.Errorf("not acknowledged: %s", frame)
-	}
-	return err
+func read(conn *websocket.Conn) (frame []byte, err error) {
+	_ = conn.SetReadDeadline(time.Now().Add(testkit.Timeout))
+	_, frame, err = conn.ReadMessage()
+	return frame, err
 }
 
 func closeAll(conns []*websocket.Conn) {
@@ -60,15 +40,18 @@ func closeAll(conns []*websocket.Conn) {
 
 // parallel calls do n times with a number of workers and returns the calls per
 // second.
-func parallel(n, workers int, do func(i int) error) (perSecond float64, err error) {
+func parallel(n, workers int, do func(i int)) (perSecond float64) {
 	var group errgroup.Group
 	group.SetLimit(workers)
 	start := time.Now()
 	for i := range n {
-		group.Go(func() error { return do(i) })
+		group.Go(func() error {
+			do(i)
+			return nil
+		})
 	}
-	err = group.Wait()
-	return float64(n) / time.Since(start).Seconds(), err
+	check(group.Wait())
+	return float64(n) / time.Since(start).Seconds()
 }
 
 // pipeline sends frames. receive waits for the oldest frame to arrive or to be
@@ -79,68 +62,64 @@ type pipeline struct {
 
 // run keeps inFlight frames in flight on every pipeline and measures throughput
 // and latency.
-func run(pipelines []pipeline, inFlight int, span time.Duration) (result, error) {
-	var group errgroup.Group
+func run(pipelines []pipeline, inFlight int, span time.Duration) result {
+	var group sync.WaitGroup
 	var mu sync.Mutex
 	var latencies []time.Duration
-	var arrived atomic.Int64
 	stop := time.Now().Add(span)
 	for _, p := range pipelines {
 		slots, sent := make(chan struct{}, inFlight), make(chan time.Time, inFlight)
-		group.Go(func() error {
+		group.Go(func() {
 			defer close(sent)
 			for time.Now().Before(stop) {
 				slots <- struct{}{}
 				sent <- time.Now()
-				if err := p.send(); err != nil {
-					return fmt.Errorf("send frame: %w", err)
-				}
+				check(p.send())
 			}
-			return nil
 		})
-		group.Go(func() error {
+		group.Go(func() {
 			var took []time.Duration
 			for sentAt := range sent {
-				err := p.receive()
+				check(p.receive())
 				<-slots
-				if err != nil {
-					for range sent { // unblock the sender
-						<-slots
-					}
-					return fmt.Errorf("receive frame: %w", err)
-				}
 				if now := time.Now(); now.Before(stop) {
-					arrived.Add(1)
 					took = append(took, now.Sub(sentAt))
 				}
 			}
 			mu.Lock()
 			latencies = append(latencies, took...)
 			mu.Unlock()
-			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return result{}, err
+	group.Wait()
+	return newResult(latencies, span, 0)
+}
+
+// openSockets opens sockets, in turn on each instance.
+func openSockets(instances []*telapi, n, workers int) ([]pipeline, []*websocket.Conn) {
+	sockets, conns := make([]pipeline, n), make([]*websocket.Conn, n)
+	parallel(n, workers, func(i int) {
+		token, conn := instances[i%len(instances)].openSession()
+		sockets[i], conns[i] = chatPipeline(conn, token.SessionID), conn
+	})
+	return sockets, conns
+}
+
+// readAck reads a frame and returns an error unless it is an acknowledgement.
+func readAck(conn *websocket.Conn) error {
+	frame, err := read(conn)
+	if err == nil && !bytes.Contains(frame, []byte(`"event":"ack"`)) {
+		err = fmt.Errorf("not acknowledged: %s", frame)
 	}
-	slices.Sort(latencies)
-	if len(latencies) == 0 {
-		return result{}, errors.New("no frame arrived")
-	}
-	return result{perSecond: float64(arrived.Load()) / span.Seconds(), p99: latencies[len(latencies)*99/100]}, nil
+	return err
 }
 
 // raiseFileLimit raises the limit of open files of this process and its children
 // for n sockets.
-func raiseFileLimit(n int) error {
+func raiseFileLimit(n int) {
 	want := uint64(n + 1000)
 	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return err
-	}
+	check(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	limit.Cur, limit.Max = max(limit.Cur, want), max(limit.Max, want)
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("raise limit of open files to %d: %w", want, err)
-	}
-	return nil
+	check(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
 }

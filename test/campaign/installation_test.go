@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,8 +20,8 @@ import (
 	"telapi/test/testkit"
 )
 
-// installation is a site with two runtimes, PostgreSQL and Redis. Connections to
-// instances, PostgreSQL and Redis go through proxies.
+// installation is a site with two runtime processes, PostgreSQL and Redis. Connections to
+// instances, PostgreSQL and Redis, and those of runtimes, go through proxies.
 type installation struct {
 	*harness.Site
 	t    testing.TB
@@ -35,7 +34,9 @@ type installation struct {
 	postgres     *testkit.Postgres
 
 	instanceProxies []*proxy
+	runtimeProxies  []*proxy // of the connections of runtimes to the balancer
 	runtimes        [2]*runtimeProcess
+	resume          time.Duration // how long claims outlive a connection; 0: the default
 	ttl             time.Duration // of work items
 
 	tls    *tls.Config
@@ -61,6 +62,9 @@ func install(t testing.TB, size size, cluster bool, program harness.Program) *in
 		s.instanceProxies = append(s.instanceProxies, p)
 		return p.addr()
 	}})
+	for range s.runtimes {
+		s.runtimeProxies = append(s.runtimeProxies, startProxy(t, strings.TrimPrefix(s.URL, "https://")))
+	}
 	s.tls = s.TLS()
 	s.tls.ClientSessionCache = tls.NewLRUClientSessionCache(1024)
 	transport := &http.Transport{TLSClientConfig: s.tls, MaxIdleConnsPerHost: 64}
@@ -91,9 +95,7 @@ func (s *installation) startRedis(cluster bool) string {
 	for _, master := range s.cluster.Nodes[:3] {
 		s.cluster.AddReplica(master)
 	}
-	for _, node := range s.cluster.Nodes {
-		node.MustDo("CONFIG", "SET", "cluster-node-timeout", "2000") // no failover because the machine is busy
-	}
+	s.cluster.SetNodeTimeout(2 * time.Second)
 	var hosts []string
 	for _, p := range s.redisProxies {
 		hosts = append(hosts, p.addr())
@@ -154,9 +156,9 @@ type runtimeProcess struct {
 // startRuntime starts a runtime process.
 func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *provider) {
 	s.t.Helper()
-	minReplicas, _ := strconv.Atoi(s.Env["KV_MIN_REPLICAS"])
 	options, err := json.Marshal(runtimeOptions{
-		Name: fmt.Sprintf("runtime-%d", n), RedisURL: s.Env["REDIS_URL"], Lease: s.size.lease, TTL: s.ttl, MinReplicas: minReplicas,
+		Name: fmt.Sprintf("runtime-%d", n), URL: "https://" + s.runtimeProxies[n].addr(), Key: s.Key, CA: s.CA(),
+		Connections: max(1, s.size.connections), Resume: s.resume, TTL: s.ttl,
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -176,7 +178,7 @@ func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *pr
 	_ = stdout.Close()
 	r.done.Go(func() {
 		defer reports.Close()
-		follow(ctx, reports, l, p)
+		follow(ctx, n, reports, l, p)
 		_ = r.cmd.Wait()
 	})
 	s.runtimes[n] = r

@@ -18,7 +18,7 @@ func TestLedger(t *testing.T) {
 		"complete": {func(l *ledger, first, second *operation) {
 			deliver(first, l, "1-100")
 			deliver(second, l, "2-100")
-			deliver(second, l, "2-100") // delivered again after a restart
+			l.update(second.id, func(o *operation) { o.frame.arrive("2-100") }) // delivered again after a restart
 		}, row{Frames: 2, Callbacks: 2, Messages: 2}},
 		"lost": {func(l *ledger, first, second *operation) {
 			deliver(first, l, "1-100")
@@ -43,6 +43,11 @@ func TestLedger(t *testing.T) {
 			deliver(first, l, "1-100")
 			deliver(second, l, "2-100")
 			l.update(second.id, func(o *operation) { o.frame.arrive("3-100") })
+		}, row{Frames: 2, Callbacks: 2, Messages: 2, Twice: 1}},
+		"received twice": {func(l *ledger, first, second *operation) {
+			deliver(first, l, "1-100")
+			deliver(second, l, "2-100")
+			l.receive(second.id, "2-100")
 		}, row{Frames: 2, Callbacks: 2, Messages: 2, Twice: 1}},
 		"twice and reported": {func(l *ledger, first, second *operation) {
 			deliver(first, l, "1-100")

@@ -41,15 +41,16 @@ type notified struct{ browser, runtime bool }
 
 // account is the state of a session.
 type account struct {
-	next   int       // number of the next operation
-	newest time.Time // start of the newest completed operation
+	runtime int       // number of the runtime process that claimed it last
+	next    int       // number of the next operation
+	newest  time.Time // start of the newest completed operation
 }
 
 // operation is one round trip.
 type operation struct {
 	id, session              string
 	number                   int // per session
-	started                  time.Time
+	started, completedAt     time.Time
 	done                     chan struct{} // closed when the browser has the message
 	frame, callback, message delivery
 	awaited, timedOut        bool // the work item
@@ -75,6 +76,7 @@ type delivery struct {
 	acknowledged bool
 	places       []string // positions in the runtime stream, or cursors of the browser
 	arrived      int      // order of arrival, for messages
+	times        int      // how often a message was received
 }
 
 func (d *delivery) arrive(place string) {
@@ -103,16 +105,58 @@ func (l *ledger) begin(fault string) *phase {
 func (l *ledger) open(session string) *operation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.sessions[session]
-	if a == nil {
-		a = &account{}
-		l.sessions[session] = a
-	}
+	a := l.account(session)
 	o := &operation{id: uuid.NewString(), session: session, number: a.next, started: time.Now(), done: make(chan struct{})}
 	a.next++
 	l.operations[o.id] = o
 	l.phase.operations = append(l.phase.operations, o)
 	return o
+}
+
+// account returns the account of a session. The caller holds mu.
+func (l *ledger) account(session string) *account {
+	a := l.sessions[session]
+	if a == nil {
+		a = &account{runtime: -1}
+		l.sessions[session] = a
+	}
+	return a
+}
+
+// claimed records that a runtime process has claimed a session.
+func (l *ledger) claimed(session string, process int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.account(session).runtime = process
+}
+
+// sessionsOf returns the sessions that a runtime process claimed last.
+func (l *ledger) sessionsOf(process int) (sessions []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, a := range l.sessions {
+		if a.runtime == process {
+			sessions = append(sessions, id)
+		}
+	}
+	return sessions
+}
+
+// slowest returns the longest time of operations since a time, except those of some sessions.
+// Those that are not complete count, too.
+func (l *ledger) slowest(since time.Time, except []string) (longest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.phase.operations {
+		if o.started.After(since) && !slices.Contains(except, o.session) {
+			ended := o.completedAt
+			if ended.IsZero() {
+				ended = time.Now()
+			}
+			longest = max(longest, ended.Sub(o.started))
+		}
+	}
+	return longest
 }
 
 // update runs f on an operation. Unknown IDs are reported as a problem.
@@ -131,6 +175,7 @@ func (l *ledger) receive(id, cursor string) {
 	l.update(id, func(o *operation) {
 		if len(o.message.places) == 0 {
 			l.completed++
+			o.completedAt = time.Now()
 			o.message.arrived = l.completed
 			if a := l.sessions[o.session]; o.started.After(a.newest) {
 				a.newest = o.started
@@ -138,6 +183,7 @@ func (l *ledger) receive(id, cursor string) {
 			close(o.done)
 		}
 		o.message.arrive(cursor)
+		o.message.times++
 	})
 }
 
@@ -254,7 +300,7 @@ func (l *ledger) count(p *phase) row {
 			if d == &o.message {
 				reported = n.browser
 			}
-			if len(d.places) > 1 && !reported {
+			if (len(d.places) > 1 || d.times > 1) && !reported {
 				r.Twice++
 			}
 		}

@@ -38,25 +38,25 @@ func TestMain(m *testing.M) {
 
 // size is the size of a campaign.
 type size struct {
-	browsers   int              // with a conversation
-	storm      int              // sockets in the reconnect storm
-	operations int              // at least, in total
-	cycles     int              // how often each fault is injected
-	rate       int              // operations started per second
-	lease      time.Duration    // of claims
-	ping       time.Duration    // of sockets
-	reconnect  [2]time.Duration // minimum and maximum of the bound of reconnect delays
+	browsers    int              // with a conversation
+	connections int              // of each runtime process; 0: 1
+	storm       int              // sockets in the reconnect storm
+	operations  int              // at least, in total
+	cycles      int              // how often each fault is injected
+	rate        int              // operations started per second
+	ping        time.Duration    // of sockets
+	reconnect   [2]time.Duration // minimum and maximum of the bound of reconnect delays
 }
 
 func newSize(scale float64) size {
 	if scale == 0 {
-		return size{browsers: 20, storm: 60, cycles: 1, rate: 50, lease: 3 * time.Second, ping: time.Second,
+		return size{browsers: 20, storm: 60, cycles: 1, rate: 50, ping: time.Second,
 			reconnect: [2]time.Duration{100 * time.Millisecond, 2 * time.Second}}
 	}
 	scaled := func(n int) int { return max(20, int(float64(n)*scale)) }
 	return size{
 		browsers: scaled(1000), storm: scaled(5000), operations: cmp.Or(*count, scaled(100_000)), cycles: 2, rate: scaled(300),
-		lease: 15 * time.Second, ping: 25 * time.Second, // the defaults
+		ping:      25 * time.Second,                                // the default
 		reconnect: [2]time.Duration{time.Second, 30 * time.Second}, // as in the SDK
 	}
 }

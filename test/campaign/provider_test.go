@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"telapi/internal/sleep"
+	"telapi/internal/background"
 )
 
 // usualDelay is the maximum delay of an answer, unless a fault increases it.
@@ -100,4 +100,4 @@ func (p *provider) send(ctx context.Context, session, token, path, text string) 
 }
 
 // pause waits and reports whether the context is still valid.
-func pause(ctx context.Context, d time.Duration) bool { return sleep.For(ctx, d) == nil }
+func pause(ctx context.Context, d time.Duration) bool { return background.Sleep(ctx, d) == nil }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -33,7 +34,8 @@ const (
 // link is one connection through a proxy.
 type link struct {
 	client, server net.Conn
-	gates          [2]gate // by direction
+	gates          [2]gate         // by direction
+	reads          [2]atomic.Int64 // by direction
 	closed         chan struct{}
 	close          func()
 
@@ -109,6 +111,7 @@ func (l *link) pump(d direction, from, to net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
+		l.reads[d].Add(1)
 		if d == requests && bytes.Contains(buf[:n], []byte("PSYNC")) {
 			l.mu.Lock()
 			l.replication = true

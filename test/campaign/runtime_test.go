@@ -3,8 +3,8 @@ package campaign
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,14 +14,16 @@ import (
 	"sync"
 	"time"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
+	"telapi/test/harness"
 )
 
 // A runtime process reports each event as a line on stdout before it commits the
 // entry, so that nothing it handled is unknown when it is killed. The first words
 // are the event and the session.
 const (
+	reportClaimed  = "claimed"  // the runtime has accepted the session
 	reportFrame    = "frame"    // position, operation
 	reportAwaited  = "awaited"  // operation, credential, path
 	reportCallback = "callback" // position, operation
@@ -36,15 +38,15 @@ const commitInterval = 4
 
 // runtimeOptions configure a runtime process.
 type runtimeOptions struct {
-	Name, RedisURL string
-	Lease          time.Duration // of claims
+	Name, URL, Key string
+	CA             []byte // PEM
+	Connections    int    // each of a runtime of its own
+	Resume         time.Duration
 	TTL            time.Duration // of work items
-	MinReplicas    int
 }
 
 // callRuntime is the main object of a runtime process.
 type callRuntime struct {
-	*calls.Runtime
 	ttl     time.Duration
 	started time.Time
 	mu      sync.Mutex // orders reports
@@ -58,31 +60,33 @@ func runRuntime(options string) error {
 	if err := json.Unmarshal([]byte(options), &o); err != nil {
 		return err
 	}
-	store, err := calls.Locate(o.RedisURL, "")
-	if err != nil {
-		return err
-	}
-	rt, err := calls.New(calls.Options{Store: store, Name: o.Name, Lease: o.Lease, MinReplicas: o.MinReplicas})
-	if err != nil {
-		return err
-	}
-	r := &callRuntime{Runtime: rt, ttl: o.TTL, started: time.Now()}
-	for range 4 {
-		r.running.Go(r.accept)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(o.CA)
+	r := &callRuntime{ttl: o.TTL, started: time.Now()}
+	for n := range o.Connections {
+		rt, err := callruntime.New(callruntime.Options{
+			URL: o.URL, Key: o.Key, Name: fmt.Sprintf("%s-%d", o.Name, n), Resume: o.Resume, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		})
+		if err != nil {
+			return err
+		}
+		for range 4 {
+			r.running.Go(func() { r.accept(rt) })
+		}
 	}
 	r.running.Wait()
-	return nil
+	return errors.New("no session can be accepted")
 }
 
-func (r *callRuntime) accept() {
+func (r *callRuntime) accept(rt *callruntime.Runtime) {
 	ctx := context.Background()
 	for {
-		ch, err := r.Accept(ctx, nil)
+		ch, err := rt.Accept(ctx, wire.Accept{})
 		if err != nil {
-			r.report(reportProblem, "-", "accept: "+err.Error())
-			pause(ctx, time.Second)
-			continue
+			r.report(reportProblem, "-", err.Error())
+			return
 		}
+		r.report(reportClaimed, ch.ID)
 		r.running.Go(func() { r.serve(ctx, ch) })
 	}
 }
@@ -95,102 +99,96 @@ func (r *callRuntime) report(event, session string, details ...string) {
 	_, _ = fmt.Println(strings.ReplaceAll(line, "\n", " "))
 }
 
-// serve handles a session until another runtime claims it or it ends. If the store
-// lost data, it attaches again and requests all missing answers again.
-func (r *callRuntime) serve(ctx context.Context, ch *calls.Channel) {
-	if ch.LostAt.After(r.started) {
+// serve handles a session until another runtime claims it or it ends.
+func (r *callRuntime) serve(ctx context.Context, ch *callruntime.Channel) {
+	if ch.LostAt > r.started.UnixMilli() {
 		r.report(reportLost, ch.ID)
 	}
-	var awaited []string // operations without an answer, in order
-	for {
-		err := r.handle(ctx, ch, &awaited)
-		_ = ch.Close(ctx)
-		switch {
-		case errors.Is(err, calls.ErrEnded), errors.Is(err, calls.ErrClaimLost):
-			return
-		case errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrUnknownPosition):
-			r.report(reportLost, ch.ID)
-		default:
-			r.report(reportProblem, ch.ID, err.Error())
-			return
-		}
-		if ch, err = r.Attach(ctx, ch.ID); err != nil {
-			return // claimed by another runtime, or offered when the browser reconnects
-		}
-		for _, id := range awaited {
-			if err := r.await(ctx, ch, id); err != nil {
-				break // handle returns the same error
-			}
-		}
+	err := harness.RunCall(ctx, ch, &conversation{callRuntime: r, ch: ch, last: wire.EntryNumber(ch.Position)})
+	if !errors.Is(err, callruntime.ErrEnded) && !errors.Is(err, callruntime.ErrClaimLost) {
+		r.report(reportProblem, ch.ID, err.Error())
 	}
 }
 
-// handle receives entries until an error occurs.
-func (r *callRuntime) handle(ctx context.Context, ch *calls.Channel, awaited *[]string) error {
-	for handled := 1; ; handled++ {
-		d, err := ch.Receive(ctx)
-		if err != nil {
-			return err
+// conversation is a session that the runtime has claimed.
+type conversation struct {
+	*callRuntime
+	ch        *callruntime.Channel
+	awaited   []string // operations without an answer, in order
+	handled   int      // entries
+	last      int64    // number of the newest entry
+	afterLoss bool     // the next entry can have any number
+}
+
+// Handle reports an entry as it was received, and responds to it.
+func (c *conversation) Handle(ctx context.Context, d callruntime.Delivery) (commit bool, err error) {
+	e, number := d.Entry, wire.EntryNumber(d.Position)
+	if number != c.last+1 && !c.afterLoss {
+		c.report(reportProblem, c.ch.ID, fmt.Sprintf("entry %d was received after entry %d", number, c.last))
+	}
+	c.last, c.afterLoss = number, false
+	settled := func(id string) bool { return id == e.WorkItemID }
+	switch e.Kind {
+	case wire.KindFrame:
+		c.report(reportFrame, c.ch.ID, d.Position, e.Message.MessageID)
+		if !slices.Contains(c.awaited, e.Message.MessageID) {
+			c.awaited = append(c.awaited, e.Message.MessageID)
 		}
-		e := d.Entry
-		settled := func(id string) bool { return id == e.WorkItemID }
-		switch e.Kind {
-		case wire.KindFrame:
-			r.report(reportFrame, ch.ID, d.Position, e.Message.MessageID)
-			if !slices.Contains(*awaited, e.Message.MessageID) {
-				*awaited = append(*awaited, e.Message.MessageID)
-			}
-			err = r.await(ctx, ch, e.Message.MessageID)
-		case wire.KindBotMessage:
-			r.report(reportCallback, ch.ID, d.Position, e.WorkItemID)
-			*awaited = slices.DeleteFunc(*awaited, settled)
-			err = ch.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, MessageID: e.WorkItemID, Chat: []byte("{}")})
-			if err == nil {
-				r.report(reportSent, ch.ID, e.WorkItemID)
-			}
-		case wire.KindTimeout:
-			r.report(reportTimeout, ch.ID, e.WorkItemID)
-			*awaited = slices.DeleteFunc(*awaited, settled)
-		case wire.KindSession:
-			if e.Recovered != nil {
-				r.report(reportLost, ch.ID)
-			}
-			if e.Event == "ended" {
-				err = ch.End(ctx, "session ended")
-			}
+		err = c.await(ctx, e.Message.MessageID)
+	case wire.KindBotMessage:
+		c.report(reportCallback, c.ch.ID, d.Position, e.WorkItemID)
+		c.awaited = slices.DeleteFunc(c.awaited, settled)
+		err = c.ch.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, MessageID: e.WorkItemID, Chat: []byte("{}")})
+		if err == nil {
+			c.report(reportSent, c.ch.ID, e.WorkItemID)
 		}
-		if err == nil && (handled%commitInterval == 0 || e.Kind == wire.KindChannelEnded) {
-			err = ch.Commit(ctx, d.Position)
+	case wire.KindTimeout:
+		c.report(reportTimeout, c.ch.ID, e.WorkItemID)
+		c.awaited = slices.DeleteFunc(c.awaited, settled)
+	case wire.KindSession:
+		if e.Recovered != nil {
+			c.report(reportLost, c.ch.ID)
 		}
-		if err != nil {
+		if e.Event == "ended" {
+			err = c.ch.End(ctx, "session ended")
+		}
+	}
+	c.handled++
+	return c.handled%commitInterval == 0 || e.Kind == wire.KindChannelEnded, err
+}
+
+// Lost requests all missing answers again.
+func (c *conversation) Lost(ctx context.Context) error {
+	c.report(reportLost, c.ch.ID)
+	c.afterLoss = true
+	for _, id := range slices.Clone(c.awaited) {
+		if err := c.await(ctx, id); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// await registers the work item of an operation and passes it to the provider. ID
-// and credential depend on the operation only, so that registering the item again
-// has no effect.
-func (r *callRuntime) await(ctx context.Context, ch *calls.Channel, id string) error {
-	secret := sha256.Sum256([]byte(id))
-	item, err := ch.Await(ctx, calls.AwaitOptions{
-		WorkItemID: id, Token: "cbt_" + base64.RawURLEncoding.EncodeToString(secret[:]), TTL: r.ttl,
-	})
+// await registers the work item of an operation and passes it to the provider.
+func (c *conversation) await(ctx context.Context, id string) error {
+	item, err := c.ch.Await(ctx, wire.Await{WorkItemID: id, TTLMs: c.ttl.Milliseconds()})
 	if err == nil {
-		r.report(reportAwaited, ch.ID, id, item.Token, item.Path)
+		c.report(reportAwaited, c.ch.ID, id, item.Token, harness.Path(item))
 	}
 	return err
 }
 
 // follow passes the reports of a runtime process to the ledger and the provider
-// until the process ends.
-func follow(ctx context.Context, stdout *os.File, l *ledger, p *provider) {
+// until the process ends. n is the number of the process.
+func follow(ctx context.Context, n int, stdout *os.File, l *ledger, p *provider) {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		event, rest, _ := strings.Cut(lines.Text(), " ")
 		session, rest, _ := strings.Cut(rest, " ")
 		words := strings.Fields(rest)
 		switch event {
+		case reportClaimed:
+			l.claimed(session, n)
 		case reportFrame:
 			l.update(words[1], func(o *operation) { o.frame.arrive(words[0]) })
 		case reportAwaited:

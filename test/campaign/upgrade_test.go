@@ -24,7 +24,7 @@ func TestRollingUpgradeAndRollback(t *testing.T) {
 	testkit.StartRedis(t) // requires redis-server, before the build
 	previous := buildRelease(t, tag)
 	size := newSize(0)
-	size.browsers, size.rate, size.lease, size.ping = 12, 30, 6*time.Second, 3*time.Second
+	size.browsers, size.rate, size.ping = 12, 30, 3*time.Second
 	c := newCampaign(t, size, false, previous)
 	for _, step := range []struct {
 		name    string

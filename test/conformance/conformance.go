@@ -18,10 +18,8 @@ import (
 func Counter(t *testing.T, c ratelimit.Counter, prefix string) {
 	lease := func(key string, want, limit int64, window time.Duration) ratelimit.Grant {
 		t.Helper()
-		g, err := c.Lease(t.Context(), prefix+key, want, limit, window)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g, err := c.Grant(t.Context(), prefix+key, want, limit, window)
+		testkit.Must(t, err)
 		return g
 	}
 	for i, want := range []ratelimit.Grant{{Permits: 4, Remaining: 6}, {Permits: 4, Remaining: 2}, {Permits: 2}, {}} {
@@ -72,9 +70,7 @@ func Mirror(t *testing.T, m ratelimit.Mirror) {
 		t.Errorf("Setting before SaveSetting returned %q, %v, %v; want none", value, ok, err)
 	}
 	for _, want := range []string{`{"tiers":{}}`, `{}`} {
-		if err := m.SaveSetting(t.Context(), ratelimit.SettingName, []byte(want)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, m.SaveSetting(t.Context(), ratelimit.SettingName, []byte(want)))
 		if value, ok, err := m.Setting(t.Context(), ratelimit.SettingName); string(value) != want || !ok || err != nil {
 			t.Errorf("Setting returned %q, %v, %v; want %q", value, ok, err, want)
 		}
@@ -109,20 +105,14 @@ func ReportStream(t *testing.T, s usage.ReportStream, timeOut func()) {
 		return all
 	}
 	length(0)
-	if err := s.Append(ctx, []byte("1"), []byte("2"), []byte("3")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, s.Append(ctx, []byte("1"), []byte("2"), []byte("3")))
 	first, rest := read(2), read(2)
 	if got := fmt.Sprint(reports(first), reports(rest)); got != "[1 2] [3]" {
 		t.Errorf("read %s, want each report once and in order", got)
 	}
 	length(3)
-	if err := s.Ack(ctx, first[:1]); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Reject(ctx, rest[0], "reason"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, s.Ack(ctx, first[:1]))
+	testkit.Must(t, s.Reject(ctx, rest[0], "reason"))
 	length(1)
 	timeOut()
 	if again := read(10); !slices.Equal(reports(again), []string{"2"}) || again[0].ID != first[1].ID {
@@ -149,8 +139,6 @@ func ReportStore(t *testing.T, s usage.ReportStore) {
 	add(0, now)
 	add(2, now, "a", "b", "a")
 	add(1, now.Add(time.Hour), "b", "c")
-	if err := s.DeleteReports(t.Context(), now.Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, s.DeleteReports(t.Context(), now.Add(time.Minute)))
 	add(2, now, "a", "b", "c")
 }

@@ -77,8 +77,7 @@ func checkNoBody(res *http.Response) error {
 	if res.StatusCode == http.StatusSwitchingProtocols {
 		return nil // WebSocket frames follow, not a body
 	}
-	body, complete := peek(res)
-	if complete && len(body) > 0 {
+	if body, complete := peek(res); complete && len(body) > 0 {
 		return fmt.Errorf("no body is documented, but the response has one: %s", excerpt(body))
 	}
 	return nil
@@ -87,7 +86,7 @@ func checkNoBody(res *http.Response) error {
 func checkJSON(res *http.Response, schema *jsonschema.Schema) error {
 	body, complete := peek(res)
 	if !complete {
-		return nil // the connection broke; the reader of the body gets the error
+		return nil // the connection broke; the reader of the body gets an error
 	}
 	// Unlike the decoder below, IsValid rejects duplicate members and invalid UTF-8.
 	if !jsontext.Value(body).IsValid() {
@@ -114,24 +113,15 @@ func requestID(body any) (string, bool) {
 	return id, ok
 }
 
-// peek reads the body and restores it, including a read error. complete is false
-// if there was one.
+// peek reads the body and restores what was read. complete is false after an error.
 func peek(res *http.Response) (body []byte, complete bool) {
 	body, err := io.ReadAll(res.Body)
-	rest := io.Reader(bytes.NewReader(body))
-	if err != nil {
-		rest = io.MultiReader(rest, errorReader{err})
-	}
 	res.Body = struct {
 		io.Reader
 		io.Closer
-	}{rest, res.Body}
+	}{io.MultiReader(bytes.NewReader(body), res.Body), res.Body}
 	return body, err == nil
 }
-
-type errorReader struct{ err error }
-
-func (r errorReader) Read([]byte) (int, error) { return 0, r.err }
 
 func excerpt(body []byte) string {
 	const limit = 500

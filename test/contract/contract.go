@@ -28,7 +28,7 @@ func Client(t testing.TB) *http.Client {
 }
 
 // Transport wraps base and fails t if a response differs from api/openapi.yaml.
-// It returns responses unchanged, with unread bodies.
+// The body can still be read.
 func Transport(t testing.TB, base http.RoundTripper) http.RoundTripper {
 	t.Helper()
 	c, err := parsed()
@@ -69,12 +69,5 @@ func (c *Checker) report(t testing.TB, req *http.Request, res *http.Response) {
 	t.Helper()
 	if err := c.Check(req, res); err != nil {
 		t.Errorf("%s %s returned %d, which differs from api/openapi.yaml:\n%v", req.Method, req.URL.Path, res.StatusCode, err)
-	}
-}
-
-// CloseIdleConnections is called by http.Client.CloseIdleConnections.
-func (tr *transport) CloseIdleConnections() {
-	if base, ok := tr.base.(interface{ CloseIdleConnections() }); ok {
-		base.CloseIdleConnections()
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/session"
+
+	"telapi/test/testkit"
 )
 
 func loadFrames(t *testing.T) *frames {
 	t.Helper()
 	f, err := parsedFrames()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return f
 }
 
@@ -42,7 +42,7 @@ func TestAsyncAPIMatchesCode(t *testing.T) {
 		t.Errorf("x-close-codes are\n%v, want\n%v", f.file.Info.CloseCodes, codes)
 	}
 	var limits any
-	if raw, err := json.Marshal(channel.DefaultLimits()); err != nil || json.Unmarshal(raw, &limits) != nil {
+	if raw, err := json.Marshal(channel.DefaultConnectionLimits()); err != nil || json.Unmarshal(raw, &limits) != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(limits, f.file.Info.Limits) {

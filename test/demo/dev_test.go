@@ -5,10 +5,9 @@ import (
 	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"telapi/test/contract"
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // startDev runs telapi dev and returns its JSON output.
@@ -16,9 +15,7 @@ func startDev(t *testing.T, env harness.Env, args ...string) (*harness.Process, 
 	t.Helper()
 	p := harness.StartProcess(t, harness.Merge(harness.Env{"TELAPI_PORT": "0"}, env), append([]string{"dev", "--json"}, args...)...)
 	var out devOutput
-	if err := json.Unmarshal([]byte(p.WaitForLine(t, "{")), &out); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(p.WaitForLine(t, "{")), &out))
 	return p, &harness.Instance{URL: out.URL, Client: contract.Client(t)}, out
 }
 
@@ -43,10 +40,8 @@ func TestCtrlCStopsDevGracefully(t *testing.T) {
 	readUntil(b, "audio", `"sequence":5`)
 	b.Chat("be silent")
 	readUntil(b, "chat", "be silent for a while")
-	get(t, i, "/playground/feed?sessionId="+b.Session, "", out.Key)
-	if err := p.Cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	get(t, i, "/playground/feed?sessionId="+b.Session, "", "X-API-Key", out.Key)
+	testkit.Must(t, p.Cmd.Process.Signal(syscall.SIGINT))
 	if got := b.CloseCode(); got != 1012 {
 		t.Errorf("close code %d, want 1012", got)
 	}
@@ -61,25 +56,4 @@ func TestCtrlCStopsDevGracefully(t *testing.T) {
 			t.Error("the log contains a credential")
 		}
 	}
-}
-
-// Not parallel: goroutines of other tests would count as leaks.
-func TestDemoLeaksNoGoroutines(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	i := harness.StartDev(t, harness.Env{"PLAYGROUND_ENABLED": "true", "SESSION_RECONNECT_JITTER": "0s"}, true)
-	d, err := i.App.Demo(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := connect(t, i, "audio")
-	b.Chat("be silent")
-	readUntil(b, "chat", "be silent for a while")
-	feed := get(t, i, "/playground/feed?sessionId="+b.Session, "", d.Key.Reveal())
-	b.Cut()
-	if err := i.Stop(); err != nil {
-		t.Error(err)
-	}
-	_ = feed.Body.Close()
-	i.Client.CloseIdleConnections()
-	harness.VerifyNoLeaks(t, before)
 }

@@ -15,9 +15,19 @@ import (
 // A local server takes the part of the model: it repeats the conversation, and fails
 // on request.
 func TestExampleModelBotAnswers(t *testing.T) {
+	for name, stream := range map[string]string{"whole": "0", "streamed": "1"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("STREAM", stream)
+			modelBotAnswers(t)
+		})
+	}
+}
+
+func modelBotAnswers(t *testing.T) {
 	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var request struct {
 			Model    string
+			Stream   bool
 			Messages []struct{ Role, Content string }
 		}
 		if err := json.NewDecoder(r.Body).Decode(&request); err != nil || r.URL.Path != "/v1/chat/completions" || r.Header.Get("Authorization") != "Bearer key" {
@@ -30,6 +40,11 @@ func TestExampleModelBotAnswers(t *testing.T) {
 		}
 		if strings.HasSuffix(said[len(said)-1], "fail") || request.Messages[0].Role != "system" {
 			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		if request.Stream {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":%q}}]}\n\ndata: {\"choices\":[]}\n\ndata: [DONE]\n\n", strings.Join(said, "|"))
 			return
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]string{"content": strings.Join(said, "|")}}}})

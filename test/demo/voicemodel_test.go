@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // modelServer implements the parts of OpenAI's API that the demo uses. Recognition
@@ -68,9 +69,9 @@ func TestVoiceConversationWithModel(t *testing.T) {
 	server := modelServer(t, &fail)
 	i := harness.StartDev(t, harness.Env{
 		"DEMO_STT_URL": server.URL, "DEMO_STT_MODEL": "ears", "DEMO_STT_KEY": "sk-secret",
-		"DEMO_LLM_URL": server.URL + "/v1", "DEMO_LLM_MODEL": "brain", "DEMO_LLM_KEY": "sk-secret", "SESSION_RECONNECT_JITTER": "0s",
+		"DEMO_LLM_URL": server.URL + "/v1", "DEMO_LLM_MODEL": "brain", "DEMO_LLM_KEY": "sk-secret",
 	}, true)
-	v := startCall(t, i, "audio")
+	v := startCall(t, i)
 	v.say(tone(1200*time.Millisecond, -20, 440))
 	v.say(quiet())
 	// On a busy machine a pause can divide what is said into several messages.
@@ -94,38 +95,15 @@ func TestVoiceConversationWithModel(t *testing.T) {
 	}
 }
 
-// The model's server hangs until the test ends.
-func TestDemoStopsWhileModelIsSilent(t *testing.T) {
-	t.Parallel()
-	asked, release := make(chan struct{}, 1), make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		asked <- struct{}{}
-		select {
-		case <-r.Context().Done():
-		case <-release:
-		}
-	}))
-	defer server.Close()
-	defer close(release)
-	i := harness.StartDev(t, harness.Env{"DEMO_LLM_URL": server.URL, "SESSION_RECONNECT_JITTER": "0s"}, true)
-	connect(t, i, "chat").Chat("a question")
-	<-asked
-	if err := i.Stop(); err != nil {
-		t.Error(err)
-	}
-}
-
 // The offer of a WebRTC session has ICE servers with credentials of its own.
 func TestOfferContainsICEServers(t *testing.T) {
 	t.Parallel()
 	env := harness.WithDataDir(t, harness.Env{"WEBRTC_ICE_SERVERS": "turn:turn.example", "TURN_SHARED_SECRET": "north"})
 	i := harness.StartDev(t, env, false)
-	runtime := harness.StartRuntime(t, env)
+	runtime := harness.StartRuntime(t, i)
 	for mode, want := range map[string]int{"webrtc": 1, "audio": 0} {
 		d, err := i.App.Demo(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		resp, body := i.Post(t, "/api/v1/sessions/token", fmt.Sprintf(`{"endpointId":%q,"mode":%q}`, d.EndpointID, mode), "X-API-Key", d.Key.Reveal())
 		var issued struct {
 			SessionID, Token string
@@ -135,7 +113,7 @@ func TestOfferContainsICEServers(t *testing.T) {
 			t.Fatalf("%d %s", resp.StatusCode, body)
 		}
 		harness.Connect(t, i, issued.SessionID, issued.Token, "").Expect("ready")
-		offer := harness.Accept(t, runtime).Offer
+		offer := harness.Accept(t, runtime).Session
 		if offer == nil || len(offer.ICEServers) != want {
 			t.Fatalf("mode %s: offer %+v, want %d ICE servers", mode, offer, want)
 		}
@@ -144,4 +122,45 @@ func TestOfferContainsICEServers(t *testing.T) {
 			t.Errorf("ICE servers of the runtime are %+v, want another user than the browser's %+v", offer.ICEServers, issued.ICEServers)
 		}
 	}
+}
+
+// The page gets the first words while the model still writes the last sentence.
+func TestDemoBotStreamsModel(t *testing.T) {
+	t.Parallel()
+	goOn := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var request struct {
+			Stream   bool
+			Messages []struct{ Role, Content string }
+		}
+		if json.NewDecoder(r.Body).Decode(&request) != nil || !request.Stream {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		write := func(text string) {
+			_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":%q}}]}\n\n", text)
+			w.(http.Flusher).Flush()
+		}
+		write(fmt.Sprintf("Message %d is", len(request.Messages)-1))
+		<-goOn
+		if request.Messages[len(request.Messages)-1].Content == "break off" {
+			return
+		}
+		write(" here. It ends.")
+		_, _ = io.WriteString(w, "data: [DONE]\n\n")
+	}))
+	defer server.Close()
+	i := harness.StartDev(t, harness.Env{"DEMO_LLM_URL": server.URL}, true)
+	b := connect(t, i, "chat")
+	b.Chat("a question")
+	readUntil(b, "chat", `"unfinished":"Message 1 is"`)
+	goOn <- struct{}{}
+	readUntil(b, "chat", `"text":"Message 1 is here."`)
+	readUntil(b, "chat", `"text":"It ends."`)
+	b.Chat("break off")
+	readUntil(b, "chat", `"unfinished":"Message 3 is"`)
+	goOn <- struct{}{}
+	readUntil(b, "chat", `"text":"Message 3 is"`)
+	readUntil(b, "chat", "The bot could not answer: the model broke off its answer")
 }

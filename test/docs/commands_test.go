@@ -20,9 +20,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // directory. The binary is on the PATH.
 func TestCommandsInDocsWork(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	pagesRun := 0
 	for _, page := range append(pages, filepath.Join(root, "README.md")) {
 		script := runnableScript(t, page)
@@ -44,9 +42,7 @@ func TestCommandsInDocsWork(t *testing.T) {
 func runnableScript(t *testing.T, page string) string {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var script strings.Builder
 	inside := false
 	number := 0
@@ -68,9 +64,7 @@ func runnableScript(t *testing.T, page string) string {
 func runScript(t *testing.T, script string) {
 	t.Helper()
 	binary, err := harness.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	dir := t.TempDir()
 	if out, err := exec.CommandContext(t.Context(), "cp", "-r", filepath.Join(root, "deploy"), dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -88,9 +82,7 @@ func runScript(t *testing.T, script string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	log := &testkit.Buffer{}
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, cmd.Start())
 	defer func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }()
 	if state, err := cmd.Process.Wait(); err != nil || !state.Success() {
 		t.Fatalf("the commands ended with %v (%v), want exit code 0\n%s", state, err, log)

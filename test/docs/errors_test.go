@@ -2,7 +2,6 @@ package docs
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -14,8 +13,7 @@ const errorsIntro = `# Errors
 
 <!-- Generated from internal/fault and internal/channel; ` + "`make generate`" + ` rewrites it. -->
 
-Every 4xx and 5xx response of the API server and the media service has this body, and the request ID
-as the header ` + "`X-Request-Id`" + `:
+Look up an error by its status and code. Every 4xx and 5xx response of the API server and the media service has this body:
 
 ` + "```json" + `
 {"error": {"code": "FORBIDDEN", "message": "This operation requires the scope READ_TEAM_USAGE, which your credential does not have.", "details": {"requiredScope": "READ_TEAM_USAGE"}, "requestId": "H4YPNE2V6ZQ"}}
@@ -23,17 +21,16 @@ as the header ` + "`X-Request-Id`" + `:
 
 - ` + "`code`" + ` is for programs. Its meaning never changes. New codes may be added.
 - ` + "`message`" + ` is for people. Its text may change: don't parse it.
-- ` + "`requestId`" + ` identifies the request in the log. Set the header ` + "`X-Request-Id`" + ` to choose it.
+- ` + "`requestId`" + ` identifies the request in the log, and is the header ` + "`X-Request-Id`" + ` of every response. Send this header to choose it.
 - ` + "`details`" + ` depends on the code. For VALIDATION_ERROR it lists all issues, each with a JSON Pointer.
 
-There is one exception: ` + "`/health`" + ` of the API server always returns its own body, also with 503. Requests
-that are not valid HTTP get VALIDATION_ERROR or one of the codes with 417, 431, 501 and 505; then
-the service chooses the request ID and closes the connection.
+` + "`/health`" + ` of the API server always returns its own body, even with 503. For a request that is not valid HTTP, the service chooses the
+request ID and closes the connection.
 
 ## Error codes
 
-| Status | Code | Cause | What to do |
-|---|---|---|---|
+| Error | Cause | What to do |
+|---|---|---|
 `
 
 const framesIntro = `
@@ -50,21 +47,19 @@ If the service rejects a frame, it sends a frame of type ` + "`error`" + `:
 
 | Code | Cause | What to do |
 |---|---|---|
-| TEXT_CHAT_DISABLED | Text chat is disabled for the session. | Hide the input until a control frame enables it. |
-| BACKPRESSURE | The call runtime doesn't keep up: it has too many unhandled frames. | Send the frame again later. It was not accepted. |
+| TEXT_CHAT_DISABLED | The runtime has disabled text chat. | Hide the input until a control frame enables it. |
+| BACKPRESSURE | The runtime doesn't keep up. The frame was not accepted. | Send it again later. |
 
 A runtime gets its errors as replies to its requests ([runtime.md](runtime.md#errors)).
 
 ## WebSocket close codes
 
-When the service closes a WebSocket, the close code determines whether to reconnect. The SDKs and
-the libraries for runtimes follow these rules:
+The close code determines whether to reconnect. The SDK and the libraries for runtimes follow these rules:
 
-- Do not reconnect after 1007, 1008, 1009 and 4500 to 4999.
+- Don't reconnect after 1007, 1008, 1009 and 4500 to 4999.
 - Reconnect after every other code, for example 1000, 1002, 1006, 1012 and 4000 to 4499.
 
-Only runtimes get 4500, if their API key is invalid or revoked. A browser with an invalid token gets 401
-instead of a WebSocket.
+Only runtimes get 4500. A browser with an invalid token gets 401 instead of a WebSocket.
 
 | Code | Reason |
 |---|---|
@@ -74,7 +69,7 @@ func TestErrorsPageListsEveryCode(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(errorsIntro)
 	for _, e := range fault.Catalogue {
-		fmt.Fprintf(&page, "| %d %s | %s | %s | %s |\n", e.Status, http.StatusText(e.Status), e.Code, e.Cause, e.Fix)
+		fmt.Fprintf(&page, "| %d %s | %s | %s |\n", e.Status, e.Code, e.Cause, e.Fix)
 	}
 	page.WriteString(framesIntro)
 	for _, c := range channel.CloseCodes() {

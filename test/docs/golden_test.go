@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"telapi/test/testkit"
 )
 
 var update = flag.Bool("update", false, "rewrite the generated pages in docs")
@@ -19,14 +21,10 @@ func checkGenerated(t *testing.T, page, want string) {
 	t.Helper()
 	file := filepath.Join(root, page)
 	if *update {
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(file, []byte(want), 0o644))
 	}
 	got, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if string(got) != want {
 		t.Errorf("%s is out of date: run `make generate`", page)
 	}

@@ -1,14 +1,14 @@
 package docs
 
 import (
-	"io/fs"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"telapi/test/testkit"
 )
 
 // accepted are phrases of licences that allow to distribute the program under the
@@ -23,9 +23,7 @@ var accepted = []string{
 func TestEveryModuleHasAnAcceptedLicence(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), filepath.Join(root, "scripts/licenses.sh")).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	licensed := map[string]bool{}
 	for _, file := range regexp.MustCompile(`(?m)^={80}\n(.+) .+: .+\n={80}\n\n`).FindAllStringSubmatchIndex(string(out)+"\n", -1) {
 		module := string(out[file[2]:file[3]])
@@ -44,27 +42,11 @@ func TestEveryModuleHasAnAcceptedLicence(t *testing.T) {
 }
 
 // Packages of npm are used to build and test only, so that neither the pages nor
-// the SDK contain code of others, except for Swagger UI.
-func TestNoticeListsEmbeddedFilesOfOthers(t *testing.T) {
-	notice := readFile(t, "NOTICE")
+// the SDK contain code of others.
+func TestPagesContainNoPackagesOfOthers(t *testing.T) {
 	for _, manifest := range []string{"web/package.json", "sdk/js/package.json"} {
 		if strings.Contains(readFile(t, manifest), `"dependencies"`) {
 			t.Errorf("%s has dependencies, which NOTICE does not list", manifest)
 		}
-	}
-	ours := []string{"web/docs/docs.css", "web/docs/docs.js", "web/docs/index.html"}
-	err := filepath.WalkDir(filepath.Join(root, "web/docs"), func(file string, d fs.DirEntry, err error) error {
-		name := path.Join("web/docs", d.Name())
-		if err == nil && !d.IsDir() && !slices.Contains(ours, name) && path.Base(name) != "NOTICE.txt" && !strings.Contains(notice, name) {
-			t.Errorf("NOTICE does not list %s", name)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	version := regexp.MustCompile(`swagger-ui-dist (\d+\.\d+\.\d+)`).FindStringSubmatch(readFile(t, "web/web.go"))
-	if version == nil || !strings.Contains(notice, "Swagger UI "+version[1]) {
-		t.Errorf("NOTICE does not list Swagger UI with the version in web/web.go (%v)", version)
 	}
 }

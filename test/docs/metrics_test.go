@@ -16,12 +16,14 @@ import (
 	"testing"
 
 	"github.com/oasdiff/yaml"
+
+	"telapi/test/testkit"
 )
 
 // metric is a metric that the code registers.
 type metric struct {
-	name, kind, help string
-	labels           []string
+	name, help string
+	labels     []string
 }
 
 // metrics finds registered metrics in the source code. A running service exposes
@@ -47,9 +49,7 @@ func metrics(t *testing.T) []metric {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	slices.SortFunc(found, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
 	return found
 }
@@ -62,7 +62,6 @@ func parseRegistration(call *ast.CallExpr) (m metric, ok bool) {
 			continue
 		}
 		if options, ok := literal.Type.(*ast.SelectorExpr); ok && strings.HasSuffix(options.Sel.Name, "Opts") {
-			m.kind = strings.ToLower(strings.TrimSuffix(options.Sel.Name, "Opts"))
 			for _, e := range literal.Elts {
 				if field, ok := e.(*ast.KeyValueExpr); ok {
 					switch fmt.Sprint(field.Key) {
@@ -110,49 +109,40 @@ func readAlerts(t *testing.T) (rules alertRules) {
 	if err == nil {
 		_, err = yaml.Unmarshal(raw, &rules, yaml.DecodeOpts{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return rules
 }
 
 const metricsIntro = `# Metrics
 
-<!-- Generated from the source and from deploy/prometheus/alerts.yaml; ` + "`make generate`" + ` rewrites it. -->
+<!-- Generated from the source; ` + "`make generate`" + ` rewrites it. -->
 
-The API server and the media service expose metrics in the Prometheus text format:
+Look up what a metric counts. The API server and the media service expose metrics in the Prometheus text format:
 
 ` + "```sh" + `
 curl -H "Authorization: Bearer $METRICS_TOKEN" http://127.0.0.1:3001/metrics
 ` + "```" + `
 
-If METRICS_TOKEN is not set, you need no token. To export the same metrics over OTLP, set
-OTEL_EXPORTER_OTLP_ENDPOINT. The usual Go metrics (` + "`go_*`" + `, ` + "`process_*`" + `) are exposed too.
+You need no token if METRICS_TOKEN is not set. OTEL_EXPORTER_OTLP_ENDPOINT exports the same metrics over OTLP. The usual Go metrics
+(` + "`go_*`, `process_*`" + `) are there too. Labels never contain IDs, addresses, tokens or phone numbers.
+The ` + "`# TYPE`" + ` lines of the response have their types.
 
-Labels never contain IDs, addresses, tokens or phone numbers. [glossary.md](glossary.md) defines the
-terms. The last column lists the alerts in deploy/prometheus/alerts.yaml that use the metric.
+[monitoring.md](monitoring.md) shows how to scrape them, [runbooks.md](runbooks.md) lists the alerts that use them.
 
-| Metric | Type | Labels | Meaning | Alerts |
-|---|---|---|---|---|
 `
 
 func TestMetricsPageListsEveryMetric(t *testing.T) {
-	rules := readAlerts(t)
 	var page strings.Builder
 	page.WriteString(metricsIntro)
 	for _, m := range metrics(t) {
 		if m.help == "" {
 			t.Errorf("%s has no help text", m.name)
 		}
-		var alerts []string
-		for _, g := range rules.Groups {
-			for _, r := range g.Rules {
-				if slices.Contains(metricNames(r.Expr), m.name) {
-					alerts = append(alerts, r.Alert)
-				}
-			}
+		name := m.name
+		if len(m.labels) > 0 {
+			name += "{" + strings.Join(m.labels, ",") + "}"
 		}
-		fmt.Fprintf(&page, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), m.help, strings.Join(alerts, ", "))
+		fmt.Fprintf(&page, "- `%s`: %s\n", name, m.help)
 	}
 	checkGenerated(t, "docs/metrics.md", page.String())
 }
@@ -181,16 +171,13 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 		known[m.name] = append([]string{"le", "job", "instance"}, m.labels...)
 	}
 	for _, file := range []string{"deploy/prometheus/alerts.yaml", "deploy/grafana/telapi.json"} {
-		raw, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range metricNames(string(raw)) {
+		raw := readFile(t, file)
+		for _, name := range metricNames(raw) {
 			if known[name] == nil {
 				t.Errorf("%s uses %s, which is not registered", file, name)
 			}
 		}
-		for _, m := range labelled.FindAllStringSubmatch(string(raw), -1) {
+		for _, m := range labelled.FindAllStringSubmatch(raw, -1) {
 			name := partName.ReplaceAllString(m[2], "")
 			for _, label := range append(listed.FindAllString(m[1], -1), selected.FindAllString(m[3], -1)...) {
 				if label = strings.TrimRight(label, "=~!"); !slices.Contains(known[name], label) {
@@ -202,11 +189,8 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 }
 
 func TestDashboardShowsWhatRunbooksNeed(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join(root, "deploy/grafana/telapi.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := metricNames(string(raw))
+	raw := readFile(t, "deploy/grafana/telapi.json")
+	shown := metricNames(raw)
 	for _, name := range []string{"telapi_sessions_waiting", "telapi_sessions_waiting_seconds", "telapi_dependency_up", "telapi_recoveries_total", "telapi_claims_expired_total"} {
 		if !slices.Contains(shown, name) {
 			t.Errorf("the dashboard does not show %s", name)
@@ -215,18 +199,15 @@ func TestDashboardShowsWhatRunbooksNeed(t *testing.T) {
 }
 
 func TestEveryAlertHasRunbook(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := readFile(t, "docs/runbooks.md")
 	for _, g := range readAlerts(t).Groups {
 		for _, r := range g.Rules {
-			anchor := strings.TrimPrefix(r.Annotations.Runbook, "docs/operations.md#")
+			anchor := strings.TrimPrefix(r.Annotations.Runbook, "docs/runbooks.md#")
 			heading := regexp.MustCompile(`(?mi)^#+ ` + strings.ReplaceAll(regexp.QuoteMeta(anchor), "-", "[- ]") + `$`)
-			if r.Annotations.Summary == "" || anchor == "" || !heading.Match(page) {
-				t.Errorf("%s: summary %q, runbook %q: want a summary and a heading of docs/operations.md", r.Alert, r.Annotations.Summary, r.Annotations.Runbook)
+			if r.Annotations.Summary == "" || anchor == "" || !heading.MatchString(page) {
+				t.Errorf("%s: summary %q, runbook %q: want a summary and a heading of docs/runbooks.md", r.Alert, r.Annotations.Summary, r.Annotations.Runbook)
 			}
-			if row := regexp.MustCompile(`(?m)^\| [^|]*\b` + r.Alert + `\b[^|]* \| \[[^]]*\]\(#` + anchor + `\) \|$`); !row.Match(page) {
+			if row := regexp.MustCompile(`(?m)^\| [^|]*\b` + r.Alert + `\b[^|]* \| \[[^]]*\]\(#` + anchor + `\) \|$`); !row.MatchString(page) {
 				t.Errorf("%s is not in the table of runbooks with #%s", r.Alert, anchor)
 			}
 		}

@@ -5,8 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"telapi/test/testkit"
 )
 
 // The badges are files of the repository: they work without a network and don't
@@ -46,25 +49,39 @@ func TestLinksToFilesResolve(t *testing.T) {
 	var pages []string
 	for _, pattern := range []string{"*.md", "docs/*.md", "deploy/*.md", "deploy/*/*.md", "examples/*/*.md", "sdk/js/*.md", ".github/*.md", ".github/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		pages = append(pages, found...)
 	}
 	links := 0
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range regexp.MustCompile(`\]\(([^)\s:#]+)(?:#[^)]*)?\)`).FindAllSubmatch(text, -1) {
+		testkit.Must(t, err)
+		for _, m := range regexp.MustCompile(`\]\(([^)\s:#]*)(?:#([^)]*))?\)`).FindAllSubmatch(text, -1) {
 			links++
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), string(m[1]))); err != nil {
+			file, anchor := page, string(m[2])
+			if len(m[1]) > 0 {
+				file = filepath.Join(filepath.Dir(page), string(m[1]))
+			}
+			if _, err := os.Stat(file); err != nil {
 				t.Errorf("%s links to %s, which does not exist", page, m[1])
+			} else if anchor != "" && !slices.Contains(anchors(t, file), anchor) {
+				t.Errorf("%s links to %s#%s, but the page has no such heading", page, m[1], anchor)
 			}
 		}
 	}
 	if links < 20 {
 		t.Errorf("found %d links", links)
 	}
+}
+
+// anchors returns the anchors that GitHub makes from the headings of a page.
+func anchors(t *testing.T, page string) (list []string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	testkit.Must(t, err)
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllSubmatch(text, -1) {
+		plain := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(string(heading[1])), "")
+		list = append(list, strings.ReplaceAll(plain, " ", "-"))
+	}
+	return list
 }

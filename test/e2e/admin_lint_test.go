@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 const lintedBody = `{"conversation":{"identifier":{"id":"call-1"}},"mesages":{},
@@ -40,6 +40,11 @@ func TestLintReportsEntriesDecisionsAndWarnings(t *testing.T) {
 		{"both", fmt.Sprintf(`"body":{},"endpointId":%q,"profile":{}`, tenant.Endpoint.ID), 400, []string{`"path":"/profile"`}},
 		{"foreign endpoint", fmt.Sprintf(`"body":%s,"endpointId":%q`, lintedBody, foreign.Endpoint.ID), 404, []string{code("NOT_FOUND")}},
 		{"large body", `"body":{"conversation":{"identifier":{"id":"call-1"}},"metadata":{"x":"` + strings.Repeat("x", 900<<10) + `"}}`, 200, []string{`"kind":"metadata"`}},
+		{"stream", fmt.Sprintf(`"contentType":"application/x-ndjson","body":%q,"profile":%s`, delta("Bye. Now")+`{"done":true,"actions":{"type":"hangup"},"acton":1}`, profile), 200,
+			[]string{`"part":1`, `"text":"Bye."`, `"parts":2`, `"decision":"allowed"`, `"path":"/body/acton"`}},
+		{"deltas", fmt.Sprintf(`"contentType":"application/x-ndjson","split":"none","body":%q`, delta("Bye. Now")+doneLine), 200, []string{`"text":"Bye. Now"`}},
+		{"incomplete stream", fmt.Sprintf(`"contentType":"text/event-stream","body":%q`, "data: {}\n\n"), 400, []string{code("MALFORMED_JSON")}},
+		{"stream that is no string", `"contentType":"text/event-stream","body":{}`, 400, []string{`"path":"/body"`}},
 		{"too large", `"body":"` + strings.Repeat("x", 1200<<10) + `"`, 413, []string{code("PAYLOAD_TOO_LARGE")}},
 	} {
 		if status, body := lint(c.members); status != c.status || !containsAll(body, c.want...) {
@@ -47,11 +52,15 @@ func TestLintReportsEntriesDecisionsAndWarnings(t *testing.T) {
 		}
 	}
 
+	stream := filepath.Join(t.TempDir(), "answer.ndjson")
+	testkit.Must(t, os.WriteFile(stream, []byte(delta("Bye. Now")+doneLine), 0o600))
+	if r := telapi(t, harness.Env{"DATA_DIR": t.TempDir()}, "callback", "lint", stream, "--kind", "llm", "--json"); !containsAll(r.stdout, `"kind":"llm_part"`, `"parts":2`) {
+		t.Errorf("telapi callback lint of a stream prints %s", r.stdout)
+	}
+
 	// The command line reports the same entries.
 	file := filepath.Join(t.TempDir(), "body.json")
-	if err := os.WriteFile(file, []byte(lintedBody), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(file, []byte(lintedBody), 0o600))
 	_, body := lint(`"body":` + lintedBody)
 	r := telapi(t, harness.Env{"DATA_DIR": t.TempDir()}, "callback", "lint", file, "--json")
 	for line := range strings.Lines(r.stdout) {
@@ -62,28 +71,5 @@ func TestLintReportsEntriesDecisionsAndWarnings(t *testing.T) {
 	}
 	if strings.Count(r.stdout, "\n") != strings.Count(body, `"channelId"`) {
 		t.Errorf("telapi callback lint prints\n%s, want the entries of %s", r.stdout, body)
-	}
-}
-
-func TestEndpointResponseWarnsAboutProfile(t *testing.T) {
-	i := harness.Start(t, nil)
-	tenant := harness.NewTenant(t, i, "tenant")
-	const misspelled = `{"name":"Shop","modes":["chat"],"gatewayProfile":{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTarget":["tel:+49*"]}]}}`
-	const path = "/gatewayProfile/commandPolicies/0/allowedTarget"
-	created := call[object](t, i, "POST", "teams/"+tenant.Team.ID+"/endpoints", misspelled, 201)
-	id := created["id"].(string)
-	for what, e := range map[string]object{"POST": created, "PUT": call[object](t, i, "PUT", "endpoints/"+id, misspelled, 200)} {
-		if text := fmt.Sprint(e["warnings"]); !containsAll(text, path, "Did you mean \"allowedTargets\"?") {
-			t.Errorf("%s: warnings are %s, want one for %s", what, text, path)
-		}
-	}
-	read := call[object](t, i, "GET", "endpoints/"+id, "", 200)
-	read["gatewayProfile"], read["warnings"] = object{}, created["warnings"] // a client may send what it received
-	body, err := json.Marshal(read)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if replaced := call[object](t, i, "PUT", "endpoints/"+id, string(body), 200); replaced["warnings"] != nil {
-		t.Errorf("valid profile: warnings are %v, want none", replaced["warnings"])
 	}
 }

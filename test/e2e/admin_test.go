@@ -10,8 +10,8 @@ import (
 	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/page"
-	"telapi/internal/tenant"
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 const adminPath = "/api/v1/admin/"
@@ -75,10 +75,8 @@ func (f adminFixture) resolve(path string) string {
 // recorded returns the number of audit entries with an action.
 func recorded(t *testing.T, i *harness.Instance, action audit.Action) int {
 	t.Helper()
-	entries, err := i.App.Admin().Audit.AuditEntries(t.Context(), audit.Query{Teams: tenant.All(auth.Principal{Scopes: auth.Scopes}), Query: page.All})
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries, err := i.App.Admin().Audit.AuditEntries(t.Context(), audit.Query{Teams: page.OfAllTeams(auth.Principal{Scopes: auth.Scopes}), Query: page.All})
+	testkit.Must(t, err)
 	return len(slices.DeleteFunc(entries, func(e audit.Entry) bool { return e.Action != action }))
 }
 
@@ -168,8 +166,6 @@ func TestAdminRoutes(t *testing.T) {
 func idOf(t *testing.T, body string) string {
 	t.Helper()
 	var created struct{ ID string }
-	if err := json.Unmarshal([]byte(body), &created); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(body), &created))
 	return created.ID
 }

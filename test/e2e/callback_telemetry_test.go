@@ -9,15 +9,15 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 func TestCallbackJoinsCallTrace(t *testing.T) {
 	spans := harness.StartCollector(t)
 	env := harness.Merge(spans.Env(), harness.Env{"DATA_DIR": t.TempDir()})
 	i := harness.Start(t, env)
-	c := openCall(t, i, harness.StartRuntime(t, env), "call-1")
+	c := openCall(t, i, harness.StartRuntime(t, i), "call-1")
 	const (
 		inQuery, querySpan   = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 		inHeader, headerSpan = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -35,9 +35,8 @@ func TestCallbackJoinsCallTrace(t *testing.T) {
 		{"?traceId=our%20own&parentSpanId=a&parentSpanId=b&callId=" + strings.Repeat("x", 129), []string{"bot-trace-transaction-id", "not a UUID"}, "", c.TransactionID, c.CallID},
 		{"?traceId=our-own-17", nil, "our-own-17", c.TransactionID, c.CallID},
 	} {
-		item := c.await(calls.AwaitOptions{})
-		resp, body := i.Post(t, item.Path+row.query, c.botMessage("x"), append(row.headers, "token", item.Token)...)
-		wantStatus(t, resp, body, 202, "accepted")
+		item := c.await(wire.Await{})
+		expectStatus(t, 202, "accepted")(i.Post(t, harness.Path(item)+row.query, c.botMessage("x"), append(row.headers, "token", item.Token)...))
 		got := harness.Receive(t, c.Channel).Trace
 		if row.traceID != "" && got.TraceID != row.traceID || got.TransactionID != row.transaction || got.CallID != row.callID {
 			t.Errorf("%s %v: trace of the entry is %+v, want %+v", row.query, row.headers, got, row)
@@ -49,14 +48,10 @@ func TestCallbackJoinsCallTrace(t *testing.T) {
 			t.Errorf("%s: trace of the entry is %+v, want a new trace ID", row.query, got)
 		}
 	}
-	if err := i.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, i.Stop())
 	for _, id := range []string{inQuery, querySpan, inHeader, headerSpan} {
 		raw, err := hex.DecodeString(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if !strings.Contains(spans.String(), string(raw)) {
 			t.Errorf("no exported span refers to %s", id)
 		}
@@ -74,14 +69,14 @@ func TestCallbackTokensAndTextsAreNotLeaked(t *testing.T) {
 	collector := harness.StartCollector(t)
 	env := harness.Merge(collector.Env(), harness.Env{"DATA_DIR": t.TempDir(), "LOG_LEVEL": "debug"})
 	i := harness.Start(t, env)
-	c := openCall(t, i, harness.StartRuntime(t, env), "call-1")
+	c := openCall(t, i, harness.StartRuntime(t, i), "call-1")
 	const text, sensitive = "message-text-4711", "iban-swordfish-99"
 	body := fmt.Sprintf(`{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[{"content":{"textMessage":{"textPlain":%q}}}]},
 		"channelData":[{"key":"iban","value":%q,"sensitiveData":true}],"actions":[{"type":"unknown"},{"type":"transfer","target":"tel:+1900555"}]}`, text, sensitive)
-	items := []calls.WorkItem{c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{}), c.await(calls.AwaitOptions{Kind: wire.LLMItem})}
+	items := []wire.Awaited{c.await(wire.Await{}), c.await(wire.Await{}), c.await(wire.Await{Kind: wire.LLMItem})}
 	responses := ""
-	for _, item := range []calls.WorkItem{items[1], items[0], items[0], items[2]} {
-		for _, path := range []string{"/api/v1/webhooks/bot/" + item.Token, "/api/v1/webhooks/llm/call-1/" + item.Token, item.Path + "?token=" + item.Token} {
+	for _, item := range []wire.Awaited{items[1], items[0], items[0], items[2]} {
+		for _, path := range []string{"/api/v1/webhooks/bot/" + item.Token, "/api/v1/webhooks/llm/call-1/" + item.Token, harness.Path(item) + "?token=" + item.Token} {
 			for _, b := range []string{body, body[:100], strings.Replace(body, "call-1", "call-2", 1)} {
 				_, response := i.Post(t, path, b, "token", "Bearer "+item.Token)
 				responses += response
@@ -103,9 +98,7 @@ func TestCallbackTokensAndTextsAreNotLeaked(t *testing.T) {
 			t.Errorf("/metrics does not contain %s", name)
 		}
 	}
-	if err := i.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, i.Stop())
 	for where, content := range map[string]string{"log": i.Log.String(), "export": collector.String(), "metrics": metrics, "responses": responses, "store": stored} {
 		for n, item := range items {
 			if at := strings.Index(content, item.Token); at >= 0 {
@@ -123,9 +116,7 @@ func dumpStore(t *testing.T, env harness.Env) string {
 	t.Helper()
 	client := harness.StoreClient(t, env)
 	names, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	dump := strings.Join(names, "\n")
 	for _, name := range names {
 		for _, cmd := range []rueidis.Completed{

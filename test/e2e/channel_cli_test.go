@@ -14,8 +14,7 @@ import (
 func TestChannelCommands(t *testing.T) {
 	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
 		env = harness.WithDataDir(t, env)
-		i := harness.Start(t, env)
-		tenant := harness.NewTenant(t, i, "tenant")
+		i, tenant := startTenant(t, env)
 		opened := harness.RunJSON(t, env, "channel", "open", "call-1", "--team", tenant.Team.ID, "--endpoint", tenant.Endpoint.ID)
 		if opened["id"] != "call-1" {
 			t.Errorf("channel open printed %v, want id call-1", opened)
@@ -29,8 +28,7 @@ func TestChannelCommands(t *testing.T) {
 		earlier := harness.RunJSON(t, env, "callback", "issue", "--channel", "call-1")
 		later := harness.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", "tool")
 		_, path, _ := strings.Cut(later["url"].(string), "/api/")
-		resp, receipt := i.Post(t, "/api/"+path, `{"result":"done"}`, "token", later["token"].(string))
-		wantStatus(t, resp, receipt, 202, `"parked"`)
+		expectStatus(t, 202, `"parked"`)(i.Post(t, "/api/"+path, `{"result":"done"}`, "token", later["token"].(string)))
 		parked := fmt.Sprintf("parked: the answer to work item %s (tool) waits for earlier work items. Open: %s\n", later["workItemId"], earlier["workItemId"])
 		if r := telapi(t, env, "channel", "tail", "call-1", "--json"); r.exit != 0 || r.stderr != parked || strings.Contains(r.stdout, "done") {
 			t.Errorf("tail with a parked answer: exit %d, stdout %s, stderr %q; want %q", r.exit, r.stdout, r.stderr, parked)
@@ -40,9 +38,7 @@ func TestChannelCommands(t *testing.T) {
 		harness.RunJSON(t, env, "channel", "end", "call-1")
 		following.WaitForLine(t, "done")
 
-		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		b := harness.Connect(t, i, session, token, "")
-		b.Expect(`"event":"ready"`)
+		session, b := openSession(t, i, tenant)
 		harness.RunJSON(t, env, "channel", "send", session, "--type", "chat", "--payload", `{"text":"from the operator"}`)
 		b.Expect("from the operator", `"streamId"`)
 		id := b.Chat("to the operator")
@@ -76,32 +72,5 @@ func TestChannelCommands(t *testing.T) {
 			t.Errorf("close code %d, want 4503", code)
 		}
 
-		const hint = "when its browser connects"
-		for _, c := range []struct {
-			exit   int
-			args   []string
-			stderr string
-		}{
-			{1, []string{"channel", "tail", "unknown"}, hint},
-			{1, []string{"channel", "tail", "unknown", "--follow", "--from", "3"}, hint},
-			{1, []string{"channel", "send", "unknown", "--payload", "{}"}, hint},
-			{1, []string{"callback", "issue", "--channel", "unknown"}, hint},
-			{2, []string{"channel", "send", session, "--payload", "[]"}, `{"text":`},
-			{2, []string{"channel", "send", session, "--type", "ping", "--payload", "{}"}, "use chat, "},
-			{2, []string{"channel", "open", "a{b}", "--team", tenant.Team.ID, "--endpoint", tenant.Endpoint.ID}, "invalid channel ID"},
-			{1, []string{"channel", "open", "call-2", "--team", "tm_other", "--endpoint", tenant.Endpoint.ID}, "another team"},
-			{1, []string{"channel", "end", "unknown"}, hint},
-			{2, []string{"channel", "tail", session, "--from", "garbage"}, `invalid --from "garbage": use the ID of an entry`},
-			{2, []string{"callback", "issue", "--channel", session, "--ttl", "0s"}, `invalid --ttl "0s": use a duration from 1ms to 24h0m0s`},
-			{2, []string{"callback", "issue", "--channel", session, "--ttl", "24h1s"}, `invalid --ttl "24h0m1s"`},
-			{2, []string{"limits", "set", "--tier", "api", "--max", "-1"}, `invalid --max "-1": must be a number from 1`},
-			{2, []string{"team", "create", ""}, `invalid NAME "": the team name is empty`},
-			{2, []string{"endpoint", "create", "--team", tenant.Team.ID, "--name", "n", "--mode", "fax"}, "use webrtc, audio or chat"},
-			{2, []string{"key", "create", "--team", tenant.Team.ID, "--scope", "FLY"}, `invalid --scope "FLY": use `},
-		} {
-			if r := telapi(t, env, c.args...); r.exit != c.exit || r.stdout != "" || !strings.Contains(r.stderr, c.stderr) {
-				t.Errorf("telapi %v: exit %d, stdout %q, stderr %q; want exit %d and %q in stderr", c.args, r.exit, r.stdout, r.stderr, c.exit, c.stderr)
-			}
-		}
 	})
 }

@@ -2,13 +2,9 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
 	"net"
-	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,38 +66,6 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 	})
 }
 
-// Without the API, /health does not depend on the database; the demo does. Here
-// another process migrates the database while the server starts.
-func TestDevStartsWithAPIAccessDisabled(t *testing.T) {
-	dir := t.TempDir()
-	migration, err := os.Create(filepath.Join(dir, "migrate.lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = migration.Close() }()
-	if err := syscall.Flock(int(migration.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	p := harness.StartProcess(t, harness.Env{"TELAPI_PORT": "0", "DATA_DIR": dir, "FEATURE_API_ACCESS": "false"}, "dev")
-	listening := regexp.MustCompile(`"msg":"telapi is listening".*"url":"([^"]+)"`)
-	testkit.Until(t, "the server is healthy", func() bool {
-		found := listening.FindStringSubmatch(p.Stderr.String())
-		if found == nil {
-			return p.Exited()
-		}
-		resp, err := http.Get(found[1] + "/health")
-		if err != nil {
-			return p.Exited()
-		}
-		_ = resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
-	})
-	if err := migration.Close(); err != nil {
-		t.Fatal(err)
-	}
-	p.WaitForLine(t, "Demo key")
-}
-
 func TestListenAddress(t *testing.T) {
 	accepts := func(host, port string) bool {
 		conn, err := net.Dial("tcp", net.JoinHostPort(host, port))
@@ -142,25 +106,14 @@ func TestListenAddress(t *testing.T) {
 	}
 }
 
-func TestPortInUseIsReported(t *testing.T) {
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
+func TestDevPrintsBotAndCommandThatStartsOne(t *testing.T) {
+	const bot = "http://127.0.0.1:8099/"
+	p := harness.StartProcess(t, harness.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}, "dev", "--bot", bot)
+	url := strings.Fields(p.WaitForLine(t, "API "))[1]
+	if line := p.WaitForLine(t, "Your bot "); !strings.HasSuffix(line, bot) {
+		t.Errorf("banner %q, want the URL of the bot", line)
 	}
-	defer func() { _ = l.Close() }()
-	port := l.Addr().(*net.TCPAddr).Port
-	r := telapi(t, harness.Env{"TELAPI_PORT": fmt.Sprint(port), "DATA_DIR": t.TempDir()}, "dev")
-	if r.exit != 1 || !strings.Contains(r.stderr, fmt.Sprintf("port %d is in use", port)) || !strings.Contains(r.stderr, "TELAPI_PORT") {
-		t.Errorf("exit %d, stderr %s; want exit 1, the port and its setting", r.exit, r.stderr)
-	}
-}
-
-func TestDataDirIsLockedByRunningServer(t *testing.T) {
-	env := harness.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
-	p := harness.StartProcess(t, env, "dev")
-	p.WaitForLine(t, "Demo key")
-	r := telapi(t, env, "dev")
-	if r.exit != 1 || !strings.Contains(r.stderr, env["DATA_DIR"]) {
-		t.Errorf("exit %d, stderr %s; want exit 1 and %s in it", r.exit, r.stderr, env["DATA_DIR"])
+	if line, want := p.WaitForLine(t, "Start one "), "TELAPI_URL="+url+" PORT=8099 node examples/bot-node/bot.mjs"; !strings.HasSuffix(line, want) {
+		t.Errorf("banner %q, want the command %s", line, want)
 	}
 }

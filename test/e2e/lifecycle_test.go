@@ -15,20 +15,16 @@ import (
 
 // After SIGTERM a request in flight finishes, and the process exits with 0.
 func TestSIGTERMDrains(t *testing.T) {
-	i, p := harness.Serve(t, harness.Env{"DRAIN_DELAY": "0s"})
+	i, p := harness.Serve(t, nil)
 
 	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer func() { _ = conn.Close() }()
 	if _, err := io.WriteString(conn, "GET /openapi.yaml HTTP/1.1\r\nHost: x\r\n"); err != nil { // half a request
 		t.Fatal(err)
 	}
 
-	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.Cmd.Process.Signal(syscall.SIGTERM))
 	testkit.Until(t, "the instance drains", func() bool { return p.Stderr.Has(`"draining"`) })
 	if _, err := io.WriteString(conn, "\r\n"); err != nil {
 		t.Fatal(err)
@@ -55,25 +51,11 @@ func TestSecondSignalStopsImmediately(t *testing.T) {
 	p.WaitExit(t)
 }
 
-func TestShortJWTSecretPreventsStart(t *testing.T) {
-	for _, secret := range []string{"", strings.Repeat("x", 31)} {
-		env, _ := harness.ServeEnv(t, harness.Env{"JWT_SECRET": secret})
-		r := telapi(t, env, "serve")
-		if r.exit != 1 || !strings.Contains(r.stderr, "JWT_SECRET") || !strings.Contains(r.stderr, "32") {
-			t.Errorf("secret of %d bytes: exit %d, stderr %s; want exit 1 and the minimum of 32", len(secret), r.exit, r.stderr)
-		}
-		if secret != "" && strings.Contains(r.stderr, secret) {
-			t.Error("stderr shows the secret")
-		}
-	}
-}
-
 func TestStopLeavesNoGoroutines(t *testing.T) {
 	envs := []harness.Env{{}, realStores(t)}
 	before := goleak.IgnoreCurrent() // ignore the goroutines that supervise the real servers
 	for _, env := range envs {
-		i := harness.Start(t, env)
-		tenant := harness.NewTenant(t, i, "tenant")
+		i, tenant := startTenant(t, env)
 		i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", tenant.Key)
 		i.Client.CloseIdleConnections()
 		if err := i.Stop(); err != nil {

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -20,11 +19,10 @@ const capabilities = "/api/v1/runtime/capabilities"
 func setLimit(t *testing.T, i *harness.Instance, tier ratelimit.Tier, limit int64, window time.Duration) {
 	t.Helper()
 	err := i.App.Admin().Limits.Change(t.Context(), func(limits ratelimit.Limits) (ratelimit.Limits, error) {
-		return limits.With(tier, ratelimit.Limit{Max: limit, WindowMs: window.Milliseconds()})
+		*limits.Tier(tier) = ratelimit.Limit{Max: limit, WindowMs: window.Milliseconds()}
+		return limits, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 }
 
 // rateLimitPolicy returns the given policy from the RateLimit-Policy header.
@@ -40,8 +38,7 @@ func rateLimitPolicy(t *testing.T, i *harness.Instance, key, policy string) stri
 }
 
 func TestRequestsAboveLimitAreRejected(t *testing.T) {
-	i := harness.Start(t, nil)
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, nil)
 	const limit = 20
 	setLimit(t, i, ratelimit.API, limit, time.Hour)
 	testkit.Until(t, "requests are rejected", func() bool {
@@ -71,7 +68,7 @@ func TestTwoInstancesShareDailyQuota(t *testing.T) {
 	if _, err := a.App.Admin().Teams.Update(t.Context(), tenant.Team.ID, func(t *team.Team) error { t.DailyQuota = &quota; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	allowed := 0
+	allowed, day := 0, time.Now().UTC().Truncate(24*time.Hour)
 	for n := range 60 {
 		resp, body := []*harness.Instance{a, b}[n%2].Call(t, "GET", capabilities, "X-API-Key", tenant.Key)
 		if resp.StatusCode == 200 {
@@ -83,7 +80,11 @@ func TestTwoInstancesShareDailyQuota(t *testing.T) {
 			t.Fatalf("429 body %s, want the quota and its window", body)
 		}
 	}
-	if allowed != int(quota) {
+	highest := int(quota)
+	if !time.Now().UTC().Truncate(24 * time.Hour).Equal(day) { // midnight has passed
+		highest *= 2
+	}
+	if allowed < int(quota) || allowed > highest {
 		t.Errorf("%d requests were allowed, want %d", allowed, quota)
 	}
 	if resp, _ := a.Call(t, "GET", capabilities, "X-API-Key", other.Key); resp.StatusCode != 200 {
@@ -98,9 +99,7 @@ func TestRevocationIsAnnouncedToAllInstances(t *testing.T) {
 	for _, i := range []*harness.Instance{a, b} {
 		waitForStatus(t, i, 200, capabilities, "X-API-Key", tenant.Key)
 	}
-	if err := a.App.Admin().Keys.Revoke(t.Context(), tenant.KeyID); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, a.App.Admin().Keys.Revoke(t.Context(), tenant.KeyID))
 	for _, i := range []*harness.Instance{a, b} {
 		waitForRevocation(t, i, tenant.Key)
 	}
@@ -115,47 +114,22 @@ func waitForRevocation(t *testing.T, i *harness.Instance, key string) {
 	})
 }
 
-func TestLimitsReloadAndSurviveFlush(t *testing.T) {
+func TestLimitsOfConsoleApply(t *testing.T) {
 	t.Parallel()
 	redis := testkit.StartRedis(t)
-	env := harness.Env{"DATABASE_URL": harness.Database(t), "REDIS_URL": redis.URL()}
-	a := harness.Start(t, env)
-	tenant := harness.NewTenant(t, a, "tenant")
-	waitForLimit := func(i *harness.Instance, want string) {
+	i, tenant := startTenant(t, harness.Env{"DATABASE_URL": harness.Database(t), "REDIS_URL": redis.URL()})
+	waitForLimit := func(want string) {
 		t.Helper()
 		testkit.Until(t, "the limit is "+want, func() bool { return rateLimitPolicy(t, i, tenant.Key, "api") == want })
 	}
-	waitForLimit(a, `"api";q=600;w=60`)
-
-	setLimit(t, a, ratelimit.API, 700, time.Minute)
-	waitForLimit(a, `"api";q=700;w=60`)
-
-	t.Run("change by the console", func(t *testing.T) {
-		redis.MustDo("SET", "telapi:limits", `{"tiers":{"api":{"max":800,"windowMs":60000}}}`)
-		redis.MustDo("PUBLISH", "telapi:announce", "limits")
-		waitForLimit(a, `"api";q=800;w=60`)
-	})
-	t.Run("invalid value is ignored", func(t *testing.T) {
-		redis.MustDo("SET", "telapi:limits", `{"tiers":{"api":{"max":-1,"windowMs":60000}}}`)
-		redis.MustDo("PUBLISH", "telapi:announce", "limits")
-		testkit.Until(t, "the invalid value is logged", func() bool { return a.Log.Has("invalid rate limits") })
-		waitForLimit(a, `"api";q=800;w=60`)
-		b := harness.Start(t, env)
-		waitForLimit(b, `"api";q=800;w=60`) // a new instance uses the last valid limits
-	})
-	t.Run("flushed store", func(t *testing.T) {
-		redis.MustDo("FLUSHALL")
-		testkit.Until(t, "the limits are restored", func() bool {
-			limits, err := redis.Do("GET", "telapi:limits")
-			return err == nil && strings.Contains(limits.String(), "800")
-		})
-		waitForLimit(a, `"api";q=800;w=60`)
-	})
+	waitForLimit(`"api";q=600;w=60`)
+	redis.MustDo("SET", "telapi:limits", `{"tiers":{"api":{"max":800,"windowMs":60000}}}`)
+	redis.MustDo("PUBLISH", "telapi:announce", "limits")
+	waitForLimit(`"api";q=800;w=60`)
 }
 
 func TestFailedAuthenticationIsLimited(t *testing.T) {
-	i := harness.Start(t, nil)
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, nil)
 	setLimit(t, i, ratelimit.Auth, 5, time.Hour)
 	testkit.Until(t, "wrong keys get 429", func() bool {
 		resp, _ := i.Call(t, "GET", capabilities, "X-API-Key", "tk_guess_"+strings.Repeat("A", 43))
@@ -168,33 +142,8 @@ func TestFailedAuthenticationIsLimited(t *testing.T) {
 	}
 }
 
-func TestForwardedForIsTrustedOnlyFromProxies(t *testing.T) {
-	for _, c := range []struct {
-		name, proxies string
-		shared        bool // all clients share one limit
-	}{
-		{"no trusted proxies", "", true},
-		{"trusted loopback", "127.0.0.0/8,::1", false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			i := harness.Start(t, harness.Env{"TRUSTED_PROXIES": c.proxies})
-			tenant := harness.NewTenant(t, i, "tenant")
-			setLimit(t, i, ratelimit.API, 3, time.Hour)
-			statuses := map[int]int{}
-			for n := range 12 {
-				resp, _ := i.Call(t, "GET", capabilities, "X-API-Key", tenant.Key, "X-Forwarded-For", fmt.Sprintf("203.0.113.77, 198.51.100.%d", n))
-				statuses[resp.StatusCode]++
-			}
-			if shared := statuses[http.StatusTooManyRequests] > 0; shared != c.shared {
-				t.Errorf("statuses %v; one shared limit: %v, want %v", statuses, shared, c.shared)
-			}
-		})
-	}
-}
-
 func TestRateLimitHeaders(t *testing.T) {
-	i := harness.Start(t, nil)
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, nil)
 	resp, _ := i.Call(t, "GET", capabilities, "X-API-Key", tenant.Key)
 	policies, limits := resp.Header.Values("RateLimit-Policy"), resp.Header.Values("RateLimit")
 	if want := `"api";q=600;w=60, "team_daily_quota";q=50000;w=86400`; len(policies) != 1 || policies[0] != want {

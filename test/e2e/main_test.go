@@ -1,5 +1,5 @@
 // Package e2e tests the service as its users see it: over HTTP and on the
-// command line, with embedded and with real stores.
+// command line, with embedded and with real stores, which also fail.
 package e2e
 
 import (
@@ -37,6 +37,22 @@ func realStores(t *testing.T) harness.Env {
 	return env
 }
 
+// startTenant starts an instance with a tenant.
+func startTenant(t *testing.T, env harness.Env) (*harness.Instance, harness.Tenant) {
+	t.Helper()
+	i := harness.Start(t, env)
+	return i, harness.NewTenant(t, i, "tenant")
+}
+
+// openSession creates a session of the tenant and connects its browser.
+func openSession(t *testing.T, i *harness.Instance, tenant harness.Tenant) (session string, b *harness.Browser) {
+	t.Helper()
+	session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	b = harness.Connect(t, i, session, token, "")
+	b.Expect(`"event":"ready"`)
+	return session, b
+}
+
 // consoleJWT returns a token as the web console signs it.
 func consoleJWT(t *testing.T, teamID string, scopes ...auth.Scope) string {
 	t.Helper()
@@ -48,9 +64,7 @@ func consoleJWTWithSecret(t *testing.T, secret, teamID string, scopes ...auth.Sc
 	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
 		"sub": "user-1", "teamId": teamID, "scopes": scopes, "exp": time.Now().Add(time.Hour).Unix(),
 	}).SignedString([]byte(secret))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return token
 }
 
@@ -58,6 +72,16 @@ func wantStatus(t *testing.T, resp harness.Response, body string, status int, co
 	t.Helper()
 	if resp.StatusCode != status || !strings.Contains(body, code) {
 		t.Errorf("%s %s: got %d %s, want %d %s", resp.Request.Method, resp.Request.URL.Path, resp.StatusCode, body, status, code)
+	}
+}
+
+// expectStatus returns wantStatus as a function of a response, for responses that are not
+// needed further.
+func expectStatus(t *testing.T, status int, code string) func(resp harness.Response, body string) {
+	t.Helper()
+	return func(resp harness.Response, body string) {
+		t.Helper()
+		wantStatus(t, resp, body, status, code)
 	}
 }
 
@@ -79,9 +103,7 @@ func getJSON(t *testing.T, i *harness.Instance, path, key string, into any) {
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("GET %s: %d %s", path, resp.StatusCode, body)
 	}
-	if err := json.Unmarshal([]byte(body), into); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(body), into))
 }
 
 func containsAll(text string, parts ...string) bool {

@@ -6,15 +6,13 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/test/harness"
-	"telapi/test/testkit"
 )
 
 // Secrets and phone numbers in requests do not appear in logs, metrics, traces or
 // errors.
 func TestSecretsAndPhoneNumbersAreNotLeaked(t *testing.T) {
 	collector := harness.StartCollector(t)
-	i := harness.Start(t, harness.Merge(collector.Env(), harness.Env{"LOG_LEVEL": "debug", "METRICS_TOKEN": "metrics-swordfish-4711"}))
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, harness.Merge(collector.Env(), harness.Env{"LOG_LEVEL": "debug", "METRICS_TOKEN": "metrics-swordfish-4711"}))
 	bearer := consoleJWT(t, tenant.Team.ID, auth.Scopes...)
 	callbackToken := strings.Repeat("cAlLbAcK0", 5)[:43]
 	wrongKey := "tk_GUESS_" + strings.Repeat("Zz0", 15)[:43]
@@ -82,18 +80,5 @@ func TestMetricsRequireToken(t *testing.T) {
 	wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
 	if resp, _ := i.Call(t, "GET", "/metrics", "Authorization", "Bearer metrics-swordfish"); resp.StatusCode != 200 {
 		t.Errorf("with the token: %d, want 200", resp.StatusCode)
-	}
-}
-
-func TestLogLevelFiltersRequests(t *testing.T) {
-	for level, want := range map[string]bool{"debug": true, "info": true, "warn": false, "error": false} {
-		i := harness.Start(t, harness.Env{"LOG_LEVEL": level})
-		i.Call(t, "GET", "/nothing")
-		if level == "info" || level == "debug" {
-			testkit.Until(t, "the request is logged", func() bool { return i.Log.Has(`"msg":"request"`) })
-		}
-		if got := i.Log.Has(`"msg":"request"`); got != want {
-			t.Errorf("LOG_LEVEL=%s: requests are logged: %v, want %v", level, got, want)
-		}
 	}
 }

@@ -57,6 +57,8 @@ func paramValues(t *testing.T, path, name string, o owner) (valid, malformed str
 		return "voice", "team"
 	case "sessionId":
 		return o.session, "ses_x"
+	case "channelId":
+		return o.session, "a b"
 	case "kind":
 		return "bot", "mail"
 	}
@@ -118,11 +120,12 @@ func TestQueryParameters(t *testing.T) {
 						want = 403
 					case strings.Contains(rt.Path, "admin/teams/{id}") && caller.Team.ID != own.Team.ID && !principal.ManagesPlatform():
 						want = 404
-					case variant == "empty" || variant == "malformed" || strings.HasPrefix(variant, "repeated"), name == "kind" && variant == "absent":
+					case variant == "empty" || variant == "malformed" || strings.HasPrefix(variant, "repeated"),
+						variant == "absent" && (name == "kind" || strings.HasSuffix(rt.Path, "/feed")): // those are required
 						want = 400
 					case name == "sessionId" && asked != caller.Team.ID,
 						name == "teamId" && asked != "" && asked != caller.Team.ID && !principal.ManagesPlatform(),
-						name == "kind": // the session has not connected
+						name == "kind", name == "channelId": // the session has not connected
 						want = 404
 					}
 					resp, body := i.Call(t, method, path+"?"+query.Encode(), "Authorization", bearer)
@@ -144,8 +147,7 @@ func TestQueryParameters(t *testing.T) {
 // Parameters of a handshake are strict too, except for the token: a bad credential is
 // 401. Those of webhooks only correlate traces and never cause a callback to fail.
 func TestParametersOfPublicRoutes(t *testing.T) {
-	i := harness.Start(t, nil)
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, nil)
 	token := issue(t, i, tenant, `"mode":"chat"`).Token
 	for _, rt := range i.App.Routes() {
 		if rt.Scope != "" {

@@ -9,7 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"telapi/internal/calls"
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
 	"telapi/test/contract"
 	"telapi/test/harness"
 	"telapi/test/testkit"
@@ -34,9 +35,7 @@ func startDevServer(t *testing.T) *devServer {
 func (d *devServer) start() {
 	d.t.Helper()
 	d.process = harness.StartProcess(d.t, d.env, "dev", "--no-demo", "--json")
-	if err := json.Unmarshal([]byte(d.process.WaitForLine(d.t, "{")), &d.output); err != nil {
-		d.t.Fatal(err)
-	}
+	testkit.Must(d.t, json.Unmarshal([]byte(d.process.WaitForLine(d.t, "{")), &d.output))
 	d.Instance = &harness.Instance{URL: d.output.URL, Client: contract.Client(d.t)}
 }
 
@@ -56,7 +55,7 @@ func (d *devServer) snapshot() string {
 type conversation struct {
 	session, token string
 	browser        *harness.Browser
-	channel        *calls.Channel
+	channel        *callruntime.Channel
 }
 
 // open starts a session with a browser and a runtime. The runtime has received the
@@ -67,7 +66,7 @@ func (d *devServer) open() *conversation {
 	c.session, c.token = harness.Issue(d.t, d.Instance, d.output.Key, map[string]any{"endpointId": d.output.EndpointID, "mode": "chat"})
 	c.browser = harness.Connect(d.t, d.Instance, c.session, c.token, "")
 	c.browser.Expect(`"ready"`)
-	c.channel = harness.Accept(d.t, harness.StartRuntime(d.t, d.env))
+	c.channel = harness.Accept(d.t, harness.ConnectRuntime(d.t, d.URL, d.output.Key))
 	if e := harness.Receive(d.t, c.channel); e.Event != "connected" {
 		d.t.Fatalf("received %+v, want the browser's connection", e)
 	}
@@ -89,17 +88,14 @@ func TestDevRestartKeepsConversations(t *testing.T) {
 	c := d.open()
 	cursor := c.say(t, "read")
 	call := phoneCall{c.channel, t, d.Instance}
-	first, second := call.await(calls.AwaitOptions{}), call.await(calls.AwaitOptions{})
-	resp, body := call.postCallback(second, call.botMessage("two"))
-	wantStatus(t, resp, body, 202, `"parked"`)
+	first, second := call.await(wire.Await{}), call.await(wire.Await{})
+	expectStatus(t, 202, `"parked"`)(call.postCallback(second, call.botMessage("two")))
 	sent := c.browser.Chat("not received yet")
 	c.browser.Expect(`"ack"`, sent)
 	c.browser.Cut()
 	harness.SendChat(t, c.channel, `{"text":"unread one"}`)
 	harness.SendChat(t, c.channel, `{"text":"unread two"}`)
-	if err := c.channel.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.channel.Close(t.Context()))
 
 	d.stop(syscall.SIGINT, 0)
 	d.start()
@@ -112,14 +108,9 @@ func TestDevRestartKeepsConversations(t *testing.T) {
 	browser.Expect(`"ack"`, sent)
 
 	call.i = d.Instance
-	resp, body = call.postCallback(second, call.botMessage("two"))
-	wantStatus(t, resp, body, 409, `"duplicate":true`)
-	resp, body = call.postCallback(first, call.botMessage("one"))
-	wantStatus(t, resp, body, 202, `"accepted"`)
-	channel, err := harness.StartRuntime(t, d.env).Attach(t.Context(), c.session)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expectStatus(t, 409, `"duplicate":true`)(call.postCallback(second, call.botMessage("two")))
+	expectStatus(t, 202, `"accepted"`)(call.postCallback(first, call.botMessage("one")))
+	channel := harness.Accept(t, harness.ConnectRuntime(t, d.URL, d.output.Key))
 	var received []string
 	for len(received) == 0 || received[len(received)-1] != "two" {
 		e := harness.Receive(t, channel)
@@ -152,9 +143,7 @@ func TestDevCrashReportsLoss(t *testing.T) {
 	lost := c.say(t, "after the snapshot")
 	d.stop(syscall.SIGKILL, -1)
 	// A newer snapshot may have been written in the meantime.
-	if err := os.WriteFile(d.snapshot(), snapshot, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(d.snapshot(), snapshot, 0o600))
 
 	d.start()
 	if !d.process.Stderr.Has("did not stop normally") {

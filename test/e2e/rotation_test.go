@@ -9,6 +9,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/redact"
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // Two instances go through the rotation that docs/operations.md describes, one
@@ -54,9 +55,7 @@ func TestJWTSecretRotation(t *testing.T) {
 		{"sign with the new secret", newSecret, oldSecret, []string{oldSecret, newSecret}},
 	} {
 		for n := range instances {
-			if err := instances[n].Stop(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, instances[n].Stop())
 			instances[n] = start(s.secret, s.previous)
 			check(s.step, oldSecret)
 		}
@@ -71,8 +70,7 @@ func TestJWTSecretRotation(t *testing.T) {
 	last := start(newSecret, "")
 	for _, token := range []string{first.Token, consoleJWTWithSecret(t, oldSecret, tenant.Team.ID, auth.ReadTeamApps)} {
 		for _, path := range []string{"/ws/session", capabilities} {
-			resp, body := last.Call(t, "GET", path, "Authorization", "Bearer "+token)
-			wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
+			expectStatus(t, 401, code("UNAUTHORIZED"))(last.Call(t, "GET", path, "Authorization", "Bearer "+token))
 		}
 	}
 }
@@ -89,6 +87,5 @@ func TestRejectedConsoleJWTIsExplained(t *testing.T) {
 		resp, body := c.instance.Call(t, "GET", capabilities, "Authorization", "Bearer "+consoleJWT(t, tenant.Team.ID, auth.ReadTeamApps)) // expires in an hour
 		wantStatus(t, resp, body, c.status, c.want)
 	}
-	resp, body := hour.Call(t, "GET", capabilities, "Authorization", "Bearer "+consoleJWT(t, "tm_unknown", auth.ReadTeamApps))
-	wantStatus(t, resp, body, 401, `\"tm_unknown\" is not a team`)
+	expectStatus(t, 401, `\"tm_unknown\" is not a team`)(hour.Call(t, "GET", capabilities, "Authorization", "Bearer "+consoleJWT(t, "tm_unknown", auth.ReadTeamApps)))
 }

@@ -2,13 +2,11 @@ package e2e
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/test/contract"
 	"telapi/test/harness"
 )
@@ -195,86 +193,8 @@ func TestValidRequestIDIsEchoed(t *testing.T) {
 	}
 }
 
-func TestInvalidQueryReportsEveryIssue(t *testing.T) {
-	i := harness.Start(t, nil)
-	tenant := harness.NewTenant(t, i, "tenant")
-	for _, c := range []struct {
-		path   string
-		issues []string
-	}{
-		{"/api/v1/endpoints?limit=0&cursor=!", []string{"/query/limit", "/query/cursor"}},
-		{"/api/v1/endpoints?limit=201", []string{"/query/limit"}},
-		{"/api/v1/endpoints?limit=1&limit=2", []string{"/query/limit"}},
-		{"/api/v1/endpoints?limit=99999999999999999999", []string{"/query/limit"}},
-		{"/api/v1/endpoints?cursor=%00%ff", []string{"/query/cursor"}},
-		{"/api/v1/endpoints?cursor=MTplcF8n", []string{"/query/cursor"}},
-		{"/api/v1/endpoints?%zz", []string{"/query"}},
-		{"/api/v1/usage/tts-characters?from=x&to=2026-02-30&interval=week&groupBy=team", []string{"/query/from", "/query/to", "/query/interval", "/query/groupBy"}},
-		{"/api/v1/usage/tts-characters?from=2026-02-02&to=2026-02-01", []string{"/query/from"}},
-		{"/api/v1/usage/tts-characters?from=0001-01-01", []string{"/query/from"}},
-	} {
-		resp, body := i.Call(t, "GET", c.path, "X-API-Key", tenant.Key)
-		wantStatus(t, resp, body, 400, code("VALIDATION_ERROR"))
-		for _, issue := range c.issues {
-			if !strings.Contains(body, fmt.Sprintf(`"path":%q`, issue)) {
-				t.Errorf("%s: got %s, want an issue at %s", c.path, body, issue)
-			}
-		}
-	}
-	for _, id := range []string{"%00", "%ff%fe", "..", "%2e%2e%2f", strings.Repeat("a", 4000), "'%20OR%201=1--"} {
-		resp, body := i.Call(t, "GET", "/api/v1/runtime/endpoints/"+id, "X-API-Key", tenant.Key)
-		wantStatus(t, resp, body, 404, code("NOT_FOUND"))
-	}
-}
-
-func TestLargeBodyIsRejected(t *testing.T) {
-	i := harness.Start(t, nil)
-	tenant := harness.NewTenant(t, i, "tenant")
-	req, err := http.NewRequestWithContext(t.Context(), "GET", i.URL+"/api/v1/endpoints", strings.NewReader(strings.Repeat("x", 64<<10+1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("X-API-Key", tenant.Key)
-	resp, err := i.Client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != 413 {
-		t.Errorf("got %d, want 413", resp.StatusCode)
-	}
-}
-
-func TestEndpointPagination(t *testing.T) {
-	i := harness.Start(t, nil)
-	tenant := harness.NewTenant(t, i, "tenant")
-	want := []string{tenant.Endpoint.ID}
-	for n := range 6 {
-		want = append(want, harness.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: fmt.Sprintf("endpoint %d", n), Modes: endpoint.Modes}).ID)
-	}
-	var got []string
-	for path := "/api/v1/endpoints?limit=3"; ; {
-		page := struct {
-			Data       []struct{ ID string }
-			NextCursor *string
-		}{}
-		getJSON(t, i, path, tenant.Key, &page)
-		for _, e := range page.Data {
-			got = append(got, e.ID)
-		}
-		if page.NextCursor == nil {
-			break
-		}
-		path = "/api/v1/endpoints?limit=3&cursor=" + *page.NextCursor
-	}
-	if strings.Join(got, " ") != strings.Join(want, " ") {
-		t.Errorf("got endpoints\n%v, want\n%v", got, want)
-	}
-}
-
 func TestETagReturnsNotModified(t *testing.T) {
-	i := harness.Start(t, nil)
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, nil)
 	for _, path := range []string{"/api/v1/runtime/capabilities", "/api/v1/runtime/endpoints/" + tenant.Endpoint.ID, "/openapi.yaml"} {
 		first, _ := i.Call(t, "GET", path, "X-API-Key", tenant.Key)
 		again, body := i.Call(t, "GET", path, "X-API-Key", tenant.Key, "If-None-Match", first.Header.Get("ETag"))

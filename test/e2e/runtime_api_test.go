@@ -14,6 +14,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/test/contract"
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // runtimeSocket is a call runtime that has nothing but a WebSocket.
@@ -66,9 +67,7 @@ func (r *runtimeSocket) send(op, members string) int {
 
 func (r *runtimeSocket) write(frame string) {
 	r.t.Helper()
-	if err := r.conn.WriteMessage(websocket.TextMessage, []byte(frame)); err != nil {
-		r.t.Fatal(err)
-	}
+	testkit.Must(r.t, r.conn.WriteMessage(websocket.TextMessage, []byte(frame)))
 }
 
 func (r *runtimeSocket) read() (map[string]any, error) {
@@ -176,16 +175,16 @@ func runtimeKey(t *testing.T, i *harness.Instance, team string) string {
 	return key
 }
 
+// A session from token to end, with all that a runtime can do.
 func TestRuntimeRunsSession(t *testing.T) {
 	t.Parallel()
-	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
-		i := harness.Start(t, env)
-		tenant := harness.NewTenant(t, i, "tenant")
+	onAllStores(t, func(t *testing.T, env harness.Env) {
+		i, tenant := startTenant(t, env)
 		r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"test"`)
 		accept := r.send("accept", "")
 		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat", "metadata": map[string]any{"order": 4711}})
 		b := harness.Connect(t, i, session, token, "")
-		b.Expect(`"event":"ready"`)
+		b.Expect(`"event":"ready"`, `"resumed":false`, `"textChat":true`, `"maxMessageBytes":65536`)
 		claimed := r.ok(accept)
 		if claimed["channel"] != session || len(claimed["claim"].(string)) < 26 || claimed["team"] != tenant.Team.ID || claimed["position"] != "" {
 			t.Errorf("claimed %v", claimed)
@@ -204,7 +203,9 @@ func TestRuntimeRunsSession(t *testing.T) {
 		if ids := sent["messageIds"].([]any); len(ids) != 2 || ids[0] == "" || ids[1] != "00000000-0000-4000-8000-000000000002" {
 			t.Errorf("sent %v", sent)
 		}
-		b.Expect(`"one"`)
+		if m := b.Expect(`"type":"chat"`, `"one"`, `"direction":"to_browser"`, session); m.StreamID == "" || m.MessageID == "" || m.Timestamp == 0 {
+			t.Errorf("frame %s, want streamId, messageId and timestamp", m.Raw)
+		}
 		b.Expect(`"two"`)
 		awaited := r.must("await", channel+`,"workItemId":"w1","kind":"tool","ttlMs":60000`)
 		again := r.must("await", channel+`,"workItemId":"w1","kind":"tool","ttlMs":60000`)
@@ -228,6 +229,7 @@ func TestRuntimeRunsSession(t *testing.T) {
 		if code := b.CloseCode(); code != 4503 {
 			t.Errorf("browser closed with %d", code)
 		}
+		testkit.Until(t, "the session is ended", func() bool { return sessionState(t, i, tenant, session) == "ended" })
 		if code := r.refused("send", channel+`,"messages":[{"type":"chat","chat":{"text":"late"}}]`); code != "CONVERSATION_ENDED" {
 			t.Errorf("send to an ended channel: %s", code)
 		}
@@ -242,12 +244,12 @@ func TestRuntimeRunsSession(t *testing.T) {
 func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 	t.Parallel()
 	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
-		i := harness.Start(t, env)
-		tenant := harness.NewTenant(t, i, "tenant")
+		i, tenant := startTenant(t, env)
 		key := runtimeKey(t, i, tenant.Team.ID)
 		first := greetedRuntime(t, i, key, `"name":"test"`)
 		open := fmt.Sprintf(`"channel":"call-1","endpoint":%q,"callId":"c1"`, tenant.Endpoint.ID)
 		claimed := first.must("open", open)
+		first.must("open", fmt.Sprintf(`"channel":"call-2","endpoint":%q`, tenant.Endpoint.ID))
 		channel := `"channel":"call-1"`
 		first.must("await", channel+`,"workItemId":"w1","ttlMs":1`)
 		first.must("await", channel+`,"workItemId":"w2","ttlMs":1`)
@@ -259,7 +261,7 @@ func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 		_, received := first.entry()
 
 		// A second connection with the claim takes it from the first.
-		hello := fmt.Sprintf(`"name":"test","resume":[{"channel":"call-1","claim":%q,"received":%q},{"channel":"other","claim":"x"}]`, claimed["claim"], received)
+		hello := fmt.Sprintf(`"name":"test","resume":[{"channel":"call-1","claim":%q,"received":%q},{"channel":"other","claim":"x"},{"channel":"call-2","claim":"wrong"}]`, claimed["claim"], received)
 		second := connectRuntime(t, i, key)
 		welcome := second.must("hello", hello)
 		if resumed := welcome["resumed"].([]any); len(resumed) != 1 || resumed[0].(map[string]any)["channel"] != "call-1" {
@@ -294,12 +296,9 @@ func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 func TestSessionOfLostRuntimeIsOfferedAgain(t *testing.T) {
 	t.Parallel()
 	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
-		i := harness.Start(t, env)
-		tenant := harness.NewTenant(t, i, "tenant")
+		i, tenant := startTenant(t, env)
 		key := runtimeKey(t, i, tenant.Team.ID)
-		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		b := harness.Connect(t, i, session, token, "")
-		b.Expect(`"event":"ready"`)
+		session, _ := openSession(t, i, tenant)
 		first := greetedRuntime(t, i, key, `"name":"first","resumeMs":100`)
 		first.must("accept", "")
 		second := greetedRuntime(t, i, key, `"name":"second"`)
@@ -323,15 +322,12 @@ func TestSessionOfLostRuntimeIsOfferedAgain(t *testing.T) {
 func TestClaimOfLostReplyIsReleased(t *testing.T) {
 	t.Parallel()
 	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
-		i := harness.Start(t, env)
-		tenant := harness.NewTenant(t, i, "tenant")
+		i, tenant := startTenant(t, env)
 		key := runtimeKey(t, i, tenant.Team.ID)
 		first := connectRuntime(t, i, key)
 		welcome := first.must("hello", `"name":"r","resumeMs":60000`)
 		phone := first.must("open", fmt.Sprintf(`"channel":"phone","endpoint":%q`, tenant.Endpoint.ID))
-		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		b := harness.Connect(t, i, session, token, "")
-		b.Expect(`"event":"ready"`)
+		session, _ := openSession(t, i, tenant)
 		first.must("accept", "")
 		first.conn.Close()
 		second := connectRuntime(t, i, key)

@@ -45,6 +45,7 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 		{"open", `"channel":"foreign",` + fmt.Sprintf(`"endpoint":%q`, other.Endpoint.ID), "NOT_FOUND"},
 		{"open", `"channel":"over",` + fmt.Sprintf(`"endpoint":%q`, tenant.Endpoint.ID), "NOT_FOUND"},
 		{"open", `"channel":"a}b","endpoint":"x"`, "VALIDATION_ERROR"},
+		{"open", `"channel":"ses_1",` + fmt.Sprintf(`"endpoint":%q`, tenant.Endpoint.ID), "VALIDATION_ERROR"},
 		{"open", `"channel":"call-2","endpoint":"x","profile":[]`, "VALIDATION_ERROR"},
 		{"commit", channel, "VALIDATION_ERROR"},
 		{"commit", channel + `,"position":"7-1"`, "VALIDATION_ERROR"},
@@ -53,6 +54,7 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 		{"send", channel + `,"messages":[` + strings.Repeat(message+",", 64) + message + `]`, "VALIDATION_ERROR"},
 		{"send", channel + `,"messages":[{"type":"audio","audio":{}}]`, "VALIDATION_ERROR"},
 		{"send", channel + `,"messages":[{"type":"chat"}]`, "VALIDATION_ERROR"},
+		{"send", channel + `,"messages":[{"type":"chat","messageId":"m-1","chat":{}}]`, "VALIDATION_ERROR"},
 		{"send", channel + `,"messages":[` + message + `,{"type":"chat","chat":{"text":"` + strings.Repeat("x", 64<<10) + `"}}]`, "PAYLOAD_TOO_LARGE"},
 		{"send", `"channel":"foreign","messages":[` + message + `]`, "NOT_FOUND"},
 		{"send", `"channel":"missing","messages":[` + message + `]`, "NOT_FOUND"},
@@ -88,12 +90,15 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 	if code := r.closeCode(); code != 4501 {
 		t.Errorf("closed with %d after ten malformed requests, want 4501", code)
 	}
+	foreign.write(`{"id":1,"op":"accept","x":"` + strings.Repeat("x", 1<<20) + `"}`)
+	if code := foreign.closeCode(); code != 1009 {
+		t.Errorf("closed with %d after a large frame, want 1009", code)
+	}
 }
 
 func TestRuntimeHandshakes(t *testing.T) {
 	t.Parallel()
-	i := harness.Start(t, harness.Env{})
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, harness.Env{})
 	key := runtimeKey(t, i, tenant.Team.ID)
 	_, weak := harness.NewKey(t, i, tenant.Team.ID, auth.ReadTeamApps)
 	for name, c := range map[string]struct {
@@ -120,9 +125,7 @@ func TestRuntimeHandshakes(t *testing.T) {
 
 	anonymous := func() *runtimeSocket {
 		conn, _, err := dialRuntime(t, i)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		t.Cleanup(func() { conn.Close() })
 		return &runtimeSocket{t: t, conn: conn}
 	}
@@ -194,13 +197,10 @@ func TestRuntimeGetsSessionsOfItsTeam(t *testing.T) {
 
 func TestRevokedKeyEndsRuntimeConnection(t *testing.T) {
 	t.Parallel()
-	i := harness.Start(t, harness.Env{})
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, harness.Env{})
 	id, key := harness.NewKey(t, i, tenant.Team.ID, auth.RunCalls)
 	r := greetedRuntime(t, i, key, `"name":"x"`)
-	if err := i.App.Admin().Keys.Revoke(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, i.App.Admin().Keys.Revoke(t.Context(), id))
 	if code := r.closeCode(); code != 4500 || r.kept[0]["event"] != "error" {
 		t.Errorf("closed with %d after %v, want an error and 4500", code, r.kept)
 	}
@@ -237,25 +237,19 @@ func TestRuntimeIsDrainedAndResumes(t *testing.T) {
 func TestClaimsOfDeadInstanceAreReleased(t *testing.T) {
 	t.Parallel()
 	env := realStores(t)
-	i := harness.Start(t, env)
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, env)
 	key := runtimeKey(t, i, tenant.Team.ID)
-	session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	harness.Connect(t, i, session, token, "").Expect(`"event":"ready"`)
+	session, _ := openSession(t, i, tenant)
 	r := greetedRuntime(t, i, key, `"name":"x"`)
 	r.must("accept", "")
 	store := harness.StoreClient(t, env)
 	// Make the claim that of a connection whose instance has died.
 	set := func(field, value string) {
-		if err := store.Do(t.Context(), store.B().Hset().Key(kv.MetaKey(session)).FieldValue().FieldValue(field, value).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, store.Do(t.Context(), store.B().Hset().Key(kv.MetaKey(session)).FieldValue().FieldValue(field, value).Build()).Error())
 	}
 	set("claimToken", "dead/token")
 	for _, command := range [][]string{{"SADD", kv.ClaimsKey("dead"), session}, {"ZADD", kv.ConnectionsKey, "1", "dead"}} {
-		if err := store.Do(t.Context(), store.B().Arbitrary(command...).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, store.Do(t.Context(), store.B().Arbitrary(command...).Build()).Error())
 	}
 	next := greetedRuntime(t, i, key, `"name":"y"`)
 	if claimed := next.must("accept", ""); claimed["channel"] != session {
@@ -270,11 +264,27 @@ func TestClaimsOfDeadInstanceAreReleased(t *testing.T) {
 	})
 }
 
+// A runtime that knows the ID of another team's connection cannot release its claims.
+func TestPreviousConnectionOfAnotherTeamIsIgnored(t *testing.T) {
+	t.Parallel()
+	i := harness.Start(t, harness.Env{})
+	tenant, other := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "other")
+	r := connectRuntime(t, i, runtimeKey(t, i, tenant.Team.ID))
+	connection := r.must("hello", `"name":"test"`)["connection"]
+	session, _ := openSession(t, i, tenant)
+	r.must("accept", "")
+	greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"next"`).send("accept", "") // would get the session
+	foreign := greetedRuntime(t, i, runtimeKey(t, i, other.Team.ID), fmt.Sprintf(`"name":"test","previous":%q`, connection))
+	for n := range 20 { // while the claims would be released
+		foreign.must("open", fmt.Sprintf(`"channel":"other-%d","endpoint":%q`, n, other.Endpoint.ID))
+		r.must("send", fmt.Sprintf(`"channel":%q,"messages":[{"type":"chat","chat":{"text":"x"}}]`, session))
+	}
+}
+
 // A runtime that commits nothing gets 256 entries.
 func TestRuntimeWithoutCommitsIsNotFlooded(t *testing.T) {
 	t.Parallel()
-	i := harness.Start(t, harness.Env{})
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, harness.Env{})
 	r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"x"`)
 	channel := `"channel":"c"`
 	r.must("open", channel+fmt.Sprintf(`,"endpoint":%q`, tenant.Endpoint.ID))
@@ -314,10 +324,9 @@ func TestRuntimeWithoutCommitsIsNotFlooded(t *testing.T) {
 
 func TestRuntimeThatDoesNotReadIsClosed(t *testing.T) {
 	t.Parallel()
-	i := harness.Start(t, harness.Env{})
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, harness.Env{})
 	r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"x"`)
-	bad := `{"id":1,"op":"commit","channel":"` + strings.Repeat("x", 200) + `","position":""}`
+	bad := `{"id":1,"op":"accept","endpoints":[0` + strings.Repeat(",0", 99) + `]}` // has a reply of 8 KB, so that the queue is full soon
 	good := `{"id":1,"op":"release","channel":"c"}`
 	deadline := time.Now().Add(testkit.Timeout)
 	var err error
@@ -330,19 +339,18 @@ func TestRuntimeThatDoesNotReadIsClosed(t *testing.T) {
 	if err == nil {
 		t.Error("the connection stays open")
 	}
-	testkit.Until(t, "the connection is counted", func() bool {
+	testkit.Until(t, "the connection is closed with 4001", func() bool {
 		_, metrics := i.Call(t, http.MethodGet, "/metrics")
-		return strings.Contains(metrics, "\ntelapi_runtime_connections 0\n")
+		return strings.Contains(metrics, "\ntelapi_runtime_connections 0\n") && strings.Contains(metrics, "\ntelapi_sockets_closed_total{code=\"4001\"} 1\n")
 	})
 }
 
-// 100,000 accepts: most are refused, none is lost.
+// 20,000 accepts: half of them are refused, none is lost.
 func TestOutstandingAcceptsAreBounded(t *testing.T) {
 	t.Parallel()
-	i := harness.Start(t, harness.Env{})
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, harness.Env{})
 	r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"x"`)
-	const accepts = 100_000
+	const accepts = 20_000
 	written := make(chan error, 1)
 	go func() {
 		var err error
@@ -354,18 +362,13 @@ func TestOutstandingAcceptsAreBounded(t *testing.T) {
 	_ = r.conn.SetReadDeadline(time.Time{})
 	for range accepts - 10_000 {
 		_, frame, err := r.conn.ReadMessage() // unchecked: a slow reader would be closed
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if !strings.Contains(string(frame), `"code":"RATE_LIMIT_EXCEEDED"`) {
 			t.Fatalf("got %s, want RATE_LIMIT_EXCEEDED", frame)
 		}
 	}
-	if err := <-written; err != nil {
-		t.Fatal(err)
-	}
-	session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	harness.Connect(t, i, session, token, "").Expect(`"event":"ready"`)
+	testkit.Must(t, <-written)
+	session, _ := openSession(t, i, tenant)
 	if claimed := r.ok(2); claimed["channel"] != session {
 		t.Errorf("the oldest accept got %v", claimed)
 	}

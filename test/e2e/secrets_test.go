@@ -20,14 +20,15 @@ func TestDifferentJWTSecretsAreSeen(t *testing.T) {
 	for name, value := range env {
 		second[name] = value
 	}
-	harness.Start(t, env)
-	b := harness.Start(t, second)
-	first := redact.Secret(harness.Secret)
-	testkit.Until(t, "the second instance reports the secret of the first", func() bool {
-		_, metrics := b.Call(t, "GET", "/metrics")
-		return strings.Contains(metrics, "telapi_jwt_other_secrets 1") && b.Log.Has(`"other_fingerprints":"`+first.Fingerprint()+`"`)
+	a, b := harness.Start(t, env), harness.Start(t, second)
+	reports := func(i *harness.Instance, secret redact.Secret) bool {
+		_, metrics := i.Call(t, "GET", "/metrics")
+		return strings.Contains(metrics, "telapi_jwt_other_secrets 1") && i.Log.Has(`"other_fingerprints":"`+secret.Fingerprint()+`"`)
+	}
+	testkit.Until(t, "the instance that compares last reports the secret of the other", func() bool {
+		return reports(a, other) || reports(b, harness.Secret)
 	})
-	if b.Log.Has(harness.Secret) {
+	if b.Log.Has(harness.Secret) || a.Log.Has(other) {
 		t.Error("the log has the secret")
 	}
 	// Each of the two fails the check, but not one with both secrets.
@@ -50,10 +51,8 @@ func TestDifferentJWTSecretsAreSeen(t *testing.T) {
 			t.Errorf("telapi doctor with the %s secret: passed %v, want %v\n%s%s", name, passed, c.exit, r.stdout, r.stderr)
 		}
 	}
-	resp, body := b.Call(t, "GET", "/api/v1/endpoints", "Authorization", "Bearer "+consoleJWT(t, "t", auth.ReadTeamApps))
-	wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
-	resp, body = b.Call(t, "GET", session.SocketPath, "Authorization", "Bearer garbage")
-	wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
+	expectStatus(t, 401, code("UNAUTHORIZED"))(b.Call(t, "GET", "/api/v1/endpoints", "Authorization", "Bearer "+consoleJWT(t, "t", auth.ReadTeamApps)))
+	expectStatus(t, 401, code("UNAUTHORIZED"))(b.Call(t, "GET", session.SocketPath, "Authorization", "Bearer garbage"))
 	_, metrics := b.Call(t, "GET", "/metrics")
 	for _, want := range []string{
 		`telapi_jwt_failures_total{reason="signature",token="console"} 1`,

@@ -33,9 +33,9 @@ func TestSessionStateFollowsConnection(t *testing.T) {
 // its other texts: while the server runs, and after it has stopped. A runtime that has not
 // read them before a restart receives the entries without them.
 func TestTextsAreKeptOutOfFiles(t *testing.T) {
+	t.Parallel()
 	env := harness.WithDataDir(t, harness.Env{"LOG_LEVEL": "debug"})
-	i := harness.Start(t, env)
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, env)
 	connect := func(text string) (session string, b *harness.Browser, action string) {
 		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 		b = harness.Connect(t, i, session, token, "")
@@ -68,18 +68,15 @@ func TestTextsAreKeptOutOfFiles(t *testing.T) {
 	}
 	testkit.Until(t, "a snapshot without the texts of the ended session", func() bool { return !strings.Contains(files(), "halibut") })
 	absent("after DELETE", "swordfish")
-	if err := i.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, i.Stop())
 	absent("after the stop", "swordfish", "halibut")
 
-	harness.Start(t, env)
-	r := harness.StartRuntime(t, env)
-	for session, want := range map[string]string{live: `"herring"`, ended: `"[redacted]"`} {
-		ch, err := r.Attach(t.Context(), session)
-		if err != nil {
-			t.Fatal(err)
-		}
+	i = harness.Start(t, env)
+	r := harness.StartRuntime(t, i)
+	texts := map[string]string{live: `"herring"`, ended: `"[redacted]"`}
+	for range len(texts) {
+		ch := harness.Accept(t, r)
+		want := texts[ch.ID]
 		var chat, action string
 		for chat == "" || action == "" {
 			if m := harness.Receive(t, ch).Message; m != nil {

@@ -13,8 +13,8 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // span is an exported span with its attributes as texts.
@@ -48,21 +48,19 @@ func findSpan(t *testing.T, spans []*tracepb.Span, name string) (found span) {
 // The trace of a team's server continues through the token request, the socket, a
 // frame, the runtime, the callback, and the message to the browser.
 func TestTraceCoversWholeConversation(t *testing.T) {
+	t.Parallel()
 	collector := harness.StartCollector(t)
 	env := harness.Merge(collector.Env(), harness.Env{"DATA_DIR": t.TempDir()})
-	i := harness.Start(t, env)
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, env)
 	const traceID, serverSpan = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 	resp, body := i.Post(t, "/api/v1/sessions/token", `{"endpointId":"`+tenant.Endpoint.ID+`","mode":"chat"}`,
 		"X-API-Key", tenant.Key, "traceparent", "00-"+traceID+"-"+serverSpan+"-01")
 	wantStatus(t, resp, body, 201, "sessionId")
 	var issued struct{ SessionID, Token string }
-	if err := json.Unmarshal([]byte(body), &issued); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(body), &issued))
 	session, token := issued.SessionID, issued.Token
-	runtime := harness.StartRuntime(t, env)
+	runtime := harness.StartRuntime(t, i)
 	browser := harness.Connect(t, i, session, token, "")
 	browser.Expect("ready")
 	call := harness.Accept(t, runtime)
@@ -71,28 +69,21 @@ func TestTraceCoversWholeConversation(t *testing.T) {
 
 	connected := harness.Receive(t, call)
 	frame := harness.Receive(t, call)
-	if frame.Kind != wire.KindFrame || call.Offer.Trace != connected.Trace {
-		t.Fatalf("offer %+v, first entry %+v, second entry %+v; want a session entry with the trace of the offer, and a frame", call.Offer, connected, frame)
+	if frame.Kind != wire.KindFrame || call.Session.Trace != connected.Trace {
+		t.Fatalf("offer %+v, first entry %+v, second entry %+v; want a session entry with the trace of the offer, and a frame", call.Session, connected, frame)
 	}
-	item, err := call.Await(t.Context(), calls.AwaitOptions{Trace: frame.Trace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	item, err := call.Await(t.Context(), wire.Await{Trace: frame.Trace})
+	testkit.Must(t, err)
 	answer := fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hi"}}}]},"actions":[{"type":"hangup"}]}`, session)
-	resp, body = i.Post(t, item.Path, answer, "token", item.Token)
-	wantStatus(t, resp, body, 202, "accepted")
+	expectStatus(t, 202, "accepted")(i.Post(t, harness.Path(item), answer, "token", item.Token))
 	callback := harness.Receive(t, call)
-	if err := call.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"Hi"}`), Trace: callback.Trace}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, call.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"Hi"}`), Trace: callback.Trace}))
 	message := browser.Expect(`"text":"Hi"`)
 	for range 3 { // probes make no spans
 		i.Call(t, "GET", "/health")
 		i.Call(t, "GET", "/metrics")
 	}
-	if err := i.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, i.Stop())
 
 	var spans []*tracepb.Span
 	for _, s := range collector.Spans() {
@@ -121,7 +112,7 @@ func TestTraceCoversWholeConversation(t *testing.T) {
 		t.Errorf("events of the callback: %v, want the decision on the hangup", events)
 	}
 	for what, got := range map[string]wire.Trace{
-		"offer":    call.Offer.Trace,
+		"offer":    call.Session.Trace,
 		"frame":    frame.Trace,
 		"callback": callback.Trace,
 	} {
@@ -140,10 +131,9 @@ func TestFrameJoinsTraceOfBrowser(t *testing.T) {
 	t.Parallel()
 	collector := harness.StartCollector(t)
 	env := harness.Merge(collector.Env(), harness.Env{"DATA_DIR": t.TempDir()})
-	i := harness.Start(t, env)
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, env)
 	session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	runtime := harness.StartRuntime(t, env)
+	runtime := harness.StartRuntime(t, i)
 	browser := harness.Connect(t, i, session, token, "")
 	call := harness.Accept(t, runtime)
 	own := harness.Receive(t, call).Trace.TraceID
@@ -158,17 +148,13 @@ func TestFrameJoinsTraceOfBrowser(t *testing.T) {
 	} {
 		frame := harness.Frame("chat", session, fmt.Sprintf("0198c0de-0000-7000-8000-00000000000%d", n), "chat", `{"text":"hi"}`)
 		// Not with Write, which checks frames against the contract.
-		if err := browser.Conn.WriteMessage(websocket.TextMessage, []byte(strings.Replace(frame, `"type"`, `"trace":`+tt.trace+`,"type"`, 1))); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, browser.Conn.WriteMessage(websocket.TextMessage, []byte(strings.Replace(frame, `"type"`, `"trace":`+tt.trace+`,"type"`, 1))))
 		got := harness.Receive(t, call)
 		if got.Trace.TraceID != tt.want || got.Trace.ParentSpanID == spanID || len(got.Trace.ParentSpanID) != 16 {
 			t.Errorf("trace %s: entry has %+v, want a span of the service in trace %s", tt.trace, got.Trace, tt.want)
 		}
 	}
-	if err := i.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, i.Stop())
 	found := false
 	for _, s := range collector.Spans() {
 		found = found || hex.EncodeToString(s.GetTraceId()) == traceID && hex.EncodeToString(s.GetParentSpanId()) == spanID && s.GetName() == "frame chat"
@@ -191,21 +177,5 @@ func TestTraceIsPassedOnWithoutExport(t *testing.T) {
 	i.Post(t, speechPath, `{"text":"hi"}`, "X-API-Key", harness.NewTenant(t, i, "tenant").Key, "traceparent", traceparent)
 	if got := <-traceparents; got != traceparent {
 		t.Errorf("the provider got traceparent %q, want %q", got, traceparent)
-	}
-}
-
-// A repeated request gets the same token, although it belongs to another trace.
-func TestRepeatedTokenRequestKeepsTrace(t *testing.T) {
-	i := harness.Start(t, nil)
-	tenant := harness.NewTenant(t, i, "tenant")
-	var responses []string
-	for _, traceparent := range []string{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"} {
-		resp, body := i.Post(t, "/api/v1/sessions/token", `{"endpointId":"`+tenant.Endpoint.ID+`","mode":"chat"}`,
-			"X-API-Key", tenant.Key, "Idempotency-Key", "k", "traceparent", traceparent)
-		wantStatus(t, resp, body, 201, "token")
-		responses = append(responses, body)
-	}
-	if responses[0] != responses[1] {
-		t.Errorf("responses %s and %s, want the same", responses[0], responses[1])
 	}
 }

@@ -2,9 +2,8 @@
 // every frame back to its browser and obeys a few commands in chat messages: /end,
 // /mute and /count N.
 //
-//	echo TEAM    with DATA_DIR or REDIS_URL as the service has them
-//
-// It accepts the sessions of one team only.
+// TELAPI_URL and TELAPI_KEY are the address of the service and a key with the scope
+// RUN_CALLS.
 package main
 
 import (
@@ -20,36 +19,32 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1]); err != nil && ctx.Err() == nil {
+	if err := run(ctx); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, team string) error {
-	store, err := calls.Locate(os.Getenv("REDIS_URL"), os.Getenv("DATA_DIR"))
-	if err != nil {
-		return err
-	}
-	r, err := calls.New(calls.Options{Store: store, Name: "echo"})
+func run(ctx context.Context) error {
+	r, err := callruntime.New(callruntime.Options{URL: os.Getenv("TELAPI_URL"), Key: os.Getenv("TELAPI_KEY"), Name: "echo"})
 	if err != nil {
 		return err
 	}
 	defer r.Close()
 	for {
-		ch, err := r.Accept(ctx, func(o wire.Offer) bool { return o.TeamID == team })
+		ch, err := r.Accept(ctx, wire.Accept{})
 		if err != nil {
 			return err
 		}
 		go func() {
-			if err := converse(ctx, ch); !errors.Is(err, calls.ErrEnded) {
+			if err := converse(ctx, ch); !errors.Is(err, callruntime.ErrEnded) {
 				fmt.Fprintln(os.Stderr, ch.ID, err)
 			}
 		}()
@@ -57,7 +52,7 @@ func run(ctx context.Context, team string) error {
 }
 
 // converse echoes the frames of one session until it ends.
-func converse(ctx context.Context, ch *calls.Channel) error {
+func converse(ctx context.Context, ch *callruntime.Channel) error {
 	for {
 		d, err := ch.Receive(ctx)
 		if err != nil {
@@ -78,7 +73,7 @@ func converse(ctx context.Context, ch *calls.Channel) error {
 }
 
 // echo sends a frame back, or runs the command in it.
-func echo(ctx context.Context, ch *calls.Channel, m wire.ChannelMessage) error {
+func echo(ctx context.Context, ch *callruntime.Channel, m wire.ChannelMessage) error {
 	if m.Type == wire.TypeAudio {
 		return ch.SendAudio(ctx, m.Audio)
 	}

@@ -57,9 +57,7 @@ func startNginx(t testing.TB, listen string, backends [2]string, cert, key strin
 func read(t testing.TB, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return string(content)
 }
 
@@ -67,9 +65,7 @@ func read(t testing.TB, file string) string {
 func write(t testing.TB, name, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(file, []byte(content), 0o600))
 	return file
 }
 

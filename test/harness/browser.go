@@ -23,9 +23,7 @@ import (
 func Issue(t testing.TB, i *Instance, key string, body map[string]any) (id, token string) {
 	t.Helper()
 	request, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	resp, text := i.Post(t, "/api/v1/sessions/token", string(request), "X-API-Key", key)
 	var v struct{ SessionID, Token string }
 	if err := json.Unmarshal([]byte(text), &v); err != nil || resp.StatusCode != http.StatusCreated {

@@ -25,9 +25,10 @@ func RunJSON(t testing.TB, env Env, args ...string) map[string]any {
 // Run runs the program until it exits.
 func (program Program) Run(t testing.TB, env Env, args ...string) (stdout, stderr string, exitCode int) {
 	t.Helper()
+	path := program.path(t) // building it takes longer on a busy machine than any command
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program.path(t), args...)
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = Environ(env)
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems

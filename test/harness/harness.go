@@ -20,7 +20,7 @@ import (
 )
 
 // version is the version that instances report.
-const version = "0.9.19"
+const version = "0.9.20"
 
 // Secret is the default JWT_SECRET of instances.
 const Secret = "a secret that only tests know, and long enough"
@@ -54,6 +54,8 @@ func load(t testing.TB, env Env, mode config.Mode) config.Config {
 		"OTEL_ENABLED": "false",
 		"LOG_FORMAT":   "json",
 		"DRAIN_DELAY":  "0s",
+		// Otherwise an instance takes 5 s to close its sockets.
+		"SESSION_RECONNECT_JITTER": "0s",
 	}
 	if env["DATA_DIR"] == "" {
 		full["DATA_DIR"] = t.TempDir()

@@ -73,9 +73,7 @@ func (program Program) path(t testing.TB) string {
 		return string(program)
 	}
 	path, err := Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return path
 }
 
@@ -92,17 +90,11 @@ func (program Program) Start(t testing.TB, env Env, args ...string) *Process {
 	p.Cmd.Env = Environ(env)
 	p.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdout, err := p.Cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	stderr, err := p.Cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	p.lines = bufio.NewReader(stdout)
-	if err := p.Cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.Cmd.Start())
 	go func() {
 		defer close(p.done)
 		_, _ = io.Copy(p.Stderr, stderr) // before Wait, so that no output is lost
@@ -129,9 +121,7 @@ func (p *Process) WaitForLine(t testing.TB, text string) string {
 		if errors.Is(err, io.EOF) {
 			t.Fatalf("stdout ended without %q\n%s", text, p.Stderr)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"telapi/test/testkit"
 )
 
 // Response is an HTTP response without its body, which has been read and
@@ -20,9 +22,7 @@ type Response struct {
 func (i *Instance) Call(t testing.TB, method, path string, headers ...string) (Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, i.URL+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for h := 0; h+1 < len(headers); h += 2 {
 		req.Header.Add(headers[h], headers[h+1])
 	}
@@ -41,9 +41,7 @@ func (i *Instance) Post(t testing.TB, path, body string, headers ...string) (Res
 func (i *Instance) Send(t testing.TB, method, path, body string, headers ...string) (Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, i.URL+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	for h := 0; h+1 < len(headers); h += 2 {
 		req.Header.Del(headers[h])
@@ -57,13 +55,9 @@ func (i *Instance) Send(t testing.TB, method, path, body string, headers ...stri
 func (i *Instance) do(t testing.TB, req *http.Request) (Response, string) {
 	t.Helper()
 	resp, err := i.Client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return Response{resp.StatusCode, resp.Header, resp.Request}, string(body)
 }

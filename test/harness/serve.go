@@ -13,7 +13,8 @@ import (
 // by env, and its URL.
 func ServeEnv(t testing.TB, env Env) (full Env, url string) {
 	t.Helper()
-	full = Merge(Env{"TELAPI_PORT": fmt.Sprint(testkit.FreePort(t)), "JWT_SECRET": Secret, "DATA_DIR": t.TempDir(), "LOG_FORMAT": "json"}, env)
+	full = Merge(Env{"TELAPI_PORT": fmt.Sprint(testkit.FreePort(t)), "JWT_SECRET": Secret, "DATA_DIR": t.TempDir(), "LOG_FORMAT": "json",
+		"DRAIN_DELAY": "0s", "SESSION_RECONNECT_JITTER": "0s"}, env)
 	return full, "http://127.0.0.1:" + full["TELAPI_PORT"]
 }
 

@@ -28,7 +28,7 @@ type Site struct {
 	URL       string        // of the balancer
 	Output    func() string // of the balancer
 	Endpoint  string        // for mode chat
-	Key       string        // API key for tokens and endpoints
+	Key       string        // API key for tokens, endpoints and runtimes
 
 	t     testing.TB
 	ports [2]int
@@ -64,7 +64,7 @@ func (s *Site) seed() {
 	s.t.Helper()
 	team := s.Telapi("team", "create", "site")["id"].(string)
 	s.Endpoint = s.Telapi("endpoint", "create", "--team", team, "--name", "front door", "--mode", "chat")["id"].(string)
-	s.Key = s.Telapi("key", "create", "--team", team, "--scope", "CREATE_CALL_TOKEN", "--scope", "READ_TEAM_APPS")["key"].(string)
+	s.Key = s.Telapi("key", "create", "--team", team, "--scope", "CREATE_CALL_TOKEN", "--scope", "READ_TEAM_APPS", "--scope", "RUN_CALLS")["key"].(string)
 	s.Telapi("quota", "set", team, "10000000")
 	for _, tier := range []string{"api", "auth", "webhook"} {
 		s.Telapi("limits", "set", "--tier", tier, "--max", "100000000", "--window", "1m")
@@ -111,6 +111,9 @@ func health(client *http.Client, url string) error {
 	}
 	return nil
 }
+
+// CA returns the certificate of the balancer's authority as PEM.
+func (s *Site) CA() []byte { return s.ca.PEM() }
 
 // TLS returns the configuration of a client of the balancer.
 func (s *Site) TLS() *tls.Config { return s.ca.ClientTLS() }

@@ -29,12 +29,8 @@ func Database(t testing.TB) string {
 	t.Helper()
 	return testkit.SharedPostgres(t).Clone(t, func(url string) {
 		db, err := sqlstore.Open(sqlstore.Options{DSN: redact.Secret(url)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer func() { _ = db.Close() }()
-		if err := db.Migrate(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, db.Migrate(context.Background()))
 	})
 }

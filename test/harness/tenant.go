@@ -7,6 +7,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/team"
+	"telapi/test/testkit"
 )
 
 // Tenant is a team with an endpoint and an API key that has every scope.
@@ -21,9 +22,7 @@ type Tenant struct {
 func NewTenant(t testing.TB, i *Instance, name string) Tenant {
 	t.Helper()
 	created, err := i.App.Admin().Teams.Create(t.Context(), team.Team{Name: name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	ep := NewEndpoint(t, i, endpoint.Endpoint{TeamID: created.ID, Name: name, Modes: endpoint.Modes})
 	id, key := NewKey(t, i, created.ID, auth.Scopes...)
 	return Tenant{created, ep, id, key}
@@ -34,9 +33,7 @@ func NewEndpoint(t testing.TB, i *Instance, e endpoint.Endpoint) endpoint.Endpoi
 	t.Helper()
 	e.Enabled = true
 	created, err := i.App.Admin().Endpoints.Create(t.Context(), e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return created
 }
 
@@ -44,8 +41,6 @@ func NewEndpoint(t testing.TB, i *Instance, e endpoint.Endpoint) endpoint.Endpoi
 func NewKey(t testing.TB, i *Instance, teamID string, scopes ...auth.Scope) (id, key string) {
 	t.Helper()
 	k, secret, err := i.App.Admin().Keys.Create(t.Context(), teamID, "", scopes, time.Time{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return k.ID, secret.Reveal()
 }

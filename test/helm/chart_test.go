@@ -186,7 +186,7 @@ func TestPodsAreConfiguredAndRestricted(t *testing.T) {
 		for kind, object := range decode(t, text) {
 			if secret, ok := object.(*core.Secret); ok {
 				for variable := range secret.StringData {
-					if !bytes.Contains(documented, []byte("| `"+variable+"` ")) {
+					if !bytes.Contains(documented, []byte("**`"+variable+"`**")) {
 						t.Errorf("%s %s has %s, which is not a setting", name, kind, variable)
 					}
 				}
@@ -197,7 +197,7 @@ func TestPodsAreConfiguredAndRestricted(t *testing.T) {
 			}
 			container := pod.Containers[0]
 			for _, e := range container.Env {
-				if !bytes.Contains(documented, []byte("| `"+e.Name+"` ")) || (e.Value == "" && e.ValueFrom == nil) {
+				if !bytes.Contains(documented, []byte("**`"+e.Name+"`**")) || (e.Value == "" && e.ValueFrom == nil) {
 					t.Errorf("%s %s sets %s, which is not a setting, or sets it to nothing", name, kind, e.Name)
 				}
 			}

@@ -10,7 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"telapi/internal/calls"
+	"telapi/callruntime/wire"
+	"telapi/test/harness"
 )
 
 // post sends a body to a webhook and returns the status.
@@ -65,8 +66,8 @@ func TestExpensiveBodiesNeedBoundedMemory(t *testing.T) {
 func attackExpensiveBodiesNeedBoundedMemory(a *target) {
 	t := a.T
 	ch := a.openChannel()
-	item, used := a.item(ch, calls.ScopeChannel), a.item(ch, calls.ScopeWorkItem)
-	if status := a.post(used.Path, used.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
+	item, used := a.item(ch, wire.ScopeChannel), a.item(ch, wire.ScopeItem)
+	if status := a.post(harness.Path(used), used.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
 		t.Fatalf("first use of a token: %d, want 202", status)
 	}
 	head := `{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[`
@@ -86,7 +87,7 @@ func attackExpensiveBodiesNeedBoundedMemory(a *target) {
 	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
 		for token, allowed := range map[string][]int{"made-up": {401, 429, 0}, used.Token: {409, 429, 503}, item.Token: {400, 202, 409, 429, 503}} {
 			var got statuses
-			inParallel(200, func(i int) { got.add(a.post(item.Path, token, bodies[names[i%len(names)]])) })
+			inParallel(200, func(i int) { got.add(a.post(harness.Path(item), token, bodies[names[i%len(names)]])) })
 			got.expect(t, allowed...)
 		}
 	})
@@ -102,25 +103,21 @@ func members(n int) string {
 
 // Requests that never send the last byte of their body.
 func TestUnfinishedBodiesNeedBoundedMemory(t *testing.T) {
-	onAllStores(t, nil, attackUnfinishedBodiesNeedBoundedMemory)
-}
-
-func attackUnfinishedBodiesNeedBoundedMemory(a *target) {
-	t := a.T
-	item := a.item(a.openChannel(), calls.ScopeChannel)
+	a := startTarget(t, nil)
+	item := a.item(a.openChannel(), wire.ScopeChannel)
 	const size = 900 << 10
 	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
 		for _, token := range []string{"made-up", item.Token} {
 			inParallel(600, func(int) {
 				conn := a.dial()
-				_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\ntoken: %s\r\nContent-Length: %d\r\n\r\n", item.Path, token, size)
-				_, _ = io.WriteString(conn, strings.Repeat("[", 15<<10)) // fails if the server has already refused the body
+				_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\ntoken: %s\r\nContent-Length: %d\r\n\r\n", harness.Path(item), token, size)
+				_, _ = io.WriteString(conn, strings.Repeat("[", 15<<10)) // fails if the server has already rejected the body
 				if token == item.Token {
 					_, _ = io.WriteString(conn, strings.Repeat("[", size-15<<10-1))
 				}
 			})
 		}
-		if status := a.post(item.Path, item.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
+		if status := a.post(harness.Path(item), item.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
 			t.Errorf("a small callback was answered %d during the attack, want 202", status)
 		}
 	})

@@ -62,21 +62,15 @@ func (a *target) startBystander() *bystander {
 		clients[i].Session, clients[i].Token = a.sessionOf(a.other)
 	}
 	config, err := json.Marshal(clients)
-	if err != nil {
-		a.Fatal(err)
-	}
+	testkit.Must(a, err)
 	executable, err := os.Executable()
-	if err != nil {
-		a.Fatal(err)
-	}
+	testkit.Must(a, err)
 	b := &bystander{target: a, cmd: exec.Command(executable, bystanderArg), done: make(chan struct{})}
 	b.cmd.Stderr = os.Stderr
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdin, inErr := b.cmd.StdinPipe()
 	stdout, outErr := b.cmd.StdoutPipe()
-	if err := errors.Join(inErr, outErr, b.cmd.Start()); err != nil {
-		a.Fatal(err)
-	}
+	testkit.Must(a, errors.Join(inErr, outErr, b.cmd.Start()))
 	a.Cleanup(func() { _ = b.cmd.Process.Kill() })
 	b.stdin = stdin
 	if _, err := fmt.Fprintf(stdin, "%s\n", config); err != nil {

@@ -130,7 +130,7 @@ func TestConnectionsOfInstanceAreLimited(t *testing.T) {
 		b.Expect(`"event":"ready"`)
 		return b
 	}
-	refused := func(tenant harness.Tenant, status int, reason string) (id, token string) {
+	rejected := func(tenant harness.Tenant, status int, reason string) (id, token string) {
 		t.Helper()
 		id, token = issue(tenant)
 		_, resp, err := harness.Dial(t, i, token, "")
@@ -143,9 +143,9 @@ func TestConnectionsOfInstanceAreLimited(t *testing.T) {
 		return id, token
 	}
 	b := connect(tenants[0])
-	otherID, otherToken := refused(tenants[0], http.StatusTooManyRequests, `{"limit":"sockets","max":1}`)
+	otherID, otherToken := rejected(tenants[0], http.StatusTooManyRequests, `{"limit":"sockets","max":1}`)
 	connect(tenants[1])
-	refused(tenants[2], http.StatusServiceUnavailable, `{"limit":"sockets","max":2}`)
+	rejected(tenants[2], http.StatusServiceUnavailable, `{"limit":"sockets","max":2}`)
 	b.Expect(`"event":"ack"`, b.Chat("still here"))
 	b.Cut()
 	testkit.Until(t, "another socket is accepted", func() bool {

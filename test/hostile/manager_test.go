@@ -40,7 +40,7 @@ func TestTeamManagerLeavesRoomForOtherTeams(t *testing.T) {
 				}
 			}
 			if bodies == 0 {
-				a.Error("no body of the attackers was refused; want them to use up their share")
+				a.Error("no body of the attackers was rejected; want them to use up their share")
 			}
 			a.workAsOtherTeam()
 		})
@@ -82,31 +82,31 @@ func (a *target) storeMaximum(key string) *statuses {
 }
 
 // unfinishedBodies sends bodies without their last byte, and returns how many were
-// refused because of the team's share.
-func (a *target) unfinishedBodies(key string) (refused int) {
+// rejected because of the team's share.
+func (a *target) unfinishedBodies(key string) (rejected int) {
 	const bodies, size = 40, 900 << 10
 	results := make(chan bool, bodies)
 	for range bodies {
 		conn := a.dial()
 		go func() {
 			_, _ = fmt.Fprintf(conn, "POST /api/v1/admin/callbacks/lint HTTP/1.1\r\nHost: a\r\nX-API-Key: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", key, size)
-			go func() { _, _ = io.WriteString(conn, strings.Repeat("[", size-1)) }() // fails if the server has refused the body
+			go func() { _, _ = io.WriteString(conn, strings.Repeat("[", size-1)) }() // fails if the server has rejected the body
 			line, _ := bufio.NewReader(conn).ReadString('\n')
 			results <- strings.Contains(line, "429")
 		}()
 	}
 	deadline := time.After(testkit.Timeout)
-	for refused < bodies/2 {
+	for rejected < bodies/2 {
 		select {
 		case tooMany := <-results:
 			if tooMany {
-				refused++
+				rejected++
 			}
 		case <-deadline:
-			return refused
+			return rejected
 		}
 	}
-	return refused
+	return rejected
 }
 
 // workAsOtherTeam does what the attackers do, once.

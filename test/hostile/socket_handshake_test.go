@@ -19,16 +19,12 @@ func rawHandshake(t *testing.T, i *harness.Instance, token, proto, header, after
 	t.Helper()
 	host := strings.TrimPrefix(i.URL, "http://")
 	conn, err := net.Dial("tcp", host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(testkit.Timeout))
 	_, err = fmt.Fprintf(conn, "GET /ws/session?token=%s %s\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n%s\r\n%s", token, proto, host, header, after)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatalf("read response: %v", err)

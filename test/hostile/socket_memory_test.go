@@ -53,7 +53,7 @@ func TestHandshakesOfSessionAreLimited(t *testing.T) {
 	if resp, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("plain GET: %d %s, want the reason of the handshake, 429", resp.StatusCode, body)
 	}
-	last.Expect(`"event":"ack"`, last.Chat("still here")) // the refused handshake did not replace the socket
+	last.Expect(`"event":"ack"`, last.Chat("still here")) // the rejected handshake did not replace the socket
 	other, otherToken := issue()
 	harness.Connect(t, i, other, otherToken, "").Expect(`"event":"ready"`)
 }
@@ -65,11 +65,10 @@ func TestPlainSocketRequestsAreLimited(t *testing.T) {
 	_, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 	const limit = 5
 	err := i.App.Admin().Limits.Change(t.Context(), func(limits ratelimit.Limits) (ratelimit.Limits, error) {
-		return limits.With(ratelimit.API, ratelimit.Limit{Max: limit, WindowMs: time.Hour.Milliseconds()})
+		limits.Tiers.API = ratelimit.Limit{Max: limit, WindowMs: time.Hour.Milliseconds()}
+		return limits, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var last string
 	testkit.Until(t, "the requests are limited", func() bool {
 		resp, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+token)
@@ -77,6 +76,6 @@ func TestPlainSocketRequestsAreLimited(t *testing.T) {
 		return resp.StatusCode == http.StatusTooManyRequests
 	})
 	if !strings.Contains(last, `"tier":"api"`) {
-		t.Errorf("refused with %s, want the tier api", last)
+		t.Errorf("rejected with %s, want the tier api", last)
 	}
 }

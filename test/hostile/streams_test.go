@@ -48,11 +48,7 @@ func attackUnreadFeedsNeedBoundedMemory(a *target) {
 
 // Speech that clients never read: in the responses, and from the media service.
 func TestUnreadSpeechNeedsBoundedMemory(t *testing.T) {
-	onAllStores(t, harness.Merge(harness.StartMedia(t).Env, harness.Env{"SPEECH_PROVIDERS": "tone"}), attackUnreadSpeechNeedsBoundedMemory)
-}
-
-func attackUnreadSpeechNeedsBoundedMemory(a *target) {
-	t := a.T
+	a := startTarget(t, harness.Merge(harness.StartMedia(t).Env, harness.Env{"SPEECH_PROVIDERS": "tone"}))
 	text := strings.Repeat("a", 4_096)
 	body := fmt.Sprintf(`{"text":%q,"encoding":"pcm","sampleRate":24000}`, text) // 60 s, 2.9 MB
 	resp, answer := a.instance.Post(t, "/api/v1/runtime/speech", body, "X-API-Key", a.tenant.Key)

@@ -15,7 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/calls"
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -46,15 +47,8 @@ type target struct {
 	database *pgx.Conn
 }
 
-// startTarget starts a target on Redis and PostgreSQL.
+// startTarget starts a target on Redis and PostgreSQL. Another instance creates the tenants.
 func startTarget(t *testing.T, env harness.Env) *target {
-	t.Helper()
-	return startTargetWith(t, env, func(env harness.Env) (*harness.Instance, *harness.Process) { return harness.Serve(t, env) })
-}
-
-// startTargetWith is startTarget with another way to start the binary. Another instance
-// creates the tenants.
-func startTargetWith(t *testing.T, env harness.Env, serve func(harness.Env) (*harness.Instance, *harness.Process)) *target {
 	t.Helper()
 	stores, _ := harness.RealStores(t)
 	a := &target{T: t, env: harness.Merge(stores, env)}
@@ -65,7 +59,7 @@ func startTargetWith(t *testing.T, env harness.Env, serve func(harness.Env) (*ha
 	}
 	t.Cleanup(func() { _ = a.database.Close(context.Background()) })
 	a.redis = harness.StoreClient(t, a.env)
-	a.instance, a.Process = serve(a.env)
+	a.instance, a.Process = harness.Serve(t, a.env)
 	return a
 }
 
@@ -83,10 +77,17 @@ func startEmbedded(t *testing.T, env harness.Env) *target {
 	return a
 }
 
-// onAllStores runs a test on each kind of stores.
+// onAllStores runs an attack that reaches the stores on each kind of them, on both at a time:
+// it mostly waits until the instance has released memory.
 func onAllStores(t *testing.T, env harness.Env, test func(*target)) {
-	t.Run("Redis and PostgreSQL", func(t *testing.T) { test(startTarget(t, env)) })
-	t.Run("embedded", func(t *testing.T) { test(startEmbedded(t, env)) })
+	for name, start := range map[string]func(*testing.T, harness.Env) *target{"Redis and PostgreSQL": startTarget, "embedded": startEmbedded} {
+		t.Run(name, func(t *testing.T) {
+			if !*latency {
+				t.Parallel()
+			}
+			test(start(t, env))
+		})
+	}
 }
 
 func (a *target) createTenants(admin *harness.Instance) {
@@ -120,7 +121,7 @@ func (a *target) fullSession() (id, token string) {
 	id, token = a.session()
 	b := harness.Connect(a.T, a.instance, id, token, "")
 	b.Expect(`"event":"ready"`)
-	ch := harness.Accept(a.T, harness.StartRuntime(a.T, a.env))
+	ch := harness.Accept(a.T, harness.ConnectRuntime(a.T, a.instance.URL, a.other.Key))
 	b.Cut()
 	text := strings.Repeat("x", 60<<10)
 	for range 300 {
@@ -204,9 +205,7 @@ func (a *target) measure() growth {
 		return g
 	}
 	g.redis = a.redisInfo("used_memory_peak")
-	if err := a.database.QueryRow(a.Context(), "SELECT pg_database_size(current_database())").Scan(&g.database); err != nil {
-		a.Fatal(err)
-	}
+	testkit.Must(a, a.database.QueryRow(a.Context(), "SELECT pg_database_size(current_database())").Scan(&g.database))
 	return g
 }
 
@@ -214,9 +213,7 @@ func (a *target) measure() growth {
 func (a *target) redisInfo(name string) (n int) {
 	a.Helper()
 	info, err := a.redis.Do(a.Context(), a.redis.B().Info().Build()).ToString()
-	if err != nil {
-		a.Fatal(err)
-	}
+	testkit.Must(a, err)
 	_, value, _ := strings.Cut(info, "\n"+name+":")
 	if _, err := fmt.Sscan(value, &n); err != nil {
 		a.Fatalf("read %s: %v", name, err)
@@ -229,15 +226,11 @@ func (a *target) redisInfo(name string) (n int) {
 func (a *target) memory(field string) int {
 	a.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.Cmd.Process.Pid))
-	if err != nil {
-		a.Fatal(err)
-	}
+	testkit.Must(a, err)
 	for line := range strings.Lines(string(status)) {
 		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == field+":" {
 			kb, err := strconv.Atoi(fields[1])
-			if err != nil {
-				a.Fatal(err)
-			}
+			testkit.Must(a, err)
 			return kb / 1024
 		}
 	}
@@ -246,23 +239,19 @@ func (a *target) memory(field string) int {
 }
 
 // openChannel opens the channel call-1.
-func (a *target) openChannel() *calls.Channel {
+func (a *target) openChannel() *callruntime.Channel {
 	a.Helper()
-	runtime := harness.StartRuntime(a.T, a.env)
-	ch, err := runtime.Open(a.Context(), calls.OpenOptions{ChannelID: "call-1", TeamID: "tm_1", EndpointID: "ep_1"})
-	if err != nil {
-		a.Fatal(err)
-	}
+	runtime := harness.ConnectRuntime(a.T, a.instance.URL, a.other.Key)
+	ch, err := runtime.Open(a.Context(), "call-1", wire.Open{Team: "tm_1", Endpoint: "ep_1"})
+	testkit.Must(a, err)
 	return ch
 }
 
 // item returns a work item. With ScopeChannel, its token may be used more than once.
-func (a *target) item(ch *calls.Channel, scope calls.Scope) calls.WorkItem {
+func (a *target) item(ch *callruntime.Channel, scope wire.Scope) wire.Awaited {
 	a.Helper()
-	item, err := ch.Await(a.Context(), calls.AwaitOptions{Scope: scope})
-	if err != nil {
-		a.Fatal(err)
-	}
+	item, err := ch.Await(a.Context(), wire.Await{Scope: scope})
+	testkit.Must(a, err)
 	return item
 }
 
@@ -270,10 +259,10 @@ func (a *target) item(ch *calls.Channel, scope calls.Scope) calls.WorkItem {
 // entries.
 func (a *target) startRuntime() {
 	a.Helper()
-	runtime := harness.StartRuntime(a.T, a.env)
+	runtime := harness.ConnectRuntime(a.T, a.instance.URL, a.other.Key)
 	go func() {
 		for {
-			ch, err := runtime.Accept(a.Context(), nil)
+			ch, err := runtime.Accept(a.Context(), wire.Accept{})
 			if err != nil {
 				return
 			}
@@ -294,9 +283,7 @@ func (a *target) dial() net.Conn {
 	a.Helper()
 	_, address, _ := strings.Cut(a.instance.URL, "://")
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		a.Fatal(err)
-	}
+	testkit.Must(a, err)
 	a.Cleanup(func() { _ = conn.Close() })
 	return conn
 }

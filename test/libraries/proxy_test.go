@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"telapi/test/testkit"
 )
 
 // proxy forwards TCP connections, and can cut them.
@@ -22,9 +24,7 @@ type proxy struct {
 func startProxy(t *testing.T, target string) *proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	p := &proxy{listener: listener, target: target, conns: map[net.Conn]bool{}}
 	p.running.Go(func() {
 		for {

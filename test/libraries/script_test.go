@@ -1,26 +1,37 @@
 package libraries
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"telapi/callruntime/wire"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
 
+// goProgram builds the program in Go once, and returns its path.
+var goProgram = sync.OnceValues(func() (string, error) {
+	program := filepath.Join(testkit.Lasting{TB: testkit.Console{}}.TempDir(), "runtime")
+	out, err := exec.Command("go", "build", "-o", program, "./testdata/go").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return program, nil
+})
+
 // languages are those of the libraries. Each function returns the command that runs the
 // program of its language.
 var languages = map[string]func(t *testing.T) *exec.Cmd{
 	"go": func(t *testing.T) *exec.Cmd {
-		program := filepath.Join(t.TempDir(), "runtime")
-		if out, err := exec.Command("go", "build", "-o", program, "./testdata/go").CombinedOutput(); err != nil {
-			t.Fatalf("build: %v\n%s", err, out)
-		}
+		program, err := goProgram()
+		testkit.Must(t, err)
 		return exec.Command(program)
 	},
 	"python": func(t *testing.T) *exec.Cmd {
@@ -44,6 +55,7 @@ type script struct {
 	cmd    *exec.Cmd
 	stdout testkit.Buffer
 	done   chan struct{}
+	stops  bool // it has to exit
 }
 
 // startScript runs the program of a language until the test ends or it is killed.
@@ -55,9 +67,7 @@ func startScript(t *testing.T, language string, env harness.Env) *script {
 	cmd.Env = append(cmd.Env, harness.Environ(env)...)
 	cmd.Stdout, cmd.Stderr = &s.stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, cmd.Start())
 	go func() {
 		defer close(s.done)
 		_ = cmd.Wait()
@@ -65,7 +75,7 @@ func startScript(t *testing.T, language string, env harness.Env) *script {
 	t.Cleanup(func() {
 		select {
 		case <-s.done:
-			if cmd.ProcessState.Exited() {
+			if !s.stops && cmd.ProcessState.Exited() {
 				t.Errorf("the runtime has exited: %v", cmd.ProcessState)
 			}
 		default:
@@ -82,6 +92,21 @@ func startScript(t *testing.T, language string, env harness.Env) *script {
 func (s *script) kill() {
 	_ = s.cmd.Process.Kill()
 	<-s.done
+}
+
+// stop ends the process with SIGTERM.
+func (s *script) stop(t *testing.T) {
+	t.Helper()
+	s.stops = true
+	testkit.Must(t, s.cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-s.done:
+	case <-time.After(testkit.Timeout):
+		t.Fatal("the runtime does not stop")
+	}
+	if !s.cmd.ProcessState.Success() {
+		t.Errorf("the runtime has stopped: %v", s.cmd.ProcessState)
+	}
 }
 
 // printed is an entry that the runtime has received.

@@ -84,9 +84,7 @@ func TestKilledDuringUploads(t *testing.T) {
 func (s *service) startUpload(t *testing.T, path, body string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	if _, err := fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body[:len(body)/2]); err != nil {
 		t.Fatal(err)
@@ -206,9 +204,7 @@ func TestFailedRename(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := start(t, t.TempDir(), nil)
-			if err := os.MkdirAll(filepath.Join(s.root, "ab", "folder.pcm"), 0o750); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.MkdirAll(filepath.Join(s.root, "ab", "folder.pcm"), 0o750))
 			s.want(t, "PUT", "/media/ab/x.pcm", "first", 201, "")
 			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // loads it into the cache
 			restore := testkit.FailCalls(t, s.Cmd.Process.Pid, tt.calls, tt.error, "")
@@ -257,14 +253,10 @@ func TestPreviousUploadTokenIsAccepted(t *testing.T) {
 	s := start(t, t.TempDir(), harness.Env{"MEDIA_UPLOAD_TOKEN": "new", "MEDIA_UPLOAD_TOKEN_PREVIOUS": "old"})
 	for token, status := range map[string]int{"new": 201, "old": 201, "older": 401} {
 		req, err := http.NewRequest(http.MethodPut, s.url+"/media/ab/"+token+".pcm", strings.NewReader("x"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		req.Header.Set("Authorization", "Bearer "+token)
 		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		_ = resp.Body.Close()
 		if resp.StatusCode != status {
 			t.Errorf("token %q: status %d, want %d", token, resp.StatusCode, status)
@@ -277,9 +269,7 @@ func TestPreviousUploadTokenIsAccepted(t *testing.T) {
 func TestSIGTERMDrains(t *testing.T) {
 	s := start(t, t.TempDir(), harness.Env{"DRAIN_DELAY": "300ms"})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer conn.Close()
 	fmt.Fprint(conn, "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\nsec")
 	testkit.Until(t, "the upload has started", func() bool { return len(s.files(t)) == 1 })

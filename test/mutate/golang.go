@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"go/ast"
 	"go/importer"
 	"go/parser"
@@ -28,21 +26,13 @@ type goPackage struct {
 // goMutants returns the mutants of Go packages, and the changed files by path: each
 // contains all its mutants, of which the variable MUTANT switches one on. So a test
 // program is built once for all of them. Files in skipped are not changed.
-func goMutants(root string, packages, skipped []string) ([]*mutant, map[string][]byte, error) {
+func goMutants(root string, packages, skipped []string) (mutants []*mutant, overlay map[string][]byte) {
 	list := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly"}, packages...)...)
 	list.Dir, list.Stderr = root, os.Stderr
-	output, err := list.Output()
-	if err != nil {
-		return nil, nil, fmt.Errorf("list packages: %w", err)
-	}
 	exports, targets := map[string]string{}, []goPackage{}
-	for decoder := json.NewDecoder(bytes.NewReader(output)); ; {
+	for decoder := json.NewDecoder(bytes.NewReader(must(list.Output()))); decoder.More(); {
 		var p goPackage
-		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, nil, err
-		}
+		check(decoder.Decode(&p))
 		exports[p.ImportPath] = p.Export
 		if !p.DepOnly {
 			targets = append(targets, p)
@@ -50,55 +40,31 @@ func goMutants(root string, packages, skipped []string) ([]*mutant, map[string][
 	}
 	set := token.NewFileSet()
 	imports := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
-	var mutants []*mutant
-	overlay := map[string][]byte{}
+	overlay = map[string][]byte{}
 	for _, p := range targets {
-		found, err := mutatePackage(root, p, set, imports, skipped, overlay, len(mutants))
-		if err != nil {
-			return nil, nil, err
+		var files []*ast.File
+		for _, name := range p.GoFiles {
+			files = append(files, must(parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)))
 		}
-		mutants = append(mutants, found...)
+		info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}}
+		must((&types.Config{Importer: imports}).Check(p.ImportPath, set, files, info))
+		for i, file := range files {
+			path := filepath.Join(p.Dir, p.GoFiles[i])
+			relative := must(filepath.Rel(root, path))
+			if slices.Contains(skipped, relative) {
+				continue
+			}
+			m := &goMutator{info: info, file: set.File(file.Pos()), text: must(os.ReadFile(path)), next: len(mutants) + 1}
+			ast.Inspect(file, m.visit)
+			for _, found := range m.mutants {
+				found.unit, found.file = filepath.Dir(relative), relative
+			}
+			mutants = append(mutants, m.mutants...)
+			overlay[path] = m.instrumented()
+		}
+		overlay[filepath.Join(p.Dir, "mutant_switch.go")] = []byte(strings.Replace(switchFile, "PACKAGE", files[0].Name.Name, 1))
 	}
-	return mutants, overlay, nil
-}
-
-func mutatePackage(root string, p goPackage, set *token.FileSet, imports types.Importer, skipped []string, overlay map[string][]byte, first int) ([]*mutant, error) {
-	var files []*ast.File
-	for _, name := range p.GoFiles {
-		file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file)
-	}
-	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}}
-	if _, err := (&types.Config{Importer: imports}).Check(p.ImportPath, set, files, info); err != nil {
-		return nil, err
-	}
-	var mutants []*mutant
-	for i, file := range files {
-		path := filepath.Join(p.Dir, p.GoFiles[i])
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		relative, err := filepath.Rel(root, path)
-		if err != nil {
-			return nil, err
-		}
-		if slices.Contains(skipped, relative) {
-			continue
-		}
-		m := &goMutator{info: info, file: set.File(file.Pos()), text: text, next: first + len(mutants) + 1}
-		ast.Inspect(file, m.visit)
-		for _, found := range m.mutants {
-			found.unit, found.file = filepath.Dir(relative), relative
-		}
-		mutants = append(mutants, m.mutants...)
-		overlay[path] = m.instrumented()
-	}
-	overlay[filepath.Join(p.Dir, "mutant_switch.go")] = []byte(strings.Replace(switchFile, "PACKAGE", files[0].Name.Name, 1))
-	return mutants, nil
+	return mutants, overlay
 }
 
 // switchFile is added to every changed package. With MUTANT_TRACE it writes the numbers

@@ -133,3 +133,22 @@ func TestTooManySurvivorsAreAnError(t *testing.T) {
 		t.Error("no error for 8 of 10")
 	}
 }
+
+// The list of the simulation and the scripts that are read from files follow the code.
+func TestMutantsFollowCode(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mutants, err := simulationMutants(root)
+	if err != nil || len(mutants) != len(simulated) {
+		t.Errorf("%d mutants, error %v", len(mutants), err)
+	}
+	overlay := map[string][]byte{}
+	replaceScripts(root, overlay)
+	for path, text := range overlay {
+		if _, err := parser.ParseFile(token.NewFileSet(), path, text, 0); err != nil || !bytes.Contains(text, []byte("MUTANT_SCRIPTS")) {
+			t.Errorf("%s: error %v\n%s", path, err, text)
+		}
+	}
+}

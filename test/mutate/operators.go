@@ -284,7 +284,7 @@ func isBlank(s *ast.AssignStmt) bool {
 
 // ignored are packages whose calls as statements are logs, metrics, traces or locks. Their
 // removal changes no result, or stops everything.
-var ignored = []string{"log/slog", "sync", "github.com/prometheus/client_golang", "go.opentelemetry.io/otel", "telapi/internal/tracing"}
+var ignored = []string{"log/slog", "sync", "github.com/prometheus/client_golang", "go.opentelemetry.io/otel", "telapi/internal/telemetry"}
 
 // onlyLogs returns whether an if statement contains nothing but ignored calls. Its
 // condition usually needs a call that fails, so the call is not changed either.

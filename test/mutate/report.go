@@ -10,55 +10,44 @@ import (
 // killed.
 func report(w io.Writer, mutants []*mutant, accepted map[*mutant]bool) error {
 	type count struct{ mutants, killed, equivalent int }
-	counts, order, total := map[string]*count{}, []string{}, count{}
-	of := func(unit string) *count {
+	counts, order := map[string]*count{"all": {}}, []string{}
+	each := func(unit string, change func(*count)) {
 		if counts[unit] == nil {
 			counts[unit], order = &count{}, append(order, unit)
 		}
-		return counts[unit]
+		change(counts[unit])
+		change(counts["all"])
 	}
 	for _, m := range mutants {
-		c := of(m.unit)
-		c.mutants++
-		total.mutants++
-		if m.killed {
-			c.killed++
-			total.killed++
-		}
+		each(m.unit, func(c *count) {
+			c.mutants++
+			if m.killed {
+				c.killed++
+			}
+		})
 	}
 	for m := range accepted {
-		if c := counts[m.unit]; c != nil {
-			c.equivalent++
-			total.equivalent++
-		}
+		each(m.unit, func(c *count) { c.equivalent++ })
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	row := func(name string, c count) {
-		_, _ = fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%.1f %%\t\n", name, c.mutants, c.killed, c.mutants-c.killed, c.equivalent, 100*share(c.killed, c.mutants))
-	}
 	_, _ = fmt.Fprintln(table, "\tmutants\tkilled\tsurvived\tequivalent\tkilled\t")
-	for _, unit := range order {
-		row(unit, *counts[unit])
+	percent, tooFew := 0.0, ""
+	for _, unit := range append(order, "all") {
+		c := *counts[unit]
+		percent = 100 * float64(c.killed) / float64(max(1, c.mutants))
+		_, _ = fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%.1f %%\t\n", unit, c.mutants, c.killed, c.mutants-c.killed, c.equivalent, percent)
+		if (unit == "all" || unit == simulationUnit) && percent < minKilled {
+			tooFew = fmt.Sprintf("%.1f %% of the mutants of %s were killed", percent, unit)
+		}
 	}
-	row("all", total)
-	if err := table.Flush(); err != nil {
-		return err
-	}
+	check(table.Flush())
 	for _, m := range mutants {
 		if !m.killed {
 			_, _ = fmt.Fprintln(w, "survived:", m)
 		}
 	}
-	if share(total.killed, total.mutants) < minKilled {
-		return fmt.Errorf("%.1f %% of the mutants were killed: kill at least %.0f %% with new tests, or list equivalent ones in test/mutate/equivalent.txt",
-			100*share(total.killed, total.mutants), 100*minKilled)
+	if tooFew != "" {
+		return fmt.Errorf("%s: kill at least %d %% with new tests, or list equivalent ones in test/mutate/equivalent.txt", tooFew, minKilled)
 	}
 	return nil
-}
-
-func share(part, of int) float64 {
-	if of == 0 {
-		return 1
-	}
-	return float64(part) / float64(of)
 }

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,46 +21,40 @@ type unit struct {
 
 var units = []unit{
 	{"internal/auth", []string{"test/e2e"}, nil},
-	{"internal/bot", []string{"internal/callback", "test/e2e"}, []string{"html.go", "lint.go", "markdown.go"}}, // text for speech, and warnings
-	{"internal/callback", []string{"internal/redisstore", "test/e2e"}, nil},
-	{"internal/channel", []string{"internal/redisstore", "internal/httpapi", "test/e2e"}, []string{"tracing.go"}},
-	{"internal/command", []string{"internal/bot", "internal/callback", "test/e2e"}, []string{"lint.go"}}, // warnings
-	{"internal/ratelimit", []string{"internal/redisstore", "internal/httpapi", "test/e2e"}, nil},
+	{"internal/callback", []string{"internal/redisstore", "test/e2e"}, []string{"html.go", "lint.go", "markdown.go"}}, // text for speech, and warnings
+	{"internal/channel", []string{"internal/redisstore", "internal/httpapi", "internal/socket", "test/e2e"}, []string{"tracing.go"}},
+	{"internal/command", []string{"internal/callback", "test/e2e"}, []string{"lint.go"}}, // warnings
+	{"internal/ratelimit", []string{"internal/redisstore", "internal/httpapi", "internal/socket", "test/e2e"}, nil},
 	{"internal/session", []string{"internal/sqlstore", "test/e2e"}, []string{"actions.go", "admin.go", "sweeper.go"}}, // not about tokens
 }
 
-const scriptDir = "internal/lua"
+const scriptDir = "internal/kv/lua"
 
 // scriptTests are the packages whose tests run the scripts.
 var scriptTests = []string{"internal/redisstore", "internal/calls"}
 
 // replaceScripts adds a file to the overlay that reads the scripts from the directory in
 // MUTANT_SCRIPTS.
-func replaceScripts(root string, overlay map[string][]byte) error {
-	path := filepath.Join(root, scriptDir, "lua.go")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
+func replaceScripts(root string, overlay map[string][]byte) {
+	path := filepath.Join(root, "internal/kv/scripts.go")
+	const embedded = "//go:embed lua/*.lua lua/parts/*.lua\nvar scripts embed.FS\n"
+	text := string(must(os.ReadFile(path)))
+	if !strings.Contains(text, embedded) {
+		check(fmt.Errorf("%s does not embed the scripts with %q", path, embedded))
 	}
-	const embedded = "//go:embed *.lua\nvar files embed.FS\n"
-	changed := strings.Replace(string(text), embedded, scriptFiles, 1)
-	changed = strings.Replace(changed, "\t\"embed\"\n", "\t\"embed\"\n\t\"os\"\n\t\"path/filepath\"\n", 1)
-	if changed == string(text) || !strings.Contains(changed, scriptFiles) {
-		return fmt.Errorf("%s does not embed the scripts with %q", path, embedded)
-	}
-	overlay[path] = []byte(changed)
-	return nil
+	text = strings.Replace(text, embedded, scriptFiles, 1)
+	overlay[path] = []byte(strings.Replace(text, "\t\"embed\"\n", "\t\"embed\"\n\t\"os\"\n\t\"path/filepath\"\n", 1))
 }
 
-const scriptFiles = `//go:embed *.lua
+const scriptFiles = `//go:embed lua/*.lua lua/parts/*.lua
 var embedded embed.FS
 
-var files mutantFiles
+var scripts mutantFiles
 
 type mutantFiles struct{}
 
 func (mutantFiles) ReadFile(name string) ([]byte, error) {
-	if text, err := os.ReadFile(filepath.Join(os.Getenv("MUTANT_SCRIPTS"), name)); err == nil {
+	if text, err := os.ReadFile(filepath.Join(os.Getenv("MUTANT_SCRIPTS"), strings.TrimPrefix(name, "lua/"))); err == nil {
 		return text, nil
 	}
 	return embedded.ReadFile(name)
@@ -70,136 +63,74 @@ func (mutantFiles) ReadFile(name string) ([]byte, error) {
 
 type runner struct {
 	*programs
-	options
 	mutants []*mutant
-	killers sync.Map // unit to the last tests that killed a mutant of it
 }
 
-func newRunner(root, dir string, overlay map[string][]byte, mutants []*mutant, o options) (*runner, error) {
-	p, err := newPrograms(root, dir, overlay, o.workers)
-	return &runner{programs: p, options: o, mutants: mutants}, err
+func newRunner(root, dir string, overlay map[string][]byte, mutants []*mutant, workers int) *runner {
+	return &runner{newPrograms(root, dir, overlay, workers), mutants}
 }
 
 // run runs the mutants unit by unit.
-func (r *runner) run() error {
+func (r *runner) run() {
 	for _, u := range units {
-		isOfUnit := func(m *mutant) bool { return m.script == "" && m.unit == u.path }
 		for _, path := range append([]string{u.path}, u.also...) {
-			if err := r.runOn(path, isOfUnit); err != nil {
-				return err
-			}
+			r.runOn(path, func(m *mutant) bool { return m.unit == u.path })
 		}
 	}
 	for _, path := range scriptTests {
-		if err := r.runOn(path, func(m *mutant) bool { return m.script != "" }); err != nil {
-			return err
-		}
+		r.runOn(path, func(m *mutant) bool { return m.script != "" })
 	}
-	return nil
+	r.simulate()
 }
 
 // runOn runs the selected mutants that survived so far on the tests of a package.
-func (r *runner) runOn(path string, selected func(*mutant) bool) error {
-	var mutants []*mutant
-	for _, m := range r.mutants {
-		if !m.killed && selected(m) {
-			mutants = append(mutants, m)
-		}
+func (r *runner) runOn(path string, selected func(*mutant) bool) {
+	mutants := slices.DeleteFunc(slices.Clone(r.mutants), func(m *mutant) bool { return m.killed || !selected(m) })
+	if len(mutants) == 0 {
+		return
 	}
-	if len(mutants) == 0 || slices.Contains(r.without, path) {
-		return nil
-	}
-	built, err := r.get(path)
-	if err != nil {
-		return err
-	}
+	built := r.get(path)
 	start := time.Now()
 	var group errgroup.Group
-	group.SetLimit(r.options.workers)
+	group.SetLimit(r.workers)
 	for _, m := range mutants {
-		group.Go(func() error { return r.try(m, built) })
+		group.Go(func() error {
+			m.killed = r.kills(m, built)
+			return nil
+		})
 	}
-	err = group.Wait()
-	killed := 0
-	for _, m := range mutants {
-		if m.killed {
-			killed++
-		}
-	}
+	check(group.Wait())
+	killed := len(mutants) - len(slices.DeleteFunc(slices.Clone(mutants), func(m *mutant) bool { return m.killed }))
 	fmt.Printf("%s: %d of %d mutants killed by %s, %s\n", mutants[0].unit, killed, len(mutants), path, time.Since(start).Round(time.Second))
-	return err
 }
 
-// try runs the tests of a program with a mutant: first those that killed others of the
-// same unit, then the quick ones.
-func (r *runner) try(m *mutant, built *program) error {
+// writeScript writes a changed script, whose name can have a directory.
+func writeScript(dir, name, text string) {
+	path := filepath.Join(dir, name)
+	check(os.MkdirAll(filepath.Dir(path), 0o700))
+	check(os.WriteFile(path, []byte(text), 0o600))
+}
+
+// kills runs the tests of a program that reach a mutant, which are sorted by duration:
+// those on embedded stores, the quicker half, and the others.
+func (r *runner) kills(m *mutant, built *program) bool {
 	env := fmt.Sprintf("MUTANT=%d", m.number)
 	if m.script != "" {
-		dir, err := os.MkdirTemp(r.dir, "script")
-		if err != nil {
-			return err
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(m.file)), []byte(m.script), 0o600); err != nil {
-			return err
-		}
+		dir := must(os.MkdirTemp(r.dir, "script"))
+		writeScript(dir, must(filepath.Rel(scriptDir, m.file)), m.script)
 		env = "MUTANT_SCRIPTS=" + dir
 	}
-	var tests []*test
+	var tests, embedded []*test
 	for _, t := range built.tests {
 		if m.script != "" || t.reached[m.number] {
 			tests = append(tests, t)
+			if t.embedded {
+				embedded = append(embedded, t)
+			}
 		}
-	}
-	start := time.Now()
-	key := m.unit + " " + built.path
-	for _, b := range r.batches(key, tests) {
-		if killer := r.fails(built, b.tests, b.subtests, env); killer != "" {
-			m.killed, m.killer = true, killer
-			r.killers.Store(key, killer)
-			break
-		}
-	}
-	if r.verbose {
-		result := "survived " + built.path
-		if m.killed {
-			result = "killed by " + m.killer
-		}
-		fmt.Printf("%s: %s, %d tests, %s\n", m, result, len(tests), time.Since(start).Round(10*time.Millisecond))
-	}
-	return nil
-}
-
-// batch is a group of tests that run together.
-type batch struct {
-	tests    []*test
-	subtests string // a pattern, if not all of them run
-}
-
-// batches returns tests, which are sorted by duration, in the order in which they run:
-// the test that killed the last mutant, those on embedded stores, the quicker half, and the others.
-func (r *runner) batches(key string, tests []*test) []batch {
-	var batches []batch
-	if killer, ok := r.killers.Load(key); ok {
-		if i := slices.IndexFunc(tests, func(t *test) bool { return t.name == killer }); i >= 0 && tests[i].took < time.Second {
-			batches = append(batches, batch{tests[i : i+1], ""})
-		}
-	}
-	var embedded []*test
-	for _, t := range tests {
-		if t.embedded > 0 {
-			embedded = append(embedded, t)
-		}
-	}
-	if len(embedded) > 0 {
-		batches = append(batches, batch{embedded, "/^embedded$"})
 	}
 	half := (len(tests) + 1) / 2
-	if half > 0 {
-		batches = append(batches, batch{tests[:half], ""})
-	}
-	if half < len(tests) && !r.quick {
-		batches = append(batches, batch{tests[half:], ""})
-	}
-	return batches
+	return len(embedded) > 0 && r.fails(built, embedded, "/^embedded$", env) ||
+		half > 0 && r.fails(built, tests[:half], "", env) ||
+		half < len(tests) && r.fails(built, tests[half:], "", env)
 }

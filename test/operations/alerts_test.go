@@ -85,7 +85,7 @@ var alertTests = map[string]struct {
 		},
 		[]series{
 			{`telapi_dependency_up{dependency="kv",instance="a"}`: one, `telapi_dependency_up{dependency="media",instance="a"}`: zero},
-			{`telapi_ratelimit_decisions_total{decision="failed"}`: zero, `telapi_ratelimit_decisions_total{decision="refused"}`: slow},
+			{`telapi_ratelimit_decisions_total{decision="failed"}`: zero, `telapi_ratelimit_decisions_total{decision="rejected"}`: slow},
 			{`telapi_callbacks_total{outcome="accepted"}`: slow, `telapi_sockets_closed_total{code="1012"}`: slow},
 		}, nil,
 	},
@@ -97,8 +97,8 @@ var alertTests = map[string]struct {
 		[]series{{`telapi_dependency_up{dependency="database"}`: zero}}, []series{{`telapi_dependency_up{dependency="database"}`: one, `telapi_dependency_up{dependency="kv"}`: zero}}, nil,
 	},
 	"TelapiRuntimeBehind": {
-		[]series{{`telapi_frames_refused_total{code="BACKPRESSURE"}`: slow}, {`telapi_callbacks_total{outcome="BACKPRESSURE"}`: slow}},
-		[]series{{`telapi_frames_refused_total{code="VALIDATION_ERROR"}`: slow, `telapi_frames_refused_total{code="BACKPRESSURE"}`: zero}}, nil,
+		[]series{{`telapi_frames_rejected_total{code="BACKPRESSURE"}`: slow}, {`telapi_callbacks_total{outcome="BACKPRESSURE"}`: slow}},
+		[]series{{`telapi_frames_rejected_total{code="VALIDATION_ERROR"}`: slow, `telapi_frames_rejected_total{code="BACKPRESSURE"}`: zero}}, nil,
 	},
 	"TelapiSessionsWaiting": {
 		[]series{{`telapi_sessions_waiting_seconds{instance="a"}`: zero, `telapi_sessions_waiting_seconds{instance="b"}`: "31x60"}},
@@ -113,8 +113,8 @@ var alertTests = map[string]struct {
 		[]series{{`telapi_frame_ack_seconds_bucket{le="1"}`: rising, `telapi_frame_ack_seconds_bucket{le="2.5"}`: rising, `telapi_frame_ack_seconds_bucket{le="+Inf"}`: rising}}, nil,
 	},
 	"TelapiFlood": {
-		[]series{{`telapi_ratelimit_decisions_total{tier="api",decision="refused"}`: "0+900x60"}},
-		[]series{{`telapi_ratelimit_decisions_total{tier="api",decision="refused"}`: slow, `telapi_ratelimit_decisions_total{tier="api",decision="allowed"}`: "0+900x60"}},
+		[]series{{`telapi_ratelimit_decisions_total{tier="api",decision="rejected"}`: "0+900x60"}},
+		[]series{{`telapi_ratelimit_decisions_total{tier="api",decision="rejected"}`: slow, `telapi_ratelimit_decisions_total{tier="api",decision="allowed"}`: "0+900x60"}},
 		map[string]string{"tier": "api"},
 	},
 	"TelapiUnauthorized": {
@@ -122,7 +122,7 @@ var alertTests = map[string]struct {
 		[]series{{`telapi_http_requests_total{status="401"}`: slow}, {`telapi_http_requests_total{status="403"}`: rising}}, nil,
 	},
 	"TelapiLimitsInvalid": {
-		[]series{{`telapi_ratelimit_limits_refused_total`: increase}}, []series{{`telapi_ratelimit_limits_refused_total`: one}}, nil,
+		[]series{{`telapi_ratelimit_limits_rejected_total`: increase}}, []series{{`telapi_ratelimit_limits_rejected_total`: one}}, nil,
 	},
 	"TelapiSpeechFails": {
 		[]series{
@@ -132,12 +132,12 @@ var alertTests = map[string]struct {
 		},
 		[]series{
 			{`telapi_speech_syntheses_total{provider="p",outcome="failed"}`: slow, `telapi_speech_syntheses_total{provider="p",outcome="ok"}`: rising},
-			{`telapi_speech_syntheses_total{provider="p",outcome="refused"}`: slow, `telapi_speech_syntheses_total{provider="p",outcome="failed"}`: zero},
+			{`telapi_speech_syntheses_total{provider="p",outcome="rejected"}`: slow, `telapi_speech_syntheses_total{provider="p",outcome="failed"}`: zero},
 		},
 		map[string]string{"provider": "p"},
 	},
 	"TelapiUsageNotCounted": {
-		[]series{{`telapi_usage_records_lost_total`: increase}, {`telapi_usage_reports_total{outcome="refused"}`: increase}, {`telapi_usage_reports_waiting`: "20000x60"}},
+		[]series{{`telapi_usage_records_lost_total`: increase}, {`telapi_usage_reports_total{outcome="rejected"}`: increase}, {`telapi_usage_reports_waiting`: "20000x60"}},
 		[]series{{`telapi_usage_records_lost_total`: zero, `telapi_usage_reports_total{outcome="counted"}`: rising, `telapi_usage_reports_waiting`: "100x60"}}, nil,
 	},
 }
@@ -145,9 +145,7 @@ var alertTests = map[string]struct {
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(alertsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var file struct{ Groups []struct{ Rules []rule } }
 	if _, err := yaml.Unmarshal(raw, &file, yaml.DecodeOpts{}); err != nil {
 		t.Fatal(err)
@@ -171,18 +169,12 @@ func TestAlerts(t *testing.T) {
 		}
 	}
 	path, err := filepath.Abs(alertsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	// JSON is also YAML.
 	test, err := json.Marshal(map[string]any{"rule_files": []string{path}, "tests": tests})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	input := filepath.Join(t.TempDir(), "tests.yaml")
-	if err := os.WriteFile(input, test, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(input, test, 0o600))
 	if out, err := exec.CommandContext(t.Context(), testkit.Promtool(t), "test", "rules", input).CombinedOutput(); err != nil {
 		t.Errorf("promtool test rules: %v\n%s", err, out)
 	}
@@ -212,14 +204,10 @@ func TestScrapeConfiguration(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), content, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 	}
 	for name, content := range map[string][]byte{"metrics_token": []byte("x"), "media_ca.pem": testkit.NewCA(t).PEM()} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 	}
 	if out, err := exec.CommandContext(t.Context(), testkit.Promtool(t), "check", "config", filepath.Join(dir, "prometheus.yaml")).CombinedOutput(); err != nil {
 		t.Errorf("promtool check config: %v\n%s", err, out)

@@ -24,9 +24,7 @@ func newPodman(t *testing.T) podman {
 	t.Helper()
 	testkit.Podman(t)
 	dir, err := os.MkdirTemp("", "podman") // podman requires a short path
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return podman{t, []string{"--storage-driver", "vfs", "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run")}}
 }
@@ -87,13 +85,9 @@ func TestContainerRunsWithoutPrivilegesAndDrains(t *testing.T) {
 	p := newPodman(t)
 	archive := t.TempDir()
 	repository, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	binary, err := harness.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	run(t, archive, "cp", "-r", binary, filepath.Join(repository, "deploy"), filepath.Join(repository, "LICENSE"), filepath.Join(repository, "NOTICE"), ".")
 	run(t, archive, "touch", "THIRD_PARTY_LICENSES")
 	image := exec.CommandContext(t.Context(), "deploy/docker/build-from-binary.sh", "telapi:test")
@@ -109,18 +103,14 @@ func TestContainerRunsWithoutPrivilegesAndDrains(t *testing.T) {
 	p.run("healthcheck", "run", "serve")
 	pid := p.run("inspect", "--format", "{{.State.Pid}}", "serve")
 	status, err := os.ReadFile("/proc/" + pid + "/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, want := range []string{"Uid:\t65532\t", "Gid:\t65532\t", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"} {
 		if !strings.Contains(string(status), want) {
 			t.Errorf("the process does not have %q:\n%s", want, status)
 		}
 	}
 	mounts, err := os.ReadFile("/proc/" + pid + "/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if first, _, _ := strings.Cut(string(mounts), "\n"); !strings.Contains(first, " / ro,") {
 		t.Errorf("the root file system is not read-only: %s", first)
 	}

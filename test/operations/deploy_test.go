@@ -11,6 +11,8 @@ import (
 	"github.com/oasdiff/yaml"
 
 	"telapi/internal/config"
+
+	"telapi/test/testkit"
 )
 
 // No container is started. The test runs make-secrets.sh and loads the
@@ -32,9 +34,7 @@ func TestComposeFileIsValidConfiguration(t *testing.T) {
 		values[name] = value
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, "compose.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	expanded := os.Expand(string(raw), func(name string) string {
 		if name == "$" {
 			return name
@@ -94,9 +94,7 @@ func TestSystemdUnitsAreValid(t *testing.T) {
 	}
 	for unit, instance := range map[string]string{"telapi@.service": "telapi@3001.service", "telapi-media.service": "telapi-media.service"} {
 		raw, err := os.ReadFile(filepath.Join("../../deploy/systemd", unit))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, want := range []string{"DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "TimeoutStopSec=40"} {
 			if !strings.Contains(string(raw), want) {
 				t.Errorf("%s lacks %s", unit, want)
@@ -107,9 +105,7 @@ func TestSystemdUnitsAreValid(t *testing.T) {
 		}
 		// systemd-analyze requires that the program exists.
 		file := filepath.Join(t.TempDir(), instance)
-		if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(raw), "/usr/local/bin/telapi ", "/bin/true ")), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(raw), "/usr/local/bin/telapi ", "/bin/true ")), 0o600))
 		if out := run(t, ".", analyze, "verify", file); strings.Contains(out, instance) {
 			t.Errorf("systemd-analyze:\n%s", out)
 		}

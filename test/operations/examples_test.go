@@ -18,16 +18,12 @@ func TestTwoInstancesExample(t *testing.T) {
 	t.Parallel()
 	testkit.StartRedis(t) // requires redis-server
 	binary, err := harness.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	data, err := os.MkdirTemp("", "telapi-two-instances")
 	if err == nil {
 		err = os.Chmod(data, 0o755) // for the user of PostgreSQL
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(data) })
 	out := &testkit.Buffer{}
 	cmd := exec.Command("../../examples/two-instances/run.sh")
@@ -38,9 +34,7 @@ func TestTwoInstancesExample(t *testing.T) {
 	cmd.Env = append(cmd.Env, "PATH="+strings.TrimSuffix(binary, "/telapi")+":"+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, cmd.Start())
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	t.Cleanup(func() {

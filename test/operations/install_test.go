@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"telapi/test/testkit"
 )
 
 // The script runs in a PATH that has only the tools it needs before it installs
@@ -25,17 +27,11 @@ func TestInstallServersListsMissingPackages(t *testing.T) {
 			bin := t.TempDir()
 			for _, tool := range []string{"bash", "cat"} {
 				path, err := exec.LookPath(tool)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Symlink(path, filepath.Join(bin, tool)); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
+				testkit.Must(t, os.Symlink(path, filepath.Join(bin, tool)))
 			}
 			for program, script := range tt.programs {
-				if err := os.WriteFile(filepath.Join(bin, program), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, os.WriteFile(filepath.Join(bin, program), []byte("#!/bin/sh\n"+script+"\n"), 0o700))
 			}
 			cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "bash"), append([]string{"../../scripts/install-servers.sh"}, tt.args...)...)
 			cmd.Env = []string{"PATH=" + bin}

@@ -39,15 +39,11 @@ func TestCallbacksAreAcceptedWithoutDatabase(t *testing.T) {
 func (s *installation) post(t *testing.T, path, body string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	req.Header.Set("X-API-Key", s.Key)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := s.public.Client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_ = resp.Body.Close()
 	return resp.StatusCode
 }
@@ -59,9 +55,7 @@ func TestBalancerLogsNoTokensAndHidesMetrics(t *testing.T) {
 		s.KillInstance(1)
 		get := func(path string) int {
 			resp, err := s.public.Client.Get(s.URL + path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			_ = resp.Body.Close()
 			return resp.StatusCode
 		}

@@ -18,9 +18,7 @@ import (
 func startCoturn(t *testing.T, secrets ...string) harness.Env {
 	t.Helper()
 	raw, err := os.ReadFile("../../deploy/coturn/turnserver.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	dir := t.TempDir()
 	caFile, certFile, keyFile := testkit.NewCA(t).Files(t, dir, "127.0.0.1")
 	port, tlsPort := testkit.FreePort(t), testkit.FreePort(t)
@@ -30,9 +28,7 @@ func startCoturn(t *testing.T, secrets ...string) harness.Env {
 		"/etc/coturn/turn.pem", certFile, "/etc/coturn/turn.key", keyFile,
 	).Replace(string(raw))
 	file := filepath.Join(dir, "turnserver.conf")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(file, []byte(config), 0o600))
 	testkit.StartCoturn(t, file, port)
 	return harness.Env{
 		"WEBRTC_ICE_SERVERS": fmt.Sprintf("stun:127.0.0.1:%d,turn:127.0.0.1:%[1]d,turn:127.0.0.1:%[1]d?transport=tcp,turns:127.0.0.1:%d?transport=tcp", port, tlsPort),
@@ -67,9 +63,7 @@ func TestDoctorProbesTURN(t *testing.T) {
 func TestRelayReachesPublicAddressesOnly(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("../../deploy/coturn/turnserver.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	type addresses struct{ first, last netip.Addr }
 	var denied []addresses
 	for line := range strings.Lines(string(raw)) {

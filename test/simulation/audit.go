@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"strings"
 	"sync"
 	"time"
 )
@@ -17,7 +18,6 @@ type audit struct {
 	mu     sync.Mutex
 	owners map[string]*holder // by channel
 	claims map[string]*holder
-	frames map[string]int // by message ID, how often it was handed to the store
 
 	steppedAt time.Time // last step of the store's clock
 }
@@ -25,12 +25,15 @@ type audit struct {
 // holder is the connection or claim that has a channel.
 type holder struct {
 	id   string // connection ID or claim token
+	name string // of the claim
 	host *host
 	sent time.Time // when the host asked for it
+
+	requested string // when the peer of the host did, in ms of the store's clock
 }
 
 func newAudit(w *world) *audit {
-	return &audit{world: w, owners: map[string]*holder{}, claims: map[string]*holder{}, frames: map[string]int{}}
+	return &audit{world: w, owners: map[string]*holder{}, claims: map[string]*holder{}}
 }
 
 // reset forgets everything: the store has lost data.
@@ -49,23 +52,23 @@ func (a *audit) clockStepped() {
 	a.steppedAt = time.Now()
 }
 
-// isOutdated reports whether a command that takes something over was sent before that
-// of the present holder.
-func (a *audit) isOutdated(c command, old *holder) bool {
-	return old != nil && old.sent.After(c.sent.Add(clockError)) && c.sent.After(a.steppedAt)
+func (a *audit) steppedSince(at time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.steppedAt.After(at)
+}
+
+// isOutdated reports whether a command that takes something over was requested and sent
+// before that of the present holder. A host may send a request later than a host that got
+// one after it.
+func (a *audit) isOutdated(c command, requested string, old *holder) bool {
+	return old != nil && old.sent.After(c.sent.Add(clockError)) && c.sent.After(a.steppedAt) && number(requested) < number(old.requested)
 }
 
 func (a *audit) claimOf(channelID string) *holder {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.claims[channelID]
-}
-
-// repeated reports whether a frame was handed to the store more than once.
-func (a *audit) repeated(messageID string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.frames[messageID] > 1
 }
 
 // executed checks a script call. The store holds its lock.
@@ -81,27 +84,31 @@ func (a *audit) executed(c command) {
 		outcome = c.reply[1]
 	}
 	a.world.trace("store", "%s from %s on %s: %s (sent %v ago)", c.script, c.host.name, record.name, printable(c.script, outcome), c.at.Sub(c.sent).Round(time.Microsecond))
-	if c.script == "frame" {
-		for _, arg := range argv {
-			if len(arg) == 36 { // a message ID, or that of the connection
-				a.frames[arg]++
-			}
-		}
-	}
+	record.committed(committedBy(c.script, outcome, argv))
 	switch {
 	case c.script == "connect" && outcome == "attached":
 		if at, failed := record.failedHandshake(c.host); failed {
 			record.violation("a handshake of %s took the session over %v after it had failed", c.host.name, c.at.Sub(at).Round(time.Millisecond))
 		}
-		if old := a.owners[c.channel]; a.isOutdated(c, old) {
+		if old := a.owners[c.channel]; a.isOutdated(c, argv[3], old) {
 			record.violation("a handshake that %s asked for %v earlier replaced that of %s", c.host.name, old.sent.Sub(c.sent).Round(time.Millisecond), old.host.name)
 		}
-		a.owners[c.channel] = &holder{argv[0], c.host, c.sent}
+		a.owners[c.channel] = &holder{id: argv[0], host: c.host, sent: c.sent, requested: argv[3]}
 	case c.script == "claim" && outcome == "claimed" && argv[3] != "renew":
-		if old := a.claims[c.channel]; a.isOutdated(c, old) && old.id != argv[1] {
+		if old := a.claims[c.channel]; a.isOutdated(c, argv[4], old) && old.id != argv[1] {
 			record.violation("a claim that %s asked for %v earlier replaced the claim of %s", c.host.name, old.sent.Sub(c.sent).Round(time.Millisecond), old.host.name)
 		}
-		a.claims[c.channel] = &holder{argv[1], c.host, c.sent}
+		a.claims[c.channel] = &holder{id: argv[1], name: argv[0], host: c.host, sent: c.sent, requested: argv[4]}
+	case c.script == "claim" && outcome == "claimed" && argv[2] == "0":
+		delete(a.claims, c.channel) // released
+	case c.script == "revoke":
+		if claim := a.claims[c.channel]; claim != nil && strings.HasPrefix(claim.id, argv[0]) {
+			delete(a.claims, c.channel)
+		}
+	case c.script == "detach" && outcome == "detached":
+		if owner := a.owners[c.channel]; owner != nil && owner.id != argv[0] {
+			record.violation("a connection that does not own the session released it")
+		}
 	case c.script == "frame" && (outcome == "appended" || outcome == "repeated"):
 		if owner := a.owners[c.channel]; owner != nil && owner.id != argv[0] {
 			record.violation("a connection that does not own the session appended frames")
@@ -113,6 +120,19 @@ func (a *audit) executed(c command) {
 			record.violation("%s changed the channel without its claim", c.host.name)
 		}
 	}
+}
+
+// committedBy returns the position that a script call has committed; empty: none.
+func committedBy(script, outcome string, argv []string) string {
+	switch {
+	case script == "commit" && (outcome == "committed" || outcome == "drained"):
+		return argv[1]
+	case script == "send" && number(outcome) > 0:
+		return argv[3]
+	case script == "await" && outcome == "awaited":
+		return argv[8]
+	}
+	return ""
 }
 
 // printable keeps random IDs out of the trace.

@@ -32,8 +32,7 @@ type browser struct {
 	cursor       string // resume position; empty before the first one
 	connectionID string
 	readyCursor  string
-	outbox       []*frameRecord // not acknowledged, oldest first
-	seen         map[string]bool
+	outbox       []*frameRecord    // not acknowledged, oldest first
 	final        channel.CloseCode // after which the page does not reconnect
 	nextSend     time.Time
 	nextPing     time.Time
@@ -88,9 +87,15 @@ func (b *browser) nextTimer() time.Time {
 func (b *browser) timers() {
 	now := time.Now()
 	if !b.nextSend.After(now) {
-		b.nextSend = now.Add(b.between(100*time.Millisecond, 3*time.Second))
-		if !b.world.faultsEnded() {
-			b.compose()
+		b.nextSend = now.Add(b.between(100*time.Millisecond, b.world.pace))
+		count := 1
+		if b.rng.IntN(10) == 0 {
+			count += b.rng.IntN(smallOutbox)
+		}
+		for range count {
+			if !b.world.faultsEnded() {
+				b.compose()
+			}
 		}
 	}
 	if !b.retryAt.IsZero() && !b.retryAt.After(now) {
@@ -102,7 +107,7 @@ func (b *browser) timers() {
 		b.lost(0)
 	}
 	if !b.nextPing.IsZero() && !b.nextPing.After(now) {
-		b.nextPing = now.Add(pingInterval)
+		b.nextPing = now.Add(b.world.ping)
 		b.transmit(wire.ChannelMessage{Type: wire.TypePing, MessageID: b.uuid()})
 		if b.deadline.IsZero() {
 			b.deadline = now.Add(pongTimeout)
@@ -120,10 +125,11 @@ func (b *browser) uuid() string {
 
 // compose adds a frame to the outbox and sends it if there is a connection.
 func (b *browser) compose() {
-	if b.final != 0 || len(b.outbox) >= 256 {
+	if b.final != 0 || len(b.outbox) >= smallOutbox {
 		return
 	}
 	f := b.record.newFrame(b.uuid(), b.rng.IntN(4) == 0)
+	f.padding = padding(b.rng)
 	b.outbox = append(b.outbox, f)
 	if b.connected {
 		b.sendFrame(f)
@@ -131,7 +137,7 @@ func (b *browser) compose() {
 }
 
 func (b *browser) sendFrame(f *frameRecord) {
-	text := fmt.Appendf(nil, `{"text":"%s %d"}`, b.name, f.number)
+	text := fmt.Appendf(nil, `{"text":"%s %d%s"}`, b.name, f.number, f.padding)
 	m := wire.ChannelMessage{Type: wire.TypeChat, MessageID: f.id, Chat: text}
 	if f.action {
 		m = wire.ChannelMessage{Type: wire.TypeBrowserAction, MessageID: f.id, BrowserAction: fmt.Appendf(nil, `{"type":"click","action":"%s"}`, f.id)}
@@ -204,10 +210,7 @@ func (b *browser) receive(c chunk) {
 		return
 	}
 	if m.StreamID != "" {
-		if !b.seen[m.StreamID] {
-			b.seen[m.StreamID] = true
-			b.record.received(m)
-		}
+		b.record.received(m)
 		b.cursor = m.StreamID
 		return
 	}
@@ -246,7 +249,7 @@ func (b *browser) handleServiceMessage(m wire.ChannelMessage) {
 		if b.cursor == "" {
 			b.cursor = status.StreamID
 		}
-		b.deadline, b.nextPing, b.attempts = time.Time{}, time.Now().Add(pingInterval), 0
+		b.deadline, b.nextPing, b.attempts = time.Time{}, time.Now().Add(b.world.ping), 0
 		for _, f := range b.outbox {
 			b.sendFrame(f)
 		}

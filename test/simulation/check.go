@@ -12,16 +12,18 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/kv"
+	"telapi/internal/runtimeapi"
 )
 
 const (
 	// blockedSlack is how much later than its predecessors' deadlines a result may
 	// be on the stream.
 	blockedSlack = 12 * time.Second
-	// disconnectBound is how long after a connection has gone without a word the
-	// runtime must know: the lease, the time until the next check, a stall.
-	disconnectBound = 2*pingInterval + 5*time.Second + 9*time.Second
 )
+
+// disconnectBound is how long after a connection has gone without a word the
+// runtime must know: the lease, the time until the claim is renewed, a stall.
+func (w *world) disconnectBound() time.Duration { return 2*w.ping + runtimeapi.Lease/3 + 9*time.Second }
 
 // number returns the number of a stream ID.
 func number(id string) int {
@@ -32,6 +34,12 @@ func number(id string) int {
 
 // describe identifies an entry by its content.
 func describe(e wire.Entry) string {
+	switch {
+	case e.Part > 0:
+		return describePart(e)
+	case e.Parts > 0:
+		return describeEnd(e)
+	}
 	switch e.Kind {
 	case wire.KindFrame:
 		return "frame " + e.Message.MessageID
@@ -49,9 +57,15 @@ func describe(e wire.Entry) string {
 
 // streamed is an item of a stream in the store.
 type streamed struct {
-	id    string
-	key   string
-	clock time.Time // the store's time when it was added
+	id  string
+	key string
+	at  time.Time // when it was added, by the clock of its node
+}
+
+func newStreamed(id, key string) streamed {
+	_, ms, _ := strings.Cut(id, "-")
+	at, _ := strconv.ParseInt(ms, 10, 64)
+	return streamed{id, key, time.UnixMilli(at)}
 }
 
 func readStream(engine *miniredis.Miniredis, key, field string, describe func(string) string) (list []streamed) {
@@ -65,9 +79,7 @@ func readStream(engine *miniredis.Miniredis, key, field string, describe func(st
 	for _, item := range items {
 		for i := 0; i+1 < len(item.Values); i += 2 {
 			if item.Values[i] == field {
-				_, ms, _ := strings.Cut(item.ID, "-")
-				at, _ := strconv.ParseInt(ms, 10, 64)
-				list = append(list, streamed{item.ID, describe(item.Values[i+1]), time.UnixMilli(at)})
+				list = append(list, newStreamed(item.ID, describe(item.Values[i+1])))
 			}
 		}
 	}
@@ -85,7 +97,16 @@ func entryKey(raw string) string {
 func messageKey(raw string) string {
 	var m wire.ChannelMessage
 	_ = json.Unmarshal([]byte(raw), &m)
-	return m.MessageID
+	return textOf(m)
+}
+
+// textOf returns the text of a chat message, which identifies it.
+func textOf(m wire.ChannelMessage) string {
+	var chat struct {
+		Text string `json:"text"`
+	}
+	_ = json.Unmarshal(m.Chat, &chat)
+	return chat.Text
 }
 
 // settled reports whether nothing is under way any more.
@@ -99,9 +120,12 @@ func (l *ledger) settled() bool {
 }
 
 func (r *channelRecord) settled() bool {
-	in := r.runtimeStream()
+	in, open := r.runtimeStream(), r.isOpen()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.ended {
+		return r.endLost() || !open && !r.online && !r.deleted.IsZero() && r.endDelivered()
+	}
 	if !r.online || r.active == nil {
 		return false
 	}
@@ -134,11 +158,31 @@ func count(list []streamed, key string) (n int) {
 	return n
 }
 
-func (r *channelRecord) runtimeStream() []streamed {
+// runtimeStream returns the runtime stream. Entries that were received and then removed
+// are part of it.
+func (r *channelRecord) runtimeStream() (list []streamed) {
+	s := r.ledger.world.store
+	s.mu.Lock()
+	stored := readStream(s.engine, kv.RuntimeStreamKey(r.id), "entry", entryKey)
+	s.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	removed := map[int]streamed{} // after a loss another entry has the number
+	for _, id := range r.deliveries {
+		if len(stored) > 0 && number(id) < number(stored[0].id) {
+			removed[number(id)] = newStreamed(id, r.entries[id])
+		}
+	}
+	list = slices.SortedFunc(maps.Values(removed), func(a, b streamed) int { return number(a.id) - number(b.id) })
+	return append(list, stored...)
+}
+
+// isOpen reports whether the store has an open channel.
+func (r *channelRecord) isOpen() bool {
 	s := r.ledger.world.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return readStream(s.engine, kv.RuntimeStreamKey(r.id), "entry", entryKey)
+	return s.engine.HGet(kv.ChannelKeys(r.id)[0], "state") == "open"
 }
 
 func (r *channelRecord) history() []streamed {
@@ -151,7 +195,12 @@ func (r *channelRecord) history() []streamed {
 // check compares the ledger with the store after a run.
 func (l *ledger) check() {
 	for _, r := range l.channels {
+		if r.endLost() {
+			continue
+		}
 		in, out := r.runtimeStream(), r.history()
+		l.world.store.convertTimes(r.id, in)
+		r.checkDeletion()
 		r.mu.Lock()
 		r.checkFrames(in)
 		r.checkDeliveries(in)
@@ -180,11 +229,11 @@ func (r *channelRecord) checkFrames(in []streamed) {
 		switch {
 		case n > 1:
 			r.violation("frame %d is on the stream %d times", f.number, n)
-		case f.acked.IsZero() && r.finalCode == 0:
+		case f.acked.IsZero() && r.finalCode == 0 && !r.ended:
 			r.violation("frame %d was not acknowledged after %v without faults", f.number, maxCalm)
 		case n == 0 && !f.acked.IsZero() && lost.IsZero():
 			r.violation("frame %d was acknowledged but is not on the stream", f.number)
-		case n == 0 && !f.acked.IsZero():
+		case n == 0 && !f.acked.IsZero() && !r.isForgotten(f, lost):
 			r.reported("frame "+strconv.Itoa(f.number), lost)
 		}
 		if f.action && !f.acked.IsZero() && !r.ledger.actions[f.id] && !r.crashedAfter(f.acked) {
@@ -241,24 +290,36 @@ func (r *channelRecord) checkSends(out []streamed) {
 	for _, m := range r.sends {
 		n, got := count(out, m.id), 0
 		for _, received := range r.messages {
-			if received.MessageID == m.id {
+			if received == m.id {
 				got++
 			}
 		}
 		lost := r.ledger.lostAt(r.id, "send", m.id)
-		notified := slices.ContainsFunc(r.browserNotices, func(at time.Time) bool { return at.After(m.started) })
+		if r.ledger.world.isTrimmed() && r.ledger.world.store.hasSent(r.id, m.id, lost) {
+			lost = time.Time{} // it was sent again, and then removed
+		}
+		notified := r.mayMiss(m)
 		switch {
 		case n > 1 || got > 1 && lost.IsZero():
 			r.violation("message %d is in the history %d times and was received %d times", m.number, n, got)
-		case n == 0 && !m.acked.IsZero() && lost.IsZero():
+		case n == 0 && !m.acked.IsZero() && lost.IsZero() && !(r.ledger.world.isTrimmed() && (got > 0 || notified || r.ended)):
 			r.violation("message %d was sent but is not in the history", m.number)
-		case n == 0 && !m.acked.IsZero():
+		case n == 0 && !lost.IsZero() && got > 0 && r.ledger.world.replicas > 0:
+			r.violation("the browser got message %d before a replica had it", m.number)
+		case n == 0 && !m.acked.IsZero() && !lost.IsZero():
 			r.reported("message "+strconv.Itoa(m.number), lost)
-		case n == 1 && got == 0 && !notified && r.finalCode != 4502:
+		case n == 1 && got == 0 && m.acked.IsZero() && r.ledger.world.replicas > 0: // held back until the next message is confirmed
+		case n == 1 && got == 0 && !notified && r.finalCode != 4502 && !r.ended:
 			r.violation("message %d was sent, but the browser did not get it", m.number)
 		}
 	}
 	r.checkMessageOrder()
+	r.checkDelays()
+}
+
+// mayMiss reports whether the browser knows that it may have missed a message.
+func (r *channelRecord) mayMiss(m *sendRecord) bool {
+	return slices.ContainsFunc(r.browserNotices, func(at time.Time) bool { return at.After(m.started) })
 }
 
 func (r *channelRecord) checkMessageOrder() {
@@ -268,7 +329,7 @@ func (r *channelRecord) checkMessageOrder() {
 	last := 0
 	for _, m := range r.messages {
 		for _, s := range r.sends {
-			if s.id == m.MessageID {
+			if s.id == m {
 				if s.number < last {
 					r.violation("the browser received message %d after message %d", s.number, last)
 				}
@@ -283,18 +344,19 @@ func (r *channelRecord) checkDisconnects(in []streamed) {
 	if r.ledger.lostSinceLocked(r.id) {
 		return
 	}
+	bound := r.ledger.world.disconnectBound()
 	for _, a := range r.disconnections {
-		if a.to.IsZero() || a.to.Sub(a.from) < disconnectBound || !r.served(a.from, a.from.Add(disconnectBound)) {
+		if a.to.IsZero() || a.to.Sub(a.from) < bound || !r.served(a.from, a.from.Add(bound)) {
 			continue
 		}
 		state := ""
 		for _, s := range in {
-			if s.clock.Before(a.from.Add(disconnectBound)) && strings.HasPrefix(s.key, "session ") {
+			if s.at.Before(a.from.Add(bound)) && strings.HasPrefix(s.key, "session ") {
 				state = s.key
 			}
 		}
 		if state == "session connected" {
-			r.violation("the runtime was not notified within %v that the browser is gone", disconnectBound)
+			r.violation("the runtime was not notified within %v that the browser is gone", bound)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package simulation
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -10,9 +11,9 @@ func (r *channelRecord) checkItems(in []streamed) {
 	last := 0
 	for _, s := range in {
 		for _, i := range r.items {
-			if i.order > 0 && (s.key == "result "+i.id || s.key == "timeout "+i.id) && r.ledger.lostAt(r.id, "await", i.id).IsZero() {
+			if i.order > 0 && (s.key == "result "+i.id || s.key == "timeout "+i.id || isPartOf(s.key, i.id)) && r.ledger.lostAt(r.id, "await", i.id).IsZero() {
 				if i.order < last {
-					r.violation("the outcome of item %d is on the stream after that of a later item", i.number)
+					r.violation("%s is on the stream after an entry of a later item", s.key)
 				}
 				last = i.order
 			}
@@ -20,15 +21,21 @@ func (r *channelRecord) checkItems(in []streamed) {
 	}
 	for _, i := range r.items {
 		r.checkItem(i, in)
+		r.checkParts(i, in)
 		r.checkBlocked(i, in)
 	}
 }
 
 // lostResult returns when the accepted callback of an item was lost.
-func (r *channelRecord) lostResult(i *itemRecord) time.Time {
-	at := r.ledger.lostAt(r.id, "callback", i.id)
-	if at.IsZero() && i.callbackID != "" {
-		at = r.ledger.lostAt(r.id, "callback", i.callbackID)
+func (r *channelRecord) lostResult(i *itemRecord) (at time.Time) {
+	for _, script := range []string{"callback", "stream"} {
+		at = r.ledger.lostAt(r.id, script, i.id)
+		if at.IsZero() && i.callbackID != "" {
+			at = r.ledger.lostAt(r.id, script, i.callbackID)
+		}
+		if !at.IsZero() {
+			break
+		}
 	}
 	return at
 }
@@ -36,18 +43,24 @@ func (r *channelRecord) lostResult(i *itemRecord) time.Time {
 func (r *channelRecord) checkItem(i *itemRecord, in []streamed) {
 	results, timeouts := count(in, "result "+i.id), count(in, "timeout "+i.id)
 	lost := r.ledger.lostAt(r.id, "await", i.id)
-	// Only the provider knows of a lost callback, or of one that was refused while
-	// its item was lost: the item times out, and delays those behind it until then.
+	// If the runtime has cancelled the item since, nobody waits for its result.
+	if at := r.lostResult(i); !at.IsZero() && i.order > 0 && !i.acceptedAt.IsZero() && i.acceptedAt.Before(at) && !i.isCancelled && !i.maybeCancelled {
+		r.reported("the callback for item "+strconv.Itoa(i.number), at)
+	}
+	// Nobody reports a lost callback if its instance has crashed, or one that was refused
+	// while its item was lost: the item times out, and delays those behind it until then.
 	waiting := slices.ContainsFunc(r.items, func(before *itemRecord) bool {
-		lost := !r.lostResult(before).IsZero() || !before.refusedAt.IsZero() && !r.ledger.lostAt(r.id, "await", before.id).IsZero()
+		lost := r.crashedAround(r.lostResult(before)) || !before.refusedAt.IsZero() && !r.ledger.lostAt(r.id, "await", before.id).IsZero()
 		return before.order > 0 && before.order <= i.order && time.Now().Before(before.deadline) && lost
 	})
-	open := i.order > 0 && !i.isCancelled && !i.maybeCancelled && results+timeouts == 0
+	open := i.order > 0 && !r.ended && !i.isCancelled && !i.maybeCancelled && results+timeouts == 0
 	switch {
 	case results+timeouts > 1:
 		r.violation("item %d has %d results and %d timeouts", i.number, results, timeouts)
 	case i.order == 0 && results > 0:
 		r.violation("item %d has a result, although its Await failed", i.number)
+	case i.isCancelled && results > 0 && r.ledger.lostAt(r.id, "cancel", i.id).IsZero():
+		r.violation("item %d has a result, although it was cancelled", i.number)
 	case !open:
 	case !lost.IsZero():
 		r.reported("item "+strconv.Itoa(i.number), lost)
@@ -75,7 +88,7 @@ func (r *channelRecord) checkBlocked(i *itemRecord, in []streamed) {
 		settled := before.deadline
 		for _, s := range in {
 			if s.key == "result "+before.id || s.key == "timeout "+before.id {
-				settled = s.clock
+				settled = s.at
 			}
 		}
 		if settled.After(bound) {
@@ -83,8 +96,33 @@ func (r *channelRecord) checkBlocked(i *itemRecord, in []streamed) {
 		}
 	}
 	for _, s := range in {
-		if s.key == "result "+i.id && s.clock.After(bound.Add(blockedSlack)) {
-			r.violation("the result of item %d was blocked for %v", i.number, s.clock.Sub(bound).Round(time.Millisecond))
+		if s.key == "result "+i.id && s.at.After(bound.Add(blockedSlack)) {
+			r.violation("the result of item %d was blocked for %v", i.number, s.at.Sub(bound).Round(time.Millisecond))
+		}
+	}
+}
+
+func isPartOf(key, itemID string) bool {
+	return strings.HasPrefix(key, "part ") && strings.HasSuffix(key, " of "+itemID)
+}
+
+// checkParts checks that the parts of a streamed answer are on the stream once, in order,
+// before its end, and none after the item was cancelled.
+func (r *channelRecord) checkParts(i *itemRecord, in []streamed) {
+	parts, isSettled := 0, false
+	for _, s := range in {
+		switch {
+		case s.key == "result "+i.id:
+			isSettled = true
+		case !isPartOf(s.key, i.id):
+		case s.key != partKey(i.id, parts+1):
+			r.violation("%s is on the stream after %d parts", s.key, parts)
+		case isSettled:
+			r.violation("%s is on the stream after the result", s.key)
+		case i.isCancelled && s.at.After(i.cancelledAt) && r.ledger.lostAt(r.id, "cancel", i.id).IsZero():
+			r.violation("%s is on the stream although the item was cancelled before", s.key)
+		default:
+			parts++
 		}
 	}
 }

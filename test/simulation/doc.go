@@ -1,13 +1,18 @@
 // Package simulation runs the whole system in one process under a seeded
-// schedule of faults: two instances of the service (channel, callback and session
-// layers), two call runtimes, the scripts on the embedded engine, browsers and
-// providers. The code of the service and of callruntime is the real one; browsers
-// and providers are small state machines that follow docs and sdk/js.
+// schedule of faults: two instances of the service (channel, callback, session and
+// runtime layers), two call runtimes, the scripts on the embedded engine, browsers and
+// providers. The code of the service and of callruntime is the real one, with a WebSocket
+// between them; browsers and providers are small state machines that follow docs and sdk/js.
 //
-// A run lasts about 40 seconds of virtual time and takes a tenth of a second. It
-// is a synctest bubble: time advances when every goroutine waits. The network
-// between a process and the store delays bytes, holds them for seconds and
-// delivers them afterwards, and loses requests and replies. Processes crash and
+// The seed also draws the world: one server, a cluster of two nodes whose clocks differ,
+// replicas that confirm what is acknowledged, or the embedded store of a single instance,
+// which loses what it stored after its last snapshot. Limits can be small, so that IDs are
+// forgotten and histories trimmed, a session can be deleted, and some runs last an hour.
+//
+// A run lasts about a minute of virtual time and takes a fifth of a second. It is a synctest
+// bubble: time advances when every goroutine waits. The network between runtimes, instances and
+// the store delays bytes, holds them for seconds and delivers them afterwards, and loses
+// requests and replies. Processes crash and
 // start again, the store fails over to a replica that lacks the newest writes,
 // clocks step, browsers leave and return. See faults.go for all faults.
 //
@@ -50,6 +55,5 @@
 // several ready cases a select takes, where the iteration of a map starts, which of
 // two timers at the same instant fires first, when it preempts a goroutine. The
 // command in overlay takes this out of the runtime of the test. The Makefile uses
-// it, and then a seed replays exactly. Without it, a run is valid too, but a
-// violation may need several replays.
+// it, and then a seed replays exactly. Without it, nothing runs.
 package simulation

@@ -23,7 +23,7 @@ func (f *injector) at(at time.Duration, apply func()) {
 }
 
 // trapScripts are the scripts whose requests are held and whose replies are lost.
-var trapScripts = []string{"await", "await", "callback", "cancel", "claim", "commit", "connect", "connect", "detach", "frame", "frame", "renew", "send"}
+var trapScripts = []string{"await", "await", "callback", "cancel", "claim", "commit", "connect", "connect", "detach", "frame", "frame", "renew", "revoke", "send", "stream"}
 
 // draw adds one fault, or several that are worse together.
 func (f *injector) draw(at time.Duration) {
@@ -32,8 +32,10 @@ func (f *injector) draw(at time.Duration) {
 		f.loseReply(at)
 	case n < 30:
 		f.holdRequest(at)
-	case n < 42:
+	case n < 38:
 		f.stall(at)
+	case n < 42 || n < 53 && f.ping > slowPing:
+		f.dropNotices(at)
 	case n < 48:
 		f.reset(at)
 	case n < 53:
@@ -44,6 +46,8 @@ func (f *injector) draw(at time.Duration) {
 		f.crashRuntime(at)
 	case n < 77:
 		f.restartInstance(at)
+	case n < 82 && f.replicas > 0:
+		f.awayReplica(at)
 	case n < 88:
 		f.failover(at)
 	case n < 92:
@@ -74,15 +78,23 @@ func (f *injector) holdRequest(at time.Duration) {
 	switch t.script {
 	case "connect", "detach":
 		f.reconnectBrowsers(at + time.Millisecond)
-	case "claim": // a runtime that starts, crashes and starts again
+	case "claim": // a runtime that resumes its claims, and again on another connection
 		r := f.runtimes[f.rng.IntN(len(f.runtimes))]
-		again, effect := at+f.seconds(0.2, 1), f.chance(80)
-		f.at(at, func() { r.crash(true) })
-		f.at(again, r.start)
-		again += f.seconds(0.1, 1.5)
-		f.at(again, func() { r.crash(effect) })
-		f.at(again+f.seconds(0.1, 1), r.start)
+		f.reconnectRuntime(at+time.Millisecond, r)
+		f.reconnectRuntime(at+f.seconds(0.2, 1.5), r)
 	}
+}
+
+// reconnectRuntime breaks the connection of a runtime.
+func (f *injector) reconnectRuntime(at time.Duration, r *runtimeNode) {
+	effect := f.chance(80)
+	f.at(at, func() {
+		if p := r.current(); p != nil {
+			f.trace("scheduler", "resets the connections of %s (effect: %v)", p.host.name, effect)
+			f.ledger.trouble(time.Second)
+			p.host.reset(effect)
+		}
+	})
 }
 
 // reconnectBrowsers makes all browsers connect again.
@@ -95,13 +107,14 @@ func (f *injector) reconnectBrowsers(at time.Duration) {
 	})
 }
 
-// stall holds the bytes between a process and the store.
+// stall holds the bytes between an instance and the store, or a runtime and an instance.
 func (f *injector) stall(at time.Duration) {
 	side, length, link, all := direction(f.rng.IntN(2)), f.seconds(0.5, 8), f.rng.IntN(4), f.chance(50)
-	h := f.storeClient()
+	h := f.client()
 	f.at(at, func() {
 		h := h()
 		f.trace("scheduler", "stalls %s (direction %d, all: %v) for %v", h.name, side, all, length)
+		f.ledger.trouble(length)
 		if all {
 			h.stall(side, length)
 		} else {
@@ -113,14 +126,14 @@ func (f *injector) stall(at time.Duration) {
 	}
 }
 
-// storeClient returns a process that is connected to the store.
-func (f *injector) storeClient() func() *host {
-	n, service := f.rng.IntN(2), f.chance(50)
+// client returns an instance or a runtime.
+func (f *injector) client() func() *host {
+	i, r, service := f.anyInstance(), f.runtimes[f.rng.IntN(2)], f.chance(50)
 	return func() *host {
-		if p := f.instances[n].current(); p != nil && service {
+		if p := i.current(); p != nil && service {
 			return p.host
 		}
-		if p := f.runtimes[n].current(); p != nil {
+		if p := r.current(); p != nil {
 			return p.host
 		}
 		return newHost(f.world, "none")
@@ -128,19 +141,44 @@ func (f *injector) storeClient() func() *host {
 }
 
 func (f *injector) reset(at time.Duration) {
-	h, effect := f.storeClient(), f.chance(50)
+	h, effect := f.client(), f.chance(50)
 	f.at(at, func() {
 		h := h()
 		f.trace("scheduler", "resets the connections of %s (effect: %v)", h.name, effect)
+		f.ledger.trouble(time.Second)
 		h.reset(effect)
 	})
 }
 
+// slowPing is a ping interval so long that a browser does not get a message with a lost notice in
+// time.
+const slowPing = 20 * time.Second
+
+// dropNotices breaks the subscriptions of an instance, which cannot connect to the store for a
+// while. Its other connections stay. Messages are sent meanwhile.
+func (f *injector) dropNotices(at time.Duration) {
+	i, length := f.anyInstance(), f.seconds(0.5, 4)
+	f.at(at, func() {
+		if p := i.current(); p != nil {
+			f.trace("scheduler", "breaks the subscriptions of %s for %v", p.host.name, length)
+			f.ledger.trouble(length)
+			p.host.refuse(length)
+			f.store.breakSubscriptions(p.host)
+		}
+	})
+	f.at(at+length/2, func() {
+		for _, r := range f.ledger.channels {
+			r.nudge()
+		}
+	})
+}
+
 func (f *injector) slow(at time.Duration) {
-	h, slow, length := f.storeClient(), f.seconds(0.01, 0.4), f.seconds(1, 8)
+	h, slow, length := f.client(), f.seconds(0.01, 0.4), f.seconds(1, 8)
 	f.at(at, func() {
 		h := h()
 		f.trace("scheduler", "slows %s down by up to %v for %v", h.name, slow, length)
+		f.ledger.trouble(length)
 		h.setSlow(slow)
 		time.AfterFunc(length, func() { h.setSlow(0) })
 	})
@@ -148,7 +186,7 @@ func (f *injector) slow(at time.Duration) {
 
 // crashInstance also lets the users of the instance go, sometimes.
 func (f *injector) crashInstance(at time.Duration) {
-	i, silent, effect, gone, away := f.instances[f.rng.IntN(2)], f.chance(30), f.chance(50), f.chance(50), f.seconds(28, 36)
+	i, silent, effect, gone, away := f.anyInstance(), f.chance(30), f.chance(50), f.chance(50), f.seconds(28, 55)
 	f.at(at, func() {
 		i.crash(silent, effect)
 		for _, b := range f.browsers {
@@ -161,20 +199,71 @@ func (f *injector) crashInstance(at time.Duration) {
 }
 
 func (f *injector) crashRuntime(at time.Duration) {
-	r, effect := f.runtimes[f.rng.IntN(2)], f.chance(50)
-	f.at(at, func() { r.crash(effect) })
+	r, effect, graceful := f.runtimes[f.rng.IntN(2)], f.chance(50), f.chance(30)
+	f.at(at, func() {
+		if graceful {
+			r.stop()
+		} else {
+			r.crash(effect)
+		}
+	})
 	f.at(at+f.seconds(0.2, 20), r.start)
 }
 
 func (f *injector) restartInstance(at time.Duration) {
-	i := f.instances[f.rng.IntN(2)]
+	i := f.anyInstance()
 	f.at(at, i.stop)
 	f.at(at+f.seconds(0.2, 3), i.start)
 }
 
-// failover loses the newest writes. Often the newest write is a connection.
+func (f *injector) anyInstance() *instance { return f.instances[f.rng.IntN(len(f.instances))] }
+
+// delete deletes the session of a browser, or revokes it.
+func (f *injector) delete(at time.Duration) {
+	b, revoke := f.browsers[f.rng.IntN(len(f.browsers))], f.chance(50)
+	f.at(at, func() { f.running.Go(func() { f.deleteSession(b.record, revoke) }) })
+}
+
+// fillDisk keeps the embedded store from being saved.
+func (f *injector) fillDisk(at time.Duration) {
+	length := f.seconds(1, 15)
+	f.at(at, func() {
+		f.trace("scheduler", "fills the disk for %v", length)
+		f.disk.fill(length)
+	})
+}
+
+// awayReplica disconnects a replica, often for longer than a caller of WAIT waits. Often the
+// node fails over meanwhile.
+func (f *injector) awayReplica(at time.Duration) {
+	node, length := f.rng.IntN(f.nodes), f.seconds(0.1, 12)
+	f.at(at, func() {
+		f.trace("scheduler", "disconnects the replica of node %d for %v", node, length)
+		f.ledger.trouble(length)
+		f.store.awayReplica(node, length)
+	})
+	if f.chance(50) {
+		f.failOverTo(node, at+f.seconds(0, length.Seconds()))
+	}
+}
+
+// failover loses the newest writes. Often the newest write is a connection. The clock of
+// the replica differs, sometimes.
 func (f *injector) failover(at time.Duration) {
+	if f.embedded {
+		f.fillDisk(at)
+		return
+	}
+	f.failOverTo(f.rng.IntN(f.nodes), at)
+}
+
+// failOverTo replaces a node by its replica.
+func (f *injector) failOverTo(node int, at time.Duration) {
 	lag, outage, survive := f.seconds(0, 1.2), f.seconds(0.05, 3), f.chance(50)
+	away := f.seconds(0, 4)
+	if f.chance(30) {
+		f.stepClock(at)
+	}
 	if f.chance(50) {
 		outage = f.seconds(0.01, 0.3)
 	}
@@ -182,18 +271,18 @@ func (f *injector) failover(at time.Duration) {
 		f.reconnectBrowsers(at - f.seconds(0, 1))
 	}
 	f.at(at, func() {
-		lost := f.store.failover(lag, outage, survive)
-		f.trace("scheduler", "fails the store over: %d writes of the last %v are lost, back in %v, subscriptions survive: %v", len(lost), lag, outage, survive)
-		f.ledger.failedOver(lost)
-		f.audit.reset()
+		f.ledger.trouble(outage + away)
+		f.failOver(node, time.Now().Add(-lag), outage, survive)
+		f.store.awayReplica(node, away)
 	})
 }
 
 func (f *injector) stepClock(at time.Duration) {
-	by := f.seconds(-2, 2)
+	by, node := f.seconds(-2, 2), f.rng.IntN(f.nodes)
 	f.at(at, func() {
-		f.trace("scheduler", "steps the store's clock by %v", by)
-		f.store.step(by)
+		f.trace("scheduler", "steps the clock of node %d by %v", node, by)
+		f.ledger.trouble(by.Abs())
+		f.store.step(node, by)
 		f.audit.clockStepped()
 	})
 }
@@ -201,7 +290,7 @@ func (f *injector) stepClock(at time.Duration) {
 func (f *injector) leave(at time.Duration) {
 	b, away := f.browsers[f.rng.IntN(len(f.browsers))], f.seconds(0.1, 4)
 	if f.chance(30) {
-		away = f.seconds(5, 30)
+		away = f.seconds(5, max(30, (f.active-at).Seconds()))
 	}
 	f.at(at, func() { b.events.put(event{leave: away}) })
 }

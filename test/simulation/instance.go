@@ -15,12 +15,9 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/redisstore"
+	"telapi/internal/runtimeapi"
 	"telapi/internal/session"
 )
-
-// pingInterval of sockets. It is shorter than the default, so that leases
-// expire within a run.
-const pingInterval = 4 * time.Second
 
 // instance is a place where a process of the service runs, crashes and starts
 // again.
@@ -30,23 +27,29 @@ type instance struct {
 
 	mu      sync.Mutex
 	process *serviceProcess // nil while it is down
+	closing sync.WaitGroup  // for the former process
 	starts  int
 }
 
-// serviceProcess is one process of the service: its channel, callback and
-// session layers.
+// serviceProcess is one process of the service: its channel, callback, session and
+// runtime layers.
 type serviceProcess struct {
-	instance  *instance
-	host      *host
-	kv        *redisstore.Store
-	channels  *channel.Service
-	callbacks *callback.Service
-	ctx       context.Context // ends with the process
-	cancel    context.CancelFunc
-	tasks     sync.WaitGroup
+	instance    *instance
+	host        *host
+	started     time.Time
+	kv          *redisstore.Store
+	sessions    *session.Service
+	channels    *channel.Service
+	callbacks   *callback.Service
+	runtimes    *runtimeapi.Service
+	unsubscribe func()          // from notices of streamed answers
+	ctx         context.Context // ends with the process
+	cancel      context.CancelFunc
+	tasks       sync.WaitGroup
 
 	mu      sync.Mutex
 	sockets []*serverSocket
+	clients []*runtimeSocket
 	stopped bool
 }
 
@@ -68,40 +71,55 @@ func (d database) AddBrowserActions(ctx context.Context, actions []session.Actio
 }
 
 func (i *instance) start() {
+	w := i.world
+	if w.embedded { // it locks its data
+		i.closing.Wait()
+		w.disk.free()
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.process != nil {
 		return
 	}
 	i.starts++
-	w := i.world
 	w.trace(i.name, "starts")
 	h := newHost(w, w.processName(i.name, i.starts))
 	log := slog.New(slog.DiscardHandler)
-	p := &serviceProcess{instance: i, host: h}
+	p := &serviceProcess{instance: i, host: h, started: time.Now()}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.kv = redisstore.Open(redisstore.Options{
-		RedisOptions: config.RedisOptions{Addrs: []string{"store:6379"}, Embedded: true}, Logger: log, Dial: h.dial,
+		RedisOptions: config.RedisOptions{Addrs: w.store.addresses(), Embedded: w.embedded}, Logger: log, Dial: h.dial, MinReplicas: w.replicas,
 	})
-	limits := channel.DefaultLimits()
-	limits.PingIntervalMs = pingInterval.Milliseconds()
+	limits := channel.DefaultConnectionLimits()
+	limits.PingIntervalMs = w.ping.Milliseconds()
 	store := database{w.db, h}
-	channels := redisstore.NewChannels(p.kv, wire.DefaultChannelLimits())
-	sessions := &session.Service{Store: store, Channels: channels, Limits: limits, Now: time.Now}
+	history := wire.DefaultChannelLimits()
+	if w.small {
+		history.HistoryMessages = smallHistory
+	}
+	if w.active == longRun {
+		history.IdleMs, history.KeepMs = (30 * time.Minute).Milliseconds(), (10 * time.Minute).Milliseconds()
+	}
+	channels := redisstore.NewChannels(p.kv, history)
+	p.sessions = &session.Service{Store: store, Channels: channels, Limits: limits, Now: time.Now}
 	actions := session.NewActionQueue(store, true, log, prometheus.NewRegistry())
-	sweeper := session.NewSweeper(sessions, time.Hour, time.Hour, log)
-	var recorder channel.Sessions = struct {
+	sweeper := session.NewSweeper(p.sessions, time.Hour, time.Hour, log)
+	recorder := struct {
 		*session.Service
 		*session.Sweeper
 		*session.ActionQueue
-	}{sessions, sweeper, actions}
-	if w.mutation.ForgetRepeatedActions {
-		recorder = droppingSessions{recorder, w.audit}
-	}
+	}{p.sessions, sweeper, actions}
 	p.channels = channel.NewService(channels, recorder, limits, log, prometheus.NewRegistry())
-	p.callbacks = callback.NewService(redisstore.NewCallbacks(p.kv), p.channels, policy.PlatformPolicy{}, log, prometheus.NewRegistry(), time.Now, 100)
+	callbacks := redisstore.NewCallbacks(p.kv)
+	p.callbacks = callback.NewService(callbacks, p.channels, policy.PlatformPolicy{}, log, prometheus.NewRegistry(), time.Now, 100)
+	p.unsubscribe = callbacks.SubscribeStreams(p.callbacks.StreamNotices())
+	p.runtimes = newRuntimes(p, log)
+	p.tasks.Go(func() { p.runtimes.Run(p.ctx) })
 	p.tasks.Go(func() { p.kv.Subscribe(p.ctx) })
 	p.tasks.Go(func() { actions.Run(p.ctx) })
+	if w.deletion {
+		p.tasks.Go(func() { sweeper.Run(p.ctx) })
+	}
 	i.process = p
 }
 
@@ -119,7 +137,7 @@ func (i *instance) take() *serviceProcess {
 	return p
 }
 
-// crash ends the process without any clean-up. Browsers notice at once, unless silent is
+// crash ends the process without any clean-up. Its clients notice at once, unless silent is
 // set. The store still executes the commands that are under way if effect is set.
 func (i *instance) crash(silent, effect bool) {
 	p := i.take()
@@ -136,7 +154,13 @@ func (i *instance) crash(silent, effect bool) {
 	for _, s := range sockets {
 		s.abandon(silent)
 	}
-	i.world.running.Go(p.close)
+	for _, s := range p.clients { // stopped, so that there are no more
+		s.abandon(silent)
+	}
+	if i.world.embedded {
+		p.restartStore(false)
+	}
+	i.end(p.close)
 }
 
 // stop ends the process gracefully.
@@ -153,7 +177,24 @@ func (i *instance) stop() {
 	for _, s := range sockets {
 		s.Close(channel.CloseRestart)
 	}
-	i.world.running.Go(p.close)
+	for _, s := range p.clients {
+		s.drain()
+	}
+	i.end(func() {
+		p.close()
+		if i.world.embedded && !i.world.over() {
+			p.restartStore(true)
+		}
+	})
+}
+
+// end waits for the end of a process.
+func (i *instance) end(f func()) {
+	i.closing.Add(1)
+	i.world.running.Go(func() {
+		defer i.closing.Done()
+		f()
+	})
 }
 
 // close waits for the sockets, then closes the parts of the process.
@@ -164,8 +205,13 @@ func (p *serviceProcess) close() {
 	for _, s := range sockets {
 		<-s.ended
 	}
+	for _, s := range p.clients {
+		<-s.ended
+	}
 	p.cancel()
 	p.tasks.Wait()
+	p.unsubscribe()
+	p.callbacks.Close()
 	p.channels.Close()
 	p.kv.Close()
 	p.host.crash(true) // the client may leave a connection behind that it was dialing

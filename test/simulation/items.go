@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/callback"
-	"telapi/internal/calls"
 	"telapi/internal/fault"
 )
 
@@ -19,24 +19,16 @@ func (r *channelRecord) newItem() *itemRecord {
 	return i
 }
 
-func (r *channelRecord) awaited(i *itemRecord, w calls.WorkItem, t *claimedChannel) {
+func (r *channelRecord) awaited(i *itemRecord, kind wire.WorkItemKind, w wire.Awaited, t *claimedChannel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i.kind, i.token, i.deadline, i.claim = w.Kind, w.Token, w.ExpiresAt, t
+	i.kind, i.token, i.deadline, i.claim = kind, w.Token, time.UnixMilli(w.Deadline), t
 	if i.order == 0 { // awaiting an item again does not move it, unless the store has lost it
 		for _, other := range r.items {
 			i.order = max(i.order, other.order+1)
 		}
 	}
 	r.ledger.world.trace(t.process.host.name, "item %s awaited (answered: %v)", i.id, i.answered)
-}
-
-// isUnknown reports whether the outcome of an item's registration is unknown.
-func (l *ledger) isUnknown(channelID, itemID string) bool {
-	r := l.channel(channelID)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.items, func(i *itemRecord) bool { return i.id == itemID && i.order == 0 })
 }
 
 // openItem returns the newest item without an outcome.
@@ -63,10 +55,30 @@ func (r *channelRecord) openItems() (open []*itemRecord) {
 	return open
 }
 
+// settledItems returns the items whose outcome the runtime has received.
+func (r *channelRecord) settledItems() (settled []string) {
+	open := r.openItems()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, i := range r.items {
+		if i.order > 0 && !slices.Contains(open, i) {
+			settled = append(settled, i.id)
+		}
+	}
+	return settled
+}
+
+// cancelling records that the cancellation of an item is under way.
+func (r *channelRecord) cancelling(i *itemRecord, underWay bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i.cancelling = underWay
+}
+
 func (r *channelRecord) cancelled(i *itemRecord) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i.isCancelled = true
+	i.isCancelled, i.cancelledAt = true, time.Now()
 	r.ledger.world.trace(r.name, "item %s cancelled", i.id)
 }
 
@@ -93,6 +105,11 @@ func (r *channelRecord) maybeCancelled(i *itemRecord) {
 func (r *channelRecord) answered(i *itemRecord, receipt callback.Receipt, err error) (done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	unknown := err != nil && (fault.Is(err, fault.ServiceUnavailable) || fault.From(err).Code == fault.Internal)
+	settled := r.ended || i.cancelling || i.isCancelled || i.maybeCancelled || r.ledger.lostSince(r.id, time.Time{})
+	if !i.acceptedAt.IsZero() && !duplicate(err) && !unknown && !settled {
+		r.violation("the callback for item %d was accepted, and then posted again with the result %v", i.number, err)
+	}
 	switch {
 	case err == nil || duplicate(err):
 		if i.acceptedAt.IsZero() {
@@ -102,7 +119,7 @@ func (r *channelRecord) answered(i *itemRecord, receipt callback.Receipt, err er
 			i.callbackID = receipt.CallbackID
 		}
 		r.ledger.world.trace("provider", "callback for %s accepted", i.id)
-	case fault.Is(err, fault.ServiceUnavailable), fault.From(err).Code == fault.Internal:
+	case unknown:
 		r.ledger.world.trace("provider", "callback for %s: %s", i.id, fault.From(err).Code)
 		return false
 	default:

@@ -2,12 +2,11 @@ package simulation
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/session"
@@ -24,6 +23,7 @@ type ledger struct {
 	actions    map[string]bool     // message IDs of stored browser actions
 	crashes    map[*host]time.Time // of instances and runtimes
 	losses     []loss
+	troubles   []period // faults of the network
 }
 
 // loss is a failover that lost commands.
@@ -76,31 +76,33 @@ type channelRecord struct {
 	frames                         []*frameRecord
 	sends                          []*sendRecord
 	items                          []*itemRecord
-	messages                       []wire.ChannelMessage // that the browser received
+	messages                       []string             // that the browser received
+	arrived                        map[string]bool      // their stream IDs
+	arrivals                       map[string]time.Time // of messages
 	claims                         []*claimedChannel
 	active                         *claimedChannel
-	holder                         string            // name of the runtime that claimed it last
 	entries                        map[string]string // delivered entries by position
 	deliveries                     []string
-	commit                         string // newest acknowledged commit
+	commit                         string // newest commit
 	browserNotices, runtimeNotices []time.Time
-	notifiedClaims                 map[*claimedChannel]bool
-	ended                          bool // the runtime has ended the channel
+	ended                          bool      // the end of the channel was requested
+	deleted                        time.Time // when the deletion of the session was acknowledged
 	finalCode                      channel.CloseCode
 	online                         bool
-	disconnections                 []disconnection
-	handshakes                     map[*host]int           // that are under way
-	lastHandshake                  map[*host]time.Time     // when one ended
-	attaches                       map[*runtimeProcess]int // calls of Attach that are under way
+	firstOnline                    time.Time
+	disconnections                 []period
+	handshakes                     map[*host]int       // that are under way
+	lastHandshake                  map[*host]time.Time // when one ended
 }
 
-// disconnection is a time without a ready connection.
-type disconnection struct{ from, to time.Time }
+// period is a time, such as one without a ready connection.
+type period struct{ from, to time.Time }
 
 type frameRecord struct {
 	number   int
 	id       string
 	action   bool
+	padding  string
 	acked    time.Time
 	composed time.Time
 }
@@ -125,7 +127,9 @@ type itemRecord struct {
 	acceptedAt     time.Time
 	callbackID     string
 	refusedAt      time.Time
+	cancelling     bool
 	isCancelled    bool
+	cancelledAt    time.Time
 	maybeCancelled bool
 }
 
@@ -149,12 +153,20 @@ func (r *channelRecord) acknowledged(f *frameRecord) {
 	r.ledger.world.trace(r.name, "frame %d acknowledged", f.number)
 }
 
-// received records a message that the browser got for the first time.
+// received records every message that the browser gets.
 func (r *channelRecord) received(m wire.ChannelMessage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.messages = append(r.messages, m)
-	r.ledger.world.trace(r.name, "message %s received", m.MessageID)
+	key := textOf(m)
+	r.messages = append(r.messages, key)
+	r.ledger.world.trace(r.name, "message %s received", key)
+	if r.arrived[m.StreamID] {
+		r.violation("the browser got message %s twice", key)
+	}
+	r.arrived[m.StreamID] = true
+	if r.arrivals[key].IsZero() {
+		r.arrivals[key] = time.Now()
+	}
 }
 
 func (r *channelRecord) browserNotified() {
@@ -163,23 +175,10 @@ func (r *channelRecord) browserNotified() {
 	r.browserNotices = append(r.browserNotices, time.Now())
 }
 
-func (r *channelRecord) runtimeNotified(p *runtimeProcess) {
+func (r *channelRecord) runtimeNotified() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.runtimeNotices = append(r.runtimeNotices, time.Now())
-}
-
-func (r *channelRecord) markNotified(t *claimedChannel) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.notifiedClaims[t] = true
-}
-
-// wasNotified reports whether a claim ended because the store has lost data.
-func (r *channelRecord) wasNotified(t *claimedChannel) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.notifiedClaims[t]
 }
 
 // closed checks a close code. There is one page, and it has one connection at a
@@ -235,6 +234,9 @@ func (r *channelRecord) connected(string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.online = true
+	if r.firstOnline.IsZero() {
+		r.firstOnline = time.Now()
+	}
 	if n := len(r.disconnections); n > 0 && r.disconnections[n-1].to.IsZero() {
 		r.disconnections[n-1].to = time.Now()
 	}
@@ -244,16 +246,10 @@ func (r *channelRecord) disconnected() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.online = false
-	r.disconnections = append(r.disconnections, disconnection{from: time.Now()})
+	r.disconnections = append(r.disconnections, period{from: time.Now()})
 }
 
 func (r *channelRecord) left(time.Time) {}
-
-func (r *channelRecord) claimedBy() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.holder
-}
 
 // claimed records a new claim. Entries that were committed must not come again,
 // unless the store lost the commit.
@@ -261,9 +257,9 @@ func (r *channelRecord) claimed(t *claimedChannel) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.claims = append(r.claims, t)
-	r.active, r.holder = t, t.process.node.name
-	if number(t.Committed) < number(r.commit) && !r.ledger.lostSince(r.id, time.Time{}) {
-		r.violation("the claim starts at %s, but %s was committed", t.Committed, r.commit)
+	r.active = t
+	if number(t.Channel.Position) < number(r.commit) && !r.ledger.lostSince(r.id, time.Time{}) {
+		r.violation("the claim starts at %s, but %s was committed", t.Channel.Position, r.commit)
 	}
 	return len(r.claims)
 }
@@ -280,46 +276,30 @@ func (r *channelRecord) claimEnded(t *claimedChannel) {
 	}
 }
 
-// claimLost checks that another claim exists: nothing else may end one. A claim
-// that was not renewed in time can be taken by the other runtime.
+// claimLost checks that the claim was released because its runtime was not connected, or
+// that another runtime has the channel. If the store's clock was set back since, a request of
+// the runtime's former connection can count as the newer one: then the present connection
+// loses the claim, and the channel is offered when the former one is known to be gone.
 func (r *channelRecord) claimLost(t *claimedChannel) {
 	if r.ledger.lostSince(r.id, time.Time{}) {
-		r.runtimeNotified(t.process) // the store may have lost the claim itself
+		r.runtimeNotified() // the store may have lost the claim itself
 		return
 	}
-	claim := r.ledger.world.audit.claimOf(r.id)
-	if claim != nil && claim.host == t.process.host && !r.claimedAgain(t, claim.sent) {
-		r.violation("%s lost its claim to a request of its own that had failed", t.process.host.name)
+	if claim := r.ledger.world.audit.claimOf(r.id); claim != nil && claim.name == t.claim && !r.ledger.world.audit.steppedSince(t.from) {
+		r.violation("%s lost a claim that it has", t.process.host.name)
 	}
-}
-
-// attaching counts the calls of Attach that a process has under way.
-func (r *channelRecord) attaching(p *runtimeProcess, change int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.attaches[p] += change
-}
-
-// claimedAgain reports whether the process of a claim has claimed the channel once
-// more since: when it starts, it attaches to its channels while it accepts offers.
-func (r *channelRecord) claimedAgain(t *claimedChannel, since time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.attaches[t.process] > 0 || slices.ContainsFunc(r.claims, func(other *claimedChannel) bool {
-		return other != t && other.process == t.process && !other.from.Before(since)
-	})
 }
 
 // delivered records an entry that Receive returned.
-func (r *channelRecord) delivered(t *claimedChannel, d calls.Delivery) {
+func (r *channelRecord) delivered(t *claimedChannel, d callruntime.Delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := describe(d.Entry)
 	r.ledger.world.trace(t.process.host.name, "receives %d %s of %s", number(d.Position), key, r.name)
-	if number(d.Position) != number(t.last)+1 {
+	if !t.afterLoss && number(d.Position) != number(t.last)+1 {
 		r.violation("claim %d received entry %d after entry %d", t.number, number(d.Position), number(t.last))
 	}
-	t.last = d.Position
+	t.last, t.afterLoss = d.Position, false
 	if known, ok := r.entries[d.Position]; ok && known != key {
 		r.violation("entry %s was %s, now it is %s", d.Position, known, key)
 	}
@@ -330,7 +310,9 @@ func (r *channelRecord) delivered(t *claimedChannel, d calls.Delivery) {
 func (r *channelRecord) committed(position string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.commit = position
+	if number(position) > number(r.commit) {
+		r.commit = position
+	}
 }
 
 func (r *channelRecord) newSend() *sendRecord {
@@ -342,9 +324,24 @@ func (r *channelRecord) newSend() *sendRecord {
 	return s
 }
 
-func (r *channelRecord) sendAcknowledged(s *sendRecord, t *claimedChannel) {
+func (r *channelRecord) sendAcknowledged(sends []*sendRecord, t *claimedChannel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.acked, s.claim = time.Now(), t
-	r.ledger.world.trace(t.process.host.name, "message %s sent", s.id)
+	for _, s := range sends {
+		s.acked, s.claim = time.Now(), t
+		r.ledger.world.trace(t.process.host.name, "message %s sent", s.id)
+	}
+}
+
+func (r *channelRecord) endRequested() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+}
+
+func (r *channelRecord) deletionAcknowledged() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.deleted = time.Now()
+	r.ledger.world.trace(r.name, "session deleted")
 }

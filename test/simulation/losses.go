@@ -29,7 +29,8 @@ func (l *ledger) lostAt(channelID, script, ref string) (at time.Time) {
 	defer l.mu.Unlock()
 	for _, x := range l.losses {
 		for _, c := range x.commands {
-			if c.channel == channelID && c.script == script && slices.ContainsFunc(c.args, func(a string) bool { return a == ref || strings.Contains(a, `"`+ref+`"`) }) {
+			duplicate := len(c.reply) > 0 && c.reply[0] == "duplicate" // it only times out work items
+			if c.channel == channelID && c.script == script && !duplicate && !c.isPart() && slices.ContainsFunc(c.args, func(a string) bool { return a == ref || strings.Contains(a, `"`+ref+`"`) }) {
 				at = x.at
 			}
 		}
@@ -37,14 +38,22 @@ func (l *ledger) lostAt(channelID, script, ref string) (at time.Time) {
 	return at
 }
 
+// isPart reports whether a command delivers a part of a streamed answer, but not its end:
+// then it has no receipt.
+func (c command) isPart() bool { return c.script == "stream" && c.argv()[7] == "" }
+
 // reported checks that a loss was reported to both sides. A process that has crashed
 // cannot report a loss that only it knew.
 func (r *channelRecord) reported(what string, at time.Time) {
+	if r.ended { // both sides know that
+		return
+	}
+	if r.ledger.world.replicas > 0 {
+		r.violation("%s was acknowledged and then lost, although replicas had to confirm it", what)
+	}
 	after := func(notified time.Time) bool { return notified.After(at) }
-	for _, crash := range r.ledger.crashes {
-		if crash.After(at.Add(-3 * time.Second)) {
-			return
-		}
+	if r.crashedAround(at) {
+		return
 	}
 	if !slices.ContainsFunc(r.browserNotices, after) {
 		r.violation("%s was acknowledged and then lost, and the browser was not notified", what)
@@ -53,4 +62,15 @@ func (r *channelRecord) reported(what string, at time.Time) {
 	if held && !slices.ContainsFunc(r.runtimeNotices, after) {
 		r.violation("%s was acknowledged and then lost, and the runtime was not notified", what)
 	}
+}
+
+// crashedAround reports whether a process that may have known of a loss has crashed. It is
+// false without a loss.
+func (r *channelRecord) crashedAround(at time.Time) bool {
+	for _, crash := range r.ledger.crashes {
+		if !at.IsZero() && crash.After(at.Add(-3*time.Second)) {
+			return true
+		}
+	}
+	return false
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -72,14 +73,21 @@ func (h *host) stall(d direction, length time.Duration) {
 	}
 }
 
+// refuse makes dialing fail for a while.
+func (h *host) refuse(length time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.refused = time.Now().Add(length)
+}
+
 func (h *host) setSlow(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.slow = d
 }
 
-// reset breaks all connections to the store. The store still executes the commands that
-// it has not received yet if effect is set. The replies are lost in any case.
+// reset breaks all connections. The server still receives the bytes that are under way if
+// effect is set; otherwise it does not notice. Its replies are lost in any case.
 func (h *host) reset(effect bool) {
 	h.mu.Lock()
 	links := h.links
@@ -90,8 +98,8 @@ func (h *host) reset(effect bool) {
 	}
 }
 
-// crash disconnects the host permanently. The store still executes the commands that
-// are under way if effect is set.
+// crash disconnects the host permanently. The server still receives the bytes that are
+// under way if effect is set.
 func (h *host) crash(effect bool) {
 	h.mu.Lock()
 	h.dead = true
@@ -105,8 +113,37 @@ func (h *host) alive() bool {
 	return !h.dead
 }
 
-// dial connects to the store.
-func (h *host) dial(ctx context.Context) (net.Conn, error) {
+var errRefused = errors.New("simulated network: connection refused")
+
+// dial connects to a node of the store.
+func (h *host) dial(ctx context.Context, addr string) (net.Conn, error) {
+	node := slices.Index(h.world.store.addresses(), addr)
+	return h.connect(ctx, func(l *link, _ int) {
+		if h.world.store.up(node) {
+			l.up.deliver = h.world.store.serve(node, h, l).feed
+		}
+	})
+}
+
+// dialInstance connects a runtime to one of the running instances.
+func (h *host) dialInstance(ctx context.Context, _, _ string) (net.Conn, error) {
+	return h.connect(ctx, func(l *link, number int) {
+		running := h.world.runningInstances()
+		if len(running) == 0 {
+			return
+		}
+		n := mix(h.world.key("balancer", h.name, number), time.Now()) % uint64(len(running))
+		// The other end has the same pipes in the other direction.
+		other := &link{host: h, up: l.down, down: l.up, changed: make(chan struct{})}
+		if running[n].accept(other) {
+			l.up.deliver = other.receive
+		}
+	})
+}
+
+// connect connects to a server. serve sets where the bytes are delivered, unless the
+// server refuses the connection.
+func (h *host) connect(ctx context.Context, serve func(l *link, number int)) (net.Conn, error) {
 	h.mu.Lock()
 	h.dialed++
 	number, name := h.dialed, h.name
@@ -119,27 +156,29 @@ func (h *host) dial(ctx context.Context) (net.Conn, error) {
 	h.mu.Lock()
 	refused := h.dead || time.Now().Before(h.refused)
 	h.mu.Unlock()
-	if refused || !h.world.store.up() {
-		return nil, errors.New("simulated network: connection refused")
+	if refused {
+		return nil, errRefused
 	}
 	l := &link{host: h, changed: make(chan struct{})}
 	l.up = newPipe(h, toServer, number, nil)
 	l.down = newPipe(h, toClient, number, l.receive)
 	l.up.link, l.down.link = l, l
-	l.up.deliver = h.world.store.serve(h, l).feed
+	if serve(l, number); l.up.deliver == nil {
+		return nil, errRefused
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.dead {
-		return nil, errors.New("simulated network: connection refused")
+		return nil, errRefused
 	}
 	h.links = append(h.links, l)
 	return l, nil
 }
 
-// link is a connection from a host to the store, as the client sees it.
+// link is one end of a connection.
 type link struct {
 	host     *host
-	up, down *pipe
+	up, down *pipe // up: away from this end
 
 	mu       sync.Mutex
 	held     [2]time.Time  // until when bytes of this connection are held
@@ -155,7 +194,7 @@ func (l *link) heldUntil(d direction) time.Time {
 	return l.held[d]
 }
 
-// receive takes bytes from the store.
+// receive takes bytes from the other end.
 func (l *link) receive(c chunk) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -259,12 +298,12 @@ func (l *link) SetReadDeadline(t time.Time) error {
 func (l *link) SetWriteDeadline(time.Time) error { return nil }
 
 // LocalAddr implements net.Conn.
-func (l *link) LocalAddr() net.Addr { return address(l.host.name) }
+func (l *link) LocalAddr() net.Addr { return hostAddress(l.host.name) }
 
 // RemoteAddr implements net.Conn.
-func (l *link) RemoteAddr() net.Addr { return address("store") }
+func (l *link) RemoteAddr() net.Addr { return hostAddress("server") }
 
-type address string
+type hostAddress string
 
-func (a address) Network() string { return "simulated" }
-func (a address) String() string  { return string(a) }
+func (a hostAddress) Network() string { return "simulated" }
+func (a hostAddress) String() string  { return string(a) }

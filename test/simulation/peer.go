@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 // peerConn is the server's end of a connection.
 type peerConn struct {
 	store *store
+	node  int
 	host  *host
 	link  *link
 	peer  *server.Peer
@@ -27,6 +30,7 @@ type peerConn struct {
 	output []byte
 	muted  bool     // output is collected in output
 	topics []string // subscribed; guarded by store.mu
+	wrote  int      // number of its last write; guarded by store.mu
 }
 
 type request struct {
@@ -36,8 +40,8 @@ type request struct {
 }
 
 // serve starts the server's end of a link.
-func (s *store) serve(h *host, l *link) *peerConn {
-	c := &peerConn{store: s, host: h, link: l, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func (s *store) serve(node int, h *host, l *link) *peerConn {
+	c := &peerConn{store: s, node: node, host: h, link: l, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	c.peer = server.NewPeer(bufio.NewWriter(c))
 	s.mu.Lock()
 	s.sessions = append(s.sessions, c)
@@ -86,6 +90,20 @@ func (c *peerConn) unsubscribe() {
 	c.muted = muted
 }
 
+// breakSubscriptions closes the connections of a host that have subscriptions.
+func (s *store) breakSubscriptions(h *host) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions = slices.DeleteFunc(s.sessions, func(c *peerConn) bool {
+		if c.host != h || len(c.topics) == 0 {
+			return false
+		}
+		c.kill()
+		c.link.reset(false)
+		return true
+	})
+}
+
 // moveTo restores the subscriptions of a connection on another engine. The
 // client does not notice.
 func (c *peerConn) moveTo(engine *miniredis.Miniredis) {
@@ -93,8 +111,10 @@ func (c *peerConn) moveTo(engine *miniredis.Miniredis) {
 	c.muted = true
 	c.mu.Unlock()
 	c.peer = server.NewPeer(bufio.NewWriter(c))
-	engine.Server().Dispatch(c.peer, append([]string{"SUBSCRIBE"}, c.topics...))
-	c.peer.Flush()
+	if len(c.topics) > 0 {
+		engine.Server().Dispatch(c.peer, append([]string{"SUBSCRIBE"}, c.topics...))
+		c.peer.Flush()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.muted = false
@@ -151,14 +171,48 @@ func (c *peerConn) run() {
 	}
 }
 
+// wait executes WAIT.
+func (c *peerConn) wait(args []string) {
+	ms, _ := strconv.Atoi(args[2])
+	expires := time.Now().Add(time.Duration(ms) * time.Millisecond)
+	c.store.mu.Lock()
+	number := c.wrote
+	c.store.mu.Unlock()
+	for {
+		again := c.store.confirm(c.node, number)
+		if again.IsZero() {
+			c.link.down.send([]byte(":1\r\n"))
+			return
+		}
+		if !time.Now().Before(expires) {
+			c.link.down.send([]byte(":0\r\n"))
+			return
+		}
+		if expires.Before(again) {
+			again = expires
+		}
+		timer := time.NewTimer(time.Until(again))
+		select {
+		case <-timer.C:
+		case <-c.done:
+			return
+		}
+	}
+}
+
 // execute runs a command and sends the reply. A command that blocks is repeated
 // without blocking whenever a stream has grown.
 func (c *peerConn) execute(r request) {
+	if strings.EqualFold(r.args[0], "WAIT") {
+		c.wait(r.args)
+		return
+	}
 	args, block := withoutBlock(r.args)
 	expires := time.Now().Add(block)
 	caught := c.store.trapped(args)
 	if caught.hold > 0 {
 		c.store.world.trace("store", "%s from %s is held for %v", caught.script, c.host.name, caught.hold)
+		c.store.world.ledger.trouble(caught.hold)
 		timer := time.NewTimer(caught.hold)
 		select {
 		case <-timer.C:
@@ -177,10 +231,12 @@ func (c *peerConn) execute(r request) {
 		c.store.mu.Unlock()
 		if caught.delay > 0 {
 			c.store.world.trace("store", "the reply of %s to %s takes %v", caught.script, c.host.name, caught.delay)
+			c.store.world.ledger.trouble(caught.delay)
 			c.host.stall(toClient, caught.delay)
 		}
 		if caught.script != "" && caught.hold == 0 && caught.delay == 0 {
 			c.store.world.trace("store", "the reply of %s to %s is lost", caught.script, c.host.name)
+			c.store.world.ledger.trouble(time.Second)
 			c.link.reset(true)
 			return
 		}

@@ -12,7 +12,7 @@ type pipe struct {
 	key     uint64 // seed of the delays
 	side    direction
 	path    *host // has the network faults of the connection
-	link    *link // has further faults of a connection to the store, otherwise nil
+	link    *link // has further faults of the connection; nil for that of a browser
 	deliver func(chunk)
 
 	mu      sync.Mutex

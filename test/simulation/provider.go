@@ -11,79 +11,74 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
-	"telapi/internal/calls"
 	"telapi/internal/fault"
 )
 
 // await registers a work item and passes it to the provider.
 func (t *claimedChannel) await() {
 	item := t.record.newItem()
-	o := calls.AwaitOptions{WorkItemID: item.id, Kind: wire.LLMItem, TTL: 4*time.Second + time.Duration(t.rng.Int64N(int64(10*time.Second)))}
+	o := wire.Await{WorkItemID: item.id, Kind: wire.LLMItem, TTLMs: (4*time.Second + time.Duration(t.rng.Int64N(int64(10*time.Second)))).Milliseconds()}
 	if t.rng.IntN(2) == 0 {
 		o.Kind = wire.BotItem
 	}
 	if item.answered = t.rng.IntN(5) > 0; item.answered && t.rng.IntN(3) == 0 {
-		o.TTL = 10 * time.Minute // longer than the run
+		o.TTLMs = (10 * time.Minute).Milliseconds() // longer than the run
 	}
-	if t.rng.IntN(2) == 0 {
-		o.Token = calls.NewToken()
+	ctx, cancel := t.ctx, context.CancelFunc(func() {})
+	if t.rng.IntN(2) == 0 { // if the outcome is unknown then, Await cancels the item
+		ctx, cancel = context.WithTimeout(t.ctx, time.Second+time.Duration(t.rng.Int64N(int64(3*time.Second))))
 	}
-	registered, err := t.register(o)
+	defer cancel()
+	registered, err := t.Await(ctx, o)
 	if err != nil {
+		t.failed("await", err)
 		return
 	}
-	t.record.awaited(item, registered, t)
+	t.record.awaited(item, o.Kind, registered, t)
 	if item.answered {
 		t.process.world.running.Go(func() { t.process.world.answer(t.record, item) })
 	}
 }
 
-// register awaits a work item. With a token it repeats a call whose outcome is
-// unknown.
-func (t *claimedChannel) register(o calls.AwaitOptions) (item calls.WorkItem, err error) {
-	for {
-		ctx, cancel := context.WithTimeout(t.ctx, time.Second+time.Duration(t.rng.Int64N(int64(3*time.Second))))
-		item, err = t.Await(ctx, o)
-		cancel()
-		if err == nil {
-			return item, nil
+// awaitAgain registers the work items that the store has lost, and cancels those
+// whose result the store has lost after the runtime had received it. open lists the items
+// that the store has; nil: not known.
+func (t *claimedChannel) awaitAgain(open []wire.OpenWorkItem) {
+	awaited := t.record.openItems()
+	for _, o := range open {
+		if !slices.ContainsFunc(awaited, func(item *itemRecord) bool { return o.WorkItemID == item.id }) {
+			t.discard(o.WorkItemID)
 		}
-		if done, _ := t.failed("await", err); done || o.Token == "" {
-			return item, err
+	}
+	if open == nil {
+		for _, id := range t.record.settledItems() {
+			t.discard(id)
+		}
+	}
+	for _, item := range awaited {
+		if open == nil && item.answered { // the store may have lost the callback
+			t.process.world.running.Go(func() { t.process.world.answer(t.record, item) })
+		}
+		if slices.ContainsFunc(open, func(o wire.OpenWorkItem) bool { return o.WorkItemID == item.id }) {
+			continue
+		}
+		t.process.world.trace(t.process.host.name, "awaits item %s again", item.id)
+		o := wire.Await{WorkItemID: item.id, Kind: item.kind, TTLMs: time.Until(item.deadline).Milliseconds()}
+		if registered, err := t.Await(t.ctx, o); err == nil {
+			t.record.awaited(item, o.Kind, registered, t)
 		}
 	}
 }
 
-// awaitAgain registers the work items that the store has lost, and cancels those
-// whose result the store has lost after the runtime had received it.
-func (t *claimedChannel) awaitAgain() {
+// discard cancels an item that the runtime does not wait for.
+func (t *claimedChannel) discard(id string) {
 	ctx, cancel := context.WithTimeout(t.ctx, 5*time.Second)
-	open, err := t.WorkItems(ctx)
-	cancel()
-	if err != nil {
-		return
-	}
-	awaited := t.record.openItems()
-	for _, o := range open {
-		if !slices.ContainsFunc(awaited, func(item *itemRecord) bool { return o.ID == item.id }) {
-			ctx, cancel := context.WithTimeout(t.ctx, 5*time.Second)
-			_ = t.Cancel(ctx, o.ID)
-			t.record.discarded(o.ID)
-			cancel()
-		}
-	}
-	for _, item := range awaited {
-		if slices.ContainsFunc(open, func(o calls.OpenWorkItem) bool { return o.ID == item.id }) {
-			continue
-		}
-		t.process.world.trace(t.process.host.name, "awaits item %s again", item.id)
-		o := calls.AwaitOptions{WorkItemID: item.id, Token: item.token, Kind: item.kind, TTL: time.Until(item.deadline)}
-		if registered, err := t.register(o); err == nil {
-			t.record.awaited(item, registered, t)
-		}
-	}
+	defer cancel()
+	t.record.discarded(id)
+	_ = t.Cancel(ctx, id)
 }
 
 // cancel cancels the newest work item that has no result yet.
@@ -94,11 +89,13 @@ func (t *claimedChannel) cancel() {
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, 3*time.Second)
 	defer cancel()
+	t.record.cancelling(item, true)
+	defer t.record.cancelling(item, false)
 	err := t.Cancel(ctx, item.id)
 	switch {
 	case err == nil:
 		t.record.cancelled(item)
-	case errors.Is(err, calls.ErrWorkItemNotFound): // settled
+	case errors.Is(err, callruntime.ErrNotFound): // settled
 	default:
 		t.record.maybeCancelled(item)
 		t.failed("cancel", err)
@@ -112,12 +109,15 @@ func (w *world) answer(r *channelRecord, item *itemRecord) {
 	body := fmt.Appendf(nil, `{"content":"%s"}`, item.id)
 	credential := callback.Credential{ChannelID: r.id, Kind: item.kind, WorkItemID: item.id}
 	if item.kind == wire.BotItem {
-		credential.WorkItemID = ""
 		body = fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"%s"}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"%s"}}}]}}`, r.id, item.id)
 	}
 	sum := sha256.Sum256([]byte(item.token))
 	credential.Digest = hex.EncodeToString(sum[:])
-	again := rng.IntN(6) == 0 // post once more after success
+	streamed := newStreamedAnswer(rng)
+	if again := streamed != nil && rng.IntN(6) == 0; again { // the provider loses patience, and an instance still reads the first attempt
+		w.running.Go(func() { w.attemptSomewhere(r, item, credential, streamed) })
+	}
+	again, insisted := rng.IntN(6) == 0, false // post once more after success
 	for wait := time.Duration(rng.Int64N(int64(5 * time.Second))); w.sleep(wait); wait = 500*time.Millisecond + time.Duration(rng.Int64N(int64(2*time.Second))) {
 		running := w.runningInstances()
 		if len(running) == 0 {
@@ -128,16 +128,29 @@ func (w *world) answer(r *channelRecord, item *itemRecord) {
 		if lostRequest {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(process.ctx, 10*time.Second)
-		receipt, err := process.callbacks.Accept(ctx, callback.Request{Credential: credential, Body: body, Received: time.Now()})
-		cancel()
-		if lostReply || !process.host.alive() {
+		var receipt callback.Receipt
+		var err error
+		known := true
+		if streamed != nil {
+			receipt, known, err = w.attempt(process, r, item, credential, streamed, rng)
+		} else {
+			err = process.call(func(ctx context.Context) (err error) {
+				receipt, err = process.callbacks.Accept(ctx, callback.Request{Credential: credential, Body: body, Received: time.Now()})
+				return err
+			})
+		}
+		if lostReply || !known || !process.host.alive() {
 			continue
 		}
-		if done := r.answered(item, receipt, err); done && !again {
-			return
-		} else if done {
+		done := r.answered(item, receipt, err)
+		insists := streamed != nil && fault.Is(err, fault.CallbackConsumed) && !insisted
+		switch {
+		case done && insists: // a cancelled item gets no parts of a second stream either
+			insisted = true
+		case done && again:
 			again = false
+		case done:
+			return
 		}
 	}
 }
@@ -153,4 +166,30 @@ func duplicate(err error) bool {
 	encoded, _ := json.Marshal(fault.From(err).Details)
 	_ = json.Unmarshal(encoded, &details)
 	return details.Duplicate
+}
+
+// deleteSession deletes a session, or revokes it, and repeats that until it succeeds.
+func (w *world) deleteSession(r *channelRecord, revoke bool) {
+	r.endRequested()
+	rng := w.rng("delete", r.name)
+	for wait := time.Duration(0); w.sleep(wait); wait = time.Second + time.Duration(rng.Int64N(int64(2*time.Second))) {
+		running := w.runningInstances()
+		if len(running) == 0 {
+			continue
+		}
+		process := running[rng.IntN(len(running))]
+		ctx, cancel := context.WithTimeout(process.ctx, 10*time.Second)
+		w.trace("admin", "deletes the session of %s on %s (revoke: %v)", r.name, process.host.name, revoke)
+		var err error
+		if revoke {
+			err = process.sessions.Revoke(ctx, r.id, func(string) error { return nil })
+		} else {
+			err = process.sessions.Delete(ctx, teamID, r.id)
+		}
+		cancel()
+		if err == nil && process.host.alive() {
+			r.deletionAcknowledged()
+			return
+		}
+	}
 }

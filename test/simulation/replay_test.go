@@ -21,9 +21,9 @@ func TestReplayIsExact(t *testing.T) {
 	}
 	dir := newDatabase(t)
 	for seed := uint64(1); seed <= 10; seed++ {
-		first, difference := simulate(t, seed, dir, Mutation{}), ""
+		first, difference := simulate(t, seed, dir), ""
 		for range attempts() {
-			if difference = compare(first.Trace, simulate(t, seed, dir, Mutation{}).Trace); difference == "" {
+			if difference = compare(first.Trace, simulate(t, seed, dir).Trace); difference == "" {
 				break
 			}
 		}

@@ -2,25 +2,20 @@ package simulation
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
-	"net"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/google/uuid"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
-	"telapi/internal/config"
-	"telapi/internal/redisconn"
+	"telapi/test/harness"
 )
-
-// claimLease of the runtimes. It is shorter than the default, so that claims
-// expire within a run.
-const claimLease = 9 * time.Second
 
 // runtimeNode is a place where a call runtime runs, crashes and starts again
 // under the same name.
@@ -38,7 +33,7 @@ type runtimeProcess struct {
 	node    *runtimeNode
 	world   *world
 	host    *host
-	client  *calls.Runtime
+	client  *callruntime.Runtime
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -79,6 +74,18 @@ func (n *runtimeNode) crash(effect bool) {
 	n.world.running.Go(p.close)
 }
 
+// stop ends the process gracefully.
+func (n *runtimeNode) stop() {
+	n.mu.Lock()
+	p := n.process
+	n.process = nil
+	n.mu.Unlock()
+	if p != nil {
+		n.world.trace(n.name, "stops")
+		n.world.running.Go(p.close)
+	}
+}
+
 func (p *runtimeProcess) close() {
 	p.cancel()
 	p.running.Wait()
@@ -89,187 +96,162 @@ func (p *runtimeProcess) close() {
 }
 
 func (p *runtimeProcess) run() {
-	option := redisconn.ClientOption(config.RedisOptions{Addrs: []string{"store:6379"}, Embedded: true})
-	option.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-		return p.host.dial(ctx)
+	client, err := callruntime.New(callruntime.Options{URL: "http://127.0.0.1", Key: "tk_simulation", Name: p.node.name, Dial: p.host.dialInstance, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err) // only for wrong options
 	}
-	if p.client = p.connect(option); p.client == nil {
-		return
-	}
-	for _, r := range p.world.ledger.channels {
-		if r.claimedBy() == p.node.name {
-			p.running.Go(func() { p.attach(r) })
-		}
-	}
+	p.client = client
 	for p.ctx.Err() == nil {
-		c, err := p.client.Accept(p.ctx, nil)
+		c, err := client.Accept(p.ctx, wire.Accept{})
 		if err != nil {
 			if p.ctx.Err() == nil {
-				p.world.trace(p.host.name, "accept: %s", reason(err))
+				p.world.ledger.violation("%s: accept: %v", p.host.name, err)
 			}
-			p.pause(500 * time.Millisecond)
-			continue
+			return
 		}
 		r := p.world.ledger.channel(c.ID)
-		p.running.Go(func() { p.work(r, c, "accepts") })
+		p.running.Go(func() { p.work(r, c) })
 	}
 }
 
-func (p *runtimeProcess) connect(option rueidis.ClientOption) *calls.Runtime {
-	for p.ctx.Err() == nil {
-		client, err := calls.New(calls.Options{Store: option, Name: p.node.name, Lease: claimLease})
-		if err == nil {
-			return client
-		}
-		p.pause(300 * time.Millisecond)
-	}
-	return nil
-}
-
-func (p *runtimeProcess) pause(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-p.ctx.Done():
-	}
-}
-
-// attach claims a channel that this runtime had before, and works on it.
-func (p *runtimeProcess) attach(r *channelRecord) {
-	for p.ctx.Err() == nil {
-		ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second)
-		r.attaching(p, 1)
-		c, err := p.client.Attach(ctx, r.id)
-		r.attaching(p, -1)
-		cancel()
-		switch {
-		case err == nil:
-			p.work(r, c, "attaches to")
-			return
-		case errors.Is(err, calls.ErrNotFound), errors.Is(err, calls.ErrLost):
-			p.world.trace(p.host.name, "attach to %s: lost", r.name)
-			r.runtimeNotified(p)
-			return
-		case errors.Is(err, calls.ErrClaimed), errors.Is(err, calls.ErrClosed):
-			p.world.trace(p.host.name, "attach to %s: %s", r.name, reason(err))
-			return
-		}
-		p.pause(500 * time.Millisecond)
-	}
-}
+// otherError is an error that no operation should return.
+const otherError = "other error"
 
 // reason returns the short cause of an error, for traces that must not contain
 // random IDs.
 func reason(err error) string {
 	for _, known := range []error{
-		calls.ErrNotFound, calls.ErrLost, calls.ErrEnded, calls.ErrClaimed, calls.ErrClaimLost, calls.ErrUnknownPosition,
-		calls.ErrClosed, calls.ErrWorkItemNotFound, calls.ErrWorkItemExists, context.DeadlineExceeded, context.Canceled,
+		callruntime.ErrNotFound, callruntime.ErrNotFound, callruntime.ErrLost, callruntime.ErrEnded, callruntime.ErrClaimed,
+		callruntime.ErrClaimLost, callruntime.ErrClosed, callruntime.ErrWorkItemExists, context.DeadlineExceeded, context.Canceled,
 	} {
 		if errors.Is(err, known) {
 			return known.Error()
 		}
 	}
-	return "other error"
+	return otherError
 }
 
-// claimedChannel is a channel of a runtime, from the claim to its end.
+// claimedChannel is a channel of a runtime, from the claim to its end. It implements
+// harness.Call.
 type claimedChannel struct {
-	*calls.Channel
-	process *runtimeProcess
-	record  *channelRecord
-	rng     *rand.Rand // of talk
-	ctx     context.Context
-	leave   context.CancelFunc
-	from    time.Time
-	until   time.Time // zero while it lasts
-	last    string    // position of the last delivery
-	number  int
+	*callruntime.Channel
+	process     *runtimeProcess
+	record      *channelRecord
+	rng         *rand.Rand // of talk
+	receiving   *rand.Rand // of Handle
+	ctx         context.Context
+	leave       context.CancelFunc
+	claim       string // its name in the store
+	from        time.Time
+	until       time.Time     // zero while it lasts
+	last        string        // position of the last delivery
+	afterLoss   bool          // the next delivery can have any position
+	lost        chan struct{} // holds a value after a loss
+	nudged      chan struct{} // holds a value if it should send a message now
+	uncommitted int
+	number      int
 }
 
 // work serves a channel until the claim is lost, the channel ends or the process
 // crashes.
-func (p *runtimeProcess) work(r *channelRecord, c *calls.Channel, how string) {
-	t := &claimedChannel{Channel: c, process: p, record: r, from: time.Now(), last: c.Committed}
+func (p *runtimeProcess) work(r *channelRecord, c *callruntime.Channel) {
+	t := &claimedChannel{Channel: c, process: p, record: r, from: time.Now(), last: c.Position, lost: make(chan struct{}, 1), nudged: make(chan struct{}, 1)}
 	t.ctx, t.leave = context.WithCancel(p.ctx)
 	t.number = r.claimed(t)
-	p.world.trace(p.host.name, "%s %s (claim %d)", how, r.name, t.number)
+	if claim := p.world.audit.claimOf(r.id); claim != nil {
+		t.claim = claim.name
+	}
+	p.world.trace(p.host.name, "accepts %s (claim %d)", r.name, t.number)
 	t.rng = p.world.rng("tenure", r.name, t.number) // another word would change the runs of all seeds
+	t.receiving = p.world.rng("receive", r.name, t.number)
 	var talking sync.WaitGroup
 	talking.Go(func() {
 		if t.number > 1 {
-			t.awaitAgain()
+			t.awaitAgain(c.WorkItems)
 		}
 		t.talk()
 	})
-	again := t.receive()
+	err := harness.RunCall(t.ctx, c, t)
+	if p.ctx.Err() == nil {
+		p.world.trace(p.host.name, "leaves %s: %s", r.name, reason(err))
+		switch {
+		case errors.Is(err, callruntime.ErrClaimLost):
+			r.claimLost(t)
+		case !errors.Is(err, callruntime.ErrEnded):
+			r.violation("claim %d ended with %v", t.number, err)
+		}
+	}
 	t.leave()
 	talking.Wait()
 	r.claimEnded(t)
-	if again && p.ctx.Err() == nil {
-		p.attach(r)
-	}
 }
 
-// receive handles entries and commits them. It reports whether to attach again.
-func (t *claimedChannel) receive() (again bool) {
-	uncommitted, rng := 0, t.process.world.rng("receive", t.record.name, t.number)
-	for t.ctx.Err() == nil {
-		d, err := t.Receive(t.ctx)
-		if err != nil {
-			if done, again := t.failed("receive", err); done {
-				return again
-			}
-			t.process.pause(200 * time.Millisecond)
-			continue
-		}
-		if d.Position == "" {
-			continue
-		}
-		t.record.delivered(t, d)
-		ended := d.Entry.Kind == wire.KindChannelEnded
-		if uncommitted++; uncommitted < 1+rng.IntN(4) && !ended {
-			continue
-		}
-		uncommitted = 0
-		ctx, cancel := context.WithTimeout(t.ctx, 4*time.Second)
-		err = t.Commit(ctx, d.Position)
-		cancel()
-		if err == nil {
-			t.record.committed(d.Position)
-		} else if done, again := t.failed("commit", err); done {
-			return again
-		}
+// Handle records an entry. It commits every few entries.
+func (t *claimedChannel) Handle(_ context.Context, d callruntime.Delivery) (commit bool, err error) {
+	if d.Position == "" {
+		return false, nil
 	}
-	return false
+	t.record.delivered(t, d)
+	if t.uncommitted++; t.uncommitted < 1+t.receiving.IntN(4) && d.Entry.Kind != wire.KindChannelEnded {
+		return false, nil
+	}
+	t.uncommitted = 0
+	return true, nil
 }
 
-// failed handles an error of an operation. done reports that the claim has ended.
-func (t *claimedChannel) failed(operation string, err error) (done, again bool) {
+// Lost makes talk await work items again.
+func (t *claimedChannel) Lost(context.Context) error {
+	t.process.world.trace(t.process.host.name, "is notified of a loss on %s", t.record.name)
+	t.record.runtimeNotified()
+	t.afterLoss = true
+	select {
+	case t.lost <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// failed traces the error of an operation and reports whether the claim has ended.
+func (t *claimedChannel) failed(operation string, err error) (done bool) {
 	if t.ctx.Err() != nil {
-		return true, t.record.wasNotified(t)
+		return true
 	}
 	t.process.world.trace(t.process.host.name, "%s on %s: %s", operation, t.record.name, reason(err))
-	switch {
-	case errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrUnknownPosition):
-		t.record.runtimeNotified(t.process)
-		t.record.markNotified(t)
-		t.leave()
-		return true, true
-	case errors.Is(err, calls.ErrClaimLost):
-		t.record.claimLost(t)
-		t.leave()
-		return true, false
-	case errors.Is(err, calls.ErrEnded), errors.Is(err, calls.ErrClosed):
-		t.leave()
-		return true, false
+	if reason(err) == otherError {
+		t.record.violation("%s: %v", operation, err)
+		return true
 	}
-	return false, false
+	return errors.Is(err, callruntime.ErrClaimLost) || errors.Is(err, callruntime.ErrEnded) || errors.Is(err, callruntime.ErrClosed)
+}
+
+// nudgedQuiet is how long a runtime that was nudged sends nothing more, so that no later message
+// makes up for one that did not arrive.
+const nudgedQuiet = 15 * time.Second
+
+// nudge makes the runtime send a message now.
+func (r *channelRecord) nudge() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.active != nil {
+		select {
+		case r.active.nudged <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // talk sends messages and awaits results until the claim ends.
 func (t *claimedChannel) talk() {
+	var quietUntil time.Time
 	for t.ctx.Err() == nil {
 		select {
-		case <-time.After(200*time.Millisecond + time.Duration(t.rng.Int64N(int64(2500*time.Millisecond)))):
+		case <-time.After(max(time.Until(quietUntil), 200*time.Millisecond+time.Duration(t.rng.Int64N(int64(t.process.world.pace))))):
+		case <-t.lost:
+			t.awaitAgain(nil)
+		case <-t.nudged:
+			t.send()
+			quietUntil = time.Now().Add(nudgedQuiet)
+			continue
 		case <-t.ctx.Done():
 			return
 		}
@@ -287,18 +269,46 @@ func (t *claimedChannel) talk() {
 	}
 }
 
-// send sends a message until its outcome is known.
+// maxBatch is the maximum number of messages of one call.
+const maxBatch = 64
+
+// padding returns up to 60 KiB of text, mostly none.
+func padding(rng *rand.Rand) string {
+	switch n := rng.IntN(40); {
+	case n == 0:
+		return strings.Repeat("x", rng.IntN(60<<10))
+	case n < 5:
+		return strings.Repeat("x", rng.IntN(4<<10))
+	default:
+		return ""
+	}
+}
+
+// send sends messages until the outcome is known. Those without an ID are sent once.
 func (t *claimedChannel) send() {
-	s := t.record.newSend()
+	count, hasIDs := 1, t.rng.IntN(3) > 0
+	if t.rng.IntN(8) == 0 {
+		count += t.rng.IntN(maxBatch)
+	}
+	var sends []*sendRecord
+	var messages []wire.ChannelMessage
+	for range count {
+		s := t.record.newSend()
+		m := wire.ChannelMessage{Type: wire.TypeChat, Chat: fmt.Appendf(nil, `{"text":"%s","padding":"%s"}`, s.id, padding(t.rng))}
+		if hasIDs {
+			m.MessageID = uuid.NewSHA1(uuid.Nil, []byte(s.id)).String()
+		}
+		sends, messages = append(sends, s), append(messages, m)
+	}
 	for t.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(t.ctx, time.Second+time.Duration(t.rng.Int64N(int64(4*time.Second))))
-		err := t.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, MessageID: s.id, Chat: fmt.Appendf(nil, `{"text":"%s"}`, s.id)})
+		err := t.Send(ctx, messages...)
 		cancel()
 		if err == nil {
-			t.record.sendAcknowledged(s, t)
+			t.record.sendAcknowledged(sends, t)
 			return
 		}
-		if done, _ := t.failed("send", err); done {
+		if t.failed("send", err) || !hasIDs {
 			return
 		}
 	}

@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	activeTime = 25 * time.Second // with traffic and faults
-	minCalm    = 10 * time.Second // without either
-	maxCalm    = 75 * time.Second // after which everything must be settled
+	shortRun = 25 * time.Second // with traffic and faults
+	longRun  = time.Hour
+	minCalm  = 25 * time.Second // without either; longer than instances take to check for lost frames
+	maxCalm  = 75 * time.Second // after which everything must be settled
 )
 
 // The sessions' team and endpoint.
@@ -30,13 +31,22 @@ const teamID, endpointID = "team", "endpoint"
 // world is one run: all processes, the store, and the seed from which every
 // decision comes.
 type world struct {
-	seed      uint64
-	began     time.Time
+	seed  uint64
+	began time.Time
+
+	replicas int           // that confirm what is acknowledged
+	nodes    int           // of the store
+	embedded bool          // the store is part of the only instance, and is saved as snapshots
+	small    bool          // the scripts have small limits
+	deletion bool          // a session is deleted
+	active   time.Duration // with traffic and faults
+	pace     time.Duration // between two actions of an actor, at most
+	ping     time.Duration // interval between pings of browsers
+
 	store     *store
+	disk      disk
 	audit     *audit
 	ledger    *ledger
-	mutation  Mutation
-	scripts   scripts
 	db        *sqlstore.Store
 	instances []*instance
 	runtimes  []*runtimeNode
@@ -125,10 +135,38 @@ func (r Result) Failure() string {
 		len(r.Violations), strings.Join(r.Violations, "\n  "), strings.Join(r.Trace, "\n"), r.Seed, len(r.Violations), strings.Join(r.Violations, "\n  "), r.Seed)
 }
 
+// newWorld draws what kind of world a seed has.
+func newWorld(seed uint64) *world {
+	w := &world{seed: seed, began: time.Now(), nodes: 1, active: shortRun, pace: 2500 * time.Millisecond, ping: 4 * time.Second, done: make(chan struct{})}
+	rng := w.rng("world")
+	switch n := rng.IntN(100); {
+	case n < 40: // a server
+	case n < 70:
+		w.replicas = 1
+	case n < 80:
+		w.nodes = 2
+	case n < 90:
+		w.nodes, w.replicas = 2, 1
+	default:
+		w.embedded = true
+	}
+	w.small, w.deletion = rng.IntN(3) == 0, rng.IntN(5) == 0
+	if rng.IntN(150) == 0 {
+		w.active, w.pace, w.ping = longRun, 3*time.Minute, 25*time.Second
+	} else if rng.IntN(4) == 0 {
+		w.pace, w.ping = 12*time.Second, 25*time.Second // a message whose notice is lost is not found by the next one, or by a ping
+	}
+	w.trace("scheduler", "nodes: %d, replicas: %d, embedded: %v, small limits: %v, deletion: %v, for %v", w.nodes, w.replicas, w.embedded, w.small, w.deletion, w.active)
+	return w
+}
+
+// isTrimmed reports whether the store may have removed messages and entries on purpose.
+func (w *world) isTrimmed() bool { return w.small || w.active == longRun }
+
 // run simulates one seed. It must be called in a synctest bubble.
-func run(t *testing.T, seed uint64, dataDir string, m Mutation) Result {
+func run(t *testing.T, seed uint64, dataDir string) Result {
 	t.Helper()
-	w := &world{seed: seed, began: time.Now(), mutation: m, scripts: scripts{edits: m.Edits}, done: make(chan struct{})}
+	w := newWorld(seed)
 	w.store, w.audit = newStore(w), newAudit(w)
 	w.ledger = &ledger{world: w, actions: map[string]bool{}, crashes: map[*host]time.Time{}}
 	db, err := sqlstore.Open(sqlstore.Options{DataDir: dataDir})
@@ -147,6 +185,7 @@ func run(t *testing.T, seed uint64, dataDir string, m Mutation) Result {
 	w.stop()
 	w.ledger.checkMemory()
 	w.store.close()
+	time.Sleep(time.Minute) // the client of a cluster cannot be stopped while it waits to refresh its topology
 	if err := db.Close(); err != nil {
 		t.Error(err)
 	}
@@ -159,14 +198,16 @@ func (w *world) build(t *testing.T) {
 	rng := w.rng("build")
 	pause := func() { time.Sleep(time.Duration(1 + rng.Int64N(int64(300*time.Millisecond)))) }
 	for n := range 2 {
-		w.instances = append(w.instances, &instance{world: w, name: fmt.Sprintf("instance%d", n+1)})
+		if n == 0 || !w.embedded {
+			w.instances = append(w.instances, &instance{world: w, name: fmt.Sprintf("instance%d", n+1)})
+		}
 		w.runtimes = append(w.runtimes, &runtimeNode{world: w, name: fmt.Sprintf("runtime%d", n+1)})
 	}
 	for n := range 1 + rng.IntN(2) {
 		name := fmt.Sprintf("browser%d", n+1)
 		s := session.Session{
 			ID: fmt.Sprintf("ses_%d_%d", w.seed, n+1), TeamID: teamID, EndpointID: endpointID, Mode: "chat", DuplicatePolicy: session.Replace,
-			TokenID: name, IssuedAt: time.Now(), RedeemBy: time.Now().Add(time.Hour), ExpiresAt: time.Now().Add(2 * time.Hour),
+			TokenID: name, IssuedAt: time.Now(), RedeemBy: time.Now().Add(time.Hour), ExpiresAt: time.Now().Add(longRun + time.Hour),
 		}
 		if rng.IntN(3) == 0 {
 			s.DuplicatePolicy = session.Reject
@@ -174,18 +215,20 @@ func (w *world) build(t *testing.T) {
 		if _, err := w.db.CreateSession(t.Context(), s, session.IdempotencyRecord{}, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
-		r := &channelRecord{ledger: w.ledger, id: s.ID, name: name, entries: map[string]string{}, notifiedClaims: map[*claimedChannel]bool{}, handshakes: map[*host]int{}, lastHandshake: map[*host]time.Time{}, attaches: map[*runtimeProcess]int{}}
+		r := &channelRecord{ledger: w.ledger, id: s.ID, name: name, entries: map[string]string{}, arrived: map[string]bool{}, arrivals: map[string]time.Time{}, handshakes: map[*host]int{}, lastHandshake: map[*host]time.Time{}}
 		w.ledger.channels = append(w.ledger.channels, r)
 		w.browsers = append(w.browsers, &browser{
-			world: w, name: name, record: r, path: newHost(w, name), rng: w.rng(name), events: newMailbox[event](), seen: map[string]bool{},
+			world: w, name: name, record: r, path: newHost(w, name), rng: w.rng(name), events: newMailbox[event](),
 			info: channel.SessionInfo{
 				Offer:  wire.Offer{SessionID: s.ID, TeamID: teamID, EndpointID: endpointID, Mode: "chat"},
 				Reject: s.DuplicatePolicy == session.Reject, ExpiresAt: s.ExpiresAt,
 			},
 		})
 	}
-	for n := range 2 {
-		w.instances[n].start()
+	for n := range w.runtimes {
+		if n < len(w.instances) {
+			w.instances[n].start()
+		}
 		pause()
 		w.runtimes[n].start()
 		pause()
@@ -201,7 +244,7 @@ func (w *world) play() {
 		time.Sleep(f.at - time.Since(w.began))
 		f.apply()
 	}
-	if rest := activeTime - time.Since(w.began); rest > 0 {
+	if rest := w.active - time.Since(w.began); rest > 0 {
 		time.Sleep(rest)
 	}
 }
@@ -210,10 +253,12 @@ func (w *world) play() {
 func (w *world) settle() {
 	w.trace("scheduler", "faults ended")
 	w.quiet.Store(true)
-	for n := range w.instances {
-		w.instances[n].start()
+	for _, i := range w.instances {
+		i.start()
 		time.Sleep(time.Millisecond)
-		w.runtimes[n].start()
+	}
+	for _, r := range w.runtimes {
+		r.start()
 	}
 	for since := time.Now(); time.Since(since) < maxCalm; time.Sleep(time.Second) {
 		if time.Since(since) > minCalm && w.ledger.settled() {
@@ -226,8 +271,11 @@ func (w *world) settle() {
 func (w *world) endChannels() {
 	for _, r := range w.ledger.channels {
 		r.mu.Lock()
-		t := r.active
+		t, ended := r.active, r.ended
 		r.mu.Unlock()
+		if ended {
+			continue
+		}
 		if t == nil {
 			r.violation("no runtime has the channel after %v without faults", maxCalm)
 			continue
@@ -275,7 +323,10 @@ type plannedFault struct {
 func (w *world) drawFaults() []plannedFault {
 	f := &injector{world: w, rng: w.rng("plan")}
 	for range 2 + f.rng.IntN(5) {
-		f.draw(f.seconds(3, activeTime.Seconds()-2))
+		f.draw(f.seconds(3, w.active.Seconds()-2))
+	}
+	if w.deletion {
+		f.delete(f.seconds(max(3, w.active.Seconds()-120), w.active.Seconds())) // its entries are checked before they expire
 	}
 	sort.SliceStable(f.plan, func(i, j int) bool { return f.plan[i].at < f.plan[j].at })
 	return f.plan

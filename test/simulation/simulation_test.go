@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"testing"
 	"testing/cryptotest"
 	"testing/synctest"
@@ -18,13 +19,25 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "replay this seed and print its trace")
-	seedsFlag = flag.Int("seeds", 5, "number of seeds to run")
+	seedsFlag = flag.Int("seeds", 0, "number of seeds to run")
 
+	commitFlag  = flag.String("commit", "", "hash from which the seeds are derived")
 	foreverFlag = flag.Bool("forever", false, "run new seeds until one fails")
 )
 
-// firstSeed is the seed with which TestSeeds starts.
-const firstSeed = 1
+// firstSeed returns the seed with which TestSeeds starts: 1, or one that depends on the
+// commit.
+func firstSeed(t *testing.T) uint64 {
+	t.Helper()
+	if *commitFlag == "" {
+		return 1
+	}
+	seed, err := strconv.ParseUint((*commitFlag)[:min(12, len(*commitFlag))], 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seed
+}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -82,23 +95,32 @@ func newDatabase(t *testing.T) string {
 }
 
 // simulate runs one seed in a bubble.
-func simulate(t *testing.T, seed uint64, template string, m Mutation) (result Result) {
+func simulate(t *testing.T, seed uint64, template string) (result Result) {
 	t.Helper()
 	old := debug.SetGCPercent(-1) // a collection would change the order of goroutines
 	defer func() { debug.SetGCPercent(old); runtime.GC() }()
 	t.Run("", func(t *testing.T) {
 		cryptotest.SetGlobalRandom(t, seed)
 		dir := copyDatabase(t, template)
-		synctest.Test(t, func(t *testing.T) { result = run(t, seed, dir, m) })
+		synctest.Test(t, func(t *testing.T) { result = run(t, seed, dir) })
 	})
 	return result
 }
 
-// TestSeeds runs the first seeds, one seed with its trace, or new seeds forever.
+// TestSeeds runs the first seeds, those of a commit, one seed with its trace, or new seeds
+// forever.
 func TestSeeds(t *testing.T) {
+	switch {
+	case exact:
+	case *seedsFlag+int(*seedFlag) > 0 || *foreverFlag:
+		t.Fatal("not built with an overlay for this version of Go: use make simulate, or adapt test/simulation/overlay")
+	default:
+		t.Skip("only make simulate and make check run it")
+	}
 	dir := newDatabase(t)
 	if *seedFlag != 0 {
-		result := simulate(t, *seedFlag, dir, Mutation{})
+		simulate(t, 1, dir) // the first run draws random numbers when it initializes packages
+		result := simulate(t, *seedFlag, dir)
 		t.Log(result.Failure())
 		if len(result.Violations) > 0 {
 			t.Fail()
@@ -108,9 +130,13 @@ func TestSeeds(t *testing.T) {
 	if *foreverFlag {
 		runForever(t, dir)
 	}
-	for seed := range uint64(*seedsFlag) {
-		if result := simulate(t, seed+firstSeed, dir, Mutation{}); len(result.Violations) > 0 {
+	first := firstSeed(t)
+	for seed := first; seed < first+uint64(*seedsFlag); seed++ {
+		if result := simulate(t, seed, dir); len(result.Violations) > 0 {
 			t.Error(result.Failure())
+			if flag.Lookup("test.failfast").Value.String() == "true" {
+				return
+			}
 		}
 	}
 }
@@ -120,7 +146,7 @@ func runForever(t *testing.T, dir string) {
 	t.Helper()
 	first := uint64(time.Now().Unix()) * 1000
 	for seed := first; ; seed++ {
-		if result := simulate(t, seed, dir, Mutation{}); len(result.Violations) > 0 {
+		if result := simulate(t, seed, dir); len(result.Violations) > 0 {
 			t.Fatal(result.Failure())
 		}
 		if n := seed - first + 1; n%50 == 0 {

@@ -65,7 +65,7 @@ func (s *serverSocket) run(record *channelRecord, info channel.SessionInfo, succ
 		}
 	}()
 	record.handshakeStarted(s.process.host)
-	opened, err := s.process.channels.Open(ctx, info, succeeds, resume)
+	opened, err := s.open(ctx, info, succeeds, resume)
 	record.handshakeEnded(s.process.host)
 	if err != nil {
 		s.conn.down.notify(refusal{fault.From(err).Code})
@@ -87,6 +87,20 @@ func (s *serverSocket) run(record *channelRecord, info channel.SessionInfo, succ
 	s.mu.Unlock()
 	opened.Close()
 	s.conn.down.end()
+}
+
+// open opens the channel of a session unless that was deleted.
+func (s *serverSocket) open(ctx context.Context, info channel.SessionInfo, succeeds, resume string) (*channel.Connection, error) {
+	if s.process.instance.world.deletion {
+		found, err := s.process.sessions.Store.Session(ctx, info.SessionID)
+		if err != nil {
+			return nil, err
+		}
+		if found.EndedAs != "" {
+			return nil, fault.New(fault.SessionEnded, "deleted")
+		}
+	}
+	return s.process.channels.Open(ctx, info, succeeds, resume)
 }
 
 // read handles the browser's frames until the connection ends.
@@ -132,7 +146,7 @@ func (s *serverSocket) feed(part chunk) { s.inbox.put(part) }
 
 func (s *serverSocket) heartbeat() {
 	s.mu.Lock()
-	silent := time.Since(s.lastRead) >= 2*pingInterval
+	silent := time.Since(s.lastRead) >= 2*s.process.instance.world.ping
 	if s.closing != 0 || s.isGone {
 		s.mu.Unlock()
 		return

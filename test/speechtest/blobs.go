@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"telapi/internal/speech"
+	"telapi/test/testkit"
 )
 
 // Blobs is a speech.BlobStore in memory.
@@ -126,9 +127,7 @@ func TestBlobStore(t *testing.T, store speech.BlobStore) {
 	ctx := t.Context()
 	put := func(path, content string) (version string) {
 		t.Helper()
-		if err := store.Put(ctx, path, []byte(content)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, store.Put(ctx, path, []byte(content)))
 		got, version, err := store.Get(ctx, path)
 		if err != nil || string(got) != content || version == "" {
 			t.Errorf("Get(%s) = %q, %q, %v, want %q", path, got, version, err, content)

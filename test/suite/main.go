@@ -15,7 +15,6 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"testing"
 
 	"telapi/test/testkit"
 )
@@ -35,7 +34,7 @@ func run(args []string) error {
 	env := os.Environ()
 	if i := slices.Index(args, "-servers"); i >= 0 {
 		args = slices.Delete(args, i, i+1)
-		env = append(env, testkit.StartShared(testkit.Lasting{TB: console{}})...)
+		env = append(env, testkit.StartShared(testkit.Lasting{TB: testkit.Console{}})...)
 	}
 	packages := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return strings.HasPrefix(arg, "-") })
 	list, err := exec.Command("go", append([]string{"list"}, packages...)...).Output()
@@ -59,13 +58,3 @@ func run(args []string) error {
 	}
 	return errors.Join(lines.Err(), test.Wait())
 }
-
-// console is a testing.TB for servers that a program starts.
-type console struct{ testing.TB }
-
-func (console) Helper()           {}
-func (console) Fatal(args ...any) { fmt.Println(args...); testkit.StopShared(); os.Exit(1) }
-func (c console) Fatalf(format string, args ...any) {
-	c.Fatal(fmt.Sprintf(format, args...))
-}
-func (c console) Skipf(format string, args ...any) { c.Fatalf(format, args...) }

@@ -25,13 +25,6 @@ func Curl(t testing.TB) string { return need(t, "curl", "curl") }
 // Python returns the path of Python 3.
 func Python(t testing.TB) string { return need(t, "python3", "python3") }
 
-// PythonWithRedis returns the path of Debian's Python 3, which finds the package redis.
-func PythonWithRedis(t testing.TB) string {
-	t.Helper()
-	need(t, "redis", "python3-redis", "/usr/lib/python3/dist-packages")
-	return need(t, "/usr/bin/python3", "python3")
-}
-
 // Node returns the path of Node.
 func Node(t testing.TB) string { return need(t, "node", "nodejs") }
 

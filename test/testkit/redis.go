@@ -162,9 +162,9 @@ func (r *Redis) MustDo(args ...string) rueidis.RedisMessage {
 const (
 	clusterSlots = 16384
 	masters      = 3
-	// clusterNodeTimeout is when nodes report another one as failed. It is long
-	// enough for nodes that get no CPU time for a while on a busy machine.
-	clusterNodeTimeout = 3 * time.Second
+	// clusterNodeTimeout is when nodes report another one as failed. Nodes may get no CPU
+	// time for a while on a busy machine. SetNodeTimeout shortens it for tests of failures.
+	clusterNodeTimeout = time.Minute
 )
 
 // Cluster is a Redis Cluster of three masters and optional replicas.
@@ -228,6 +228,17 @@ func (c *Cluster) Remove(node *Redis) {
 	c.Nodes[0].MustDo("CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1])
 	c.Nodes[0].MustDo("CLUSTER", "BUMPEPOCH")
 	c.AwaitOK()
+}
+
+// SetNodeTimeout changes when the nodes report another one as failed, also after they
+// were started again.
+func (c *Cluster) SetNodeTimeout(timeout time.Duration) {
+	c.t.Helper()
+	for _, node := range c.Nodes {
+		ms := strconv.FormatInt(timeout.Milliseconds(), 10)
+		node.MustDo("CONFIG", "SET", "cluster-node-timeout", ms)
+		RedisArgs("--cluster-node-timeout", ms)(node) // the last one counts
+	}
 }
 
 // join starts a node, runs the setup commands and adds it to the cluster.

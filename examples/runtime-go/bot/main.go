@@ -10,6 +10,8 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"time"
+
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 )
@@ -17,9 +19,12 @@ import (
 func main() {
 	ctx := context.Background()
 	runtime, err := callruntime.New(callruntime.Options{URL: os.Getenv("TELAPI_URL"), Key: os.Getenv("TELAPI_KEY"), Name: "bot"})
+	if err == nil {
+		log.Print("ready: waiting for calls of ", os.Getenv("TELAPI_URL"))
+	}
 	for err == nil {
 		var call *callruntime.Channel
-		if call, err = runtime.Accept(ctx, callruntime.Filter{}); err == nil {
+		if call, err = runtime.Accept(ctx, wire.Accept{}); err == nil {
 			go serve(ctx, call)
 		}
 	}
@@ -62,20 +67,20 @@ func handle(ctx context.Context, call *callruntime.Channel, e wire.Entry) error 
 }
 
 func ask(ctx context.Context, call *callruntime.Channel, e wire.Entry) error {
-	item, err := call.Await(ctx, callruntime.AwaitOptions{Kind: wire.BotItem, Trace: e.Trace})
+	item, err := call.Await(ctx, wire.Await{Kind: wire.BotItem, Trace: e.Trace})
 	if err != nil {
 		return err
 	}
 	var chat struct{ Text string }
 	_ = json.Unmarshal(e.Message.Chat, &chat)
-	callback := map[string]any{"url": item.URL, "token": item.Token, "expiresAt": item.ExpiresAt}
-	body, _ := json.Marshal(map[string]any{"kind": item.Kind, "channelId": call.ID, "workItemId": item.ID, "text": chat.Text, "part": 1, "callback": callback})
+	callback := map[string]any{"url": item.URL, "token": item.Token, "expiresAt": time.UnixMilli(item.Deadline)}
+	body, _ := json.Marshal(map[string]any{"kind": wire.BotItem, "channelId": call.ID, "workItemId": item.WorkItemID, "text": chat.Text, "part": 1, "callback": callback})
 	resp, err := http.Post(os.Getenv("BOT_URL"), "application/json", bytes.NewReader(body))
 	if err == nil && resp.StatusCode >= 300 {
 		err = errors.New("ask the bot: " + resp.Status)
 	}
 	if err != nil {
-		return errors.Join(err, call.Cancel(ctx, item.ID), say(ctx, call, "The bot is not available."))
+		return errors.Join(err, call.Cancel(ctx, item.WorkItemID), say(ctx, call, "The bot is not available."))
 	}
 	return resp.Body.Close()
 }

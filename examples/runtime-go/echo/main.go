@@ -5,15 +5,19 @@ import (
 	"context"
 	"log"
 	"os"
+
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 )
 
 func main() {
 	runtime, err := callruntime.New(callruntime.Options{URL: os.Getenv("TELAPI_URL"), Key: os.Getenv("TELAPI_KEY"), Name: "echo"})
+	if err == nil {
+		log.Print("ready: waiting for calls of ", os.Getenv("TELAPI_URL"))
+	}
 	for ctx := context.Background(); err == nil; {
 		var call *callruntime.Channel
-		if call, err = runtime.Accept(ctx, callruntime.Filter{}); err == nil {
+		if call, err = runtime.Accept(ctx, wire.Accept{}); err == nil {
 			go func() {
 				for d, err := call.Receive(ctx); err == nil; d, err = call.Receive(ctx) {
 					if m := d.Entry.Message; m != nil && m.Type == wire.TypeChat {

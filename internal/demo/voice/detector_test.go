@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"telapi/internal/audio"
+	"telapi/test/testkit"
 )
 
 // sound returns A-law with an RMS level in dBFS. wave returns values with an RMS of 1.
@@ -103,6 +104,9 @@ func TestListenerReportsStartAndEnd(t *testing.T) {
 	if got, want := said[0].Duration(), 2*s+2*margin*FrameDuration; got != want {
 		t.Errorf("the utterance has %v, want 2s and a margin, %v", got, want)
 	}
+	if got, want := said[0].Silence, endFrames*FrameDuration; got != want {
+		t.Errorf("speech ended %v ago, want %v", got, want)
+	}
 	if got := said[0].Level; math.Abs(got+20) > 0.5 {
 		t.Errorf("level %.1f, want -20", got)
 	}
@@ -174,9 +178,7 @@ func (f *frameLog) WriteFrame(_ context.Context, sequence int, alaw []byte, last
 func TestPlayDoesNotDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, alaw := &frameLog{delay: 7 * time.Millisecond}, sound(10*s, -20, tone(300))[:79_900]
-		if err := Play(t.Context(), log, alaw); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, Play(t.Context(), log, alaw))
 		for n, at := range log.times {
 			if at != time.Duration(n)*FrameDuration {
 				t.Fatalf("frame %d is sent at %v, want %v", n, at, time.Duration(n)*FrameDuration)

@@ -16,8 +16,9 @@ const (
 
 // Utterance is the caller's speech between two silences.
 type Utterance struct {
-	ALaw  []byte
-	Level float64 // of the frames with speech, dBFS
+	ALaw    []byte
+	Level   float64       // of the frames with speech, dBFS
+	Silence time.Duration // since the end of speech, when the utterance is reported
 }
 
 // Duration returns the length of the utterance.
@@ -39,6 +40,7 @@ type Listener struct {
 	speech   int    // bytes of recorded up to the last frame with speech
 	energy   float64
 	active   int // frames with speech, whose energy is the sum in energy
+	silent   int // frames since the last one with speech
 }
 
 // NewListener returns a listener for utterances up to a length.
@@ -70,7 +72,7 @@ func (l *Listener) Run(ctx context.Context) {
 			}
 		case <-gap:
 			l.detector = detector{noise: l.detector.noise}
-			l.end()
+			l.end(maxGap)
 		case <-ctx.Done():
 			return
 		}
@@ -91,20 +93,25 @@ func (l *Listener) add(frame []byte) {
 		l.speech = len(l.recorded)
 		l.energy += power
 		l.active++
+		l.silent = 0
+	} else {
+		l.silent++
 	}
 	switch {
 	case !speaking && l.detector.speaking:
 		l.Started()
 	case speaking && !l.detector.speaking:
-		l.end()
+		l.end(0)
 	case !speaking && !active:
 		l.energy, l.active = 0, 0
 	}
 }
 
-// end reports the recorded utterance and starts with an empty record.
-func (l *Listener) end() {
-	u := Utterance{l.recorded[:min(len(l.recorded), l.speech+margin*FrameBytes)], decibels(l.energy / float64(max(1, l.active)))}
+// end reports the recorded utterance, after a gap without audio, and starts with an
+// empty record.
+func (l *Listener) end(gap time.Duration) {
+	silence := gap + time.Duration(l.silent)*FrameDuration
+	u := Utterance{l.recorded[:min(len(l.recorded), l.speech+margin*FrameBytes)], decibels(l.energy / float64(max(1, l.active))), silence}
 	l.recorded, l.speech, l.energy, l.active = nil, 0, 0, 0
 	l.Ended(u)
 }

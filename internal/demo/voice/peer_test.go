@@ -9,6 +9,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/demo/voice"
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 func ignoreAll() voice.PeerOptions {
@@ -19,9 +20,7 @@ func offer(t testing.TB) string { return harness.NewCaller(t).Offer(func(string)
 
 func TestAnswerSelectsALawAndDigits(t *testing.T) {
 	p, sdp, err := voice.Answer(offer(t), ignoreAll())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer p.Close()
 	for _, want := range []string{"a=rtpmap:8 PCMA/8000", "a=rtpmap:126 telephone-event/8000", "a=sendrecv"} {
 		if !strings.Contains(sdp, want) {
@@ -71,9 +70,7 @@ func TestAnswerRejectsInvalidICEServers(t *testing.T) {
 
 func TestCandidatesAreCheckedAndLimited(t *testing.T) {
 	p, _, err := voice.Answer(offer(t), ignoreAll())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer p.Close()
 	const host = `{"candidate":"candidate:1 1 UDP 2122252543 127.0.0.1 50000 typ host","sdpMid":"0","sdpMLineIndex":0}`
 	for raw, valid := range map[string]bool{

@@ -7,7 +7,7 @@ import (
 	"context"
 	"time"
 
-	"telapi/internal/sleep"
+	"telapi/internal/background"
 )
 
 // Audio is sent and analysed in frames.
@@ -39,7 +39,7 @@ func Play(ctx context.Context, leg Leg, alaw []byte) error {
 		if err := leg.WriteFrame(ctx, n, frame, len(frame) == len(rest)); err != nil {
 			return err
 		}
-		_ = sleep.For(ctx, time.Until(start.Add(time.Duration(n+1)*FrameDuration)))
+		_ = background.Sleep(ctx, time.Until(start.Add(time.Duration(n+1)*FrameDuration)))
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"telapi/internal/media/fastlane"
+	"telapi/test/testkit"
 )
 
 // register is a blob that one writer creates and deletes alternately. It exists if
@@ -205,9 +206,7 @@ func TestDeletionDoesNotAffectActiveResponse(t *testing.T) {
 	if _, err := c.in.Peek(1); err != nil {
 		t.Fatal(err)
 	}
-	if err := server.fastPath.Change("/large.pcm", func() error { return os.Remove(filepath.Join(s.dir, "large.pcm")) }); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, server.fastPath.Change("/large.pcm", func() error { return os.Remove(filepath.Join(s.dir, "large.pcm")) }))
 	if _, body := c.receive(); body != content {
 		t.Errorf("another body of %d bytes, want all %d of the deleted blob", len(body), len(content))
 	}

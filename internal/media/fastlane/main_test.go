@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"telapi/internal/media/fastlane"
+	"telapi/test/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,12 +36,8 @@ func newBlobDir(t testing.TB, blobs map[string]string) blobDir {
 	s := blobDir{t.TempDir()}
 	for path, content := range blobs {
 		name := filepath.Join(s.dir, filepath.FromSlash(path))
-		if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.MkdirAll(filepath.Dir(name), 0o750))
+		testkit.Must(t, os.WriteFile(name, []byte(content), 0o600))
 	}
 	return s
 }
@@ -117,9 +114,7 @@ func serve(t testing.TB, s blobDir, secure *tls.Config, configure ...func(*http.
 func start(t testing.TB, handler http.Handler, fastPath *fastlane.FastPath, secure *tls.Config, configure ...func(*http.Server)) server {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return startOn(t, ln, handler, fastPath, secure, configure...)
 }
 
@@ -178,9 +173,7 @@ type client struct {
 func (s server) dial(t testing.TB) client {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return newClient(t, conn)
 }
 
@@ -200,9 +193,7 @@ func (c client) send(request string) {
 func (c client) receive() (status int, body string) {
 	c.t.Helper()
 	resp, err := http.ReadResponse(c.in, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testkit.Must(c.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	var b bytes.Buffer
 	if _, err := b.ReadFrom(resp.Body); err != nil {

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,15 +30,21 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer runtime.Close()
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
 	var workers sync.WaitGroup
 	for range capacity {
 		workers.Go(func() {
-			for {
-				call, err := runtime.Accept(context.Background(), callruntime.Filter{})
-				if err != nil {
+			for ctx.Err() == nil {
+				call, err := runtime.Accept(ctx, wire.Accept{})
+				if err != nil && ctx.Err() == nil {
 					log.Fatal(err)
 				}
-				if err := serve(context.Background(), call); err != nil {
+				if err == nil {
+					err = serve(ctx, call)
+				}
+				if err != nil && ctx.Err() == nil {
 					log.Printf("session %s: %v", call.ID, err)
 				}
 			}
@@ -46,6 +54,7 @@ func main() {
 }
 
 func serve(ctx context.Context, call *callruntime.Channel) error {
+	defer call.Close(context.WithoutCancel(ctx))
 	for {
 		d, err := call.Receive(ctx)
 		switch {
@@ -96,11 +105,11 @@ func handle(ctx context.Context, call *callruntime.Channel, e wire.Entry, text, 
 }
 
 func ask(ctx context.Context, call *callruntime.Channel, id string, ttl time.Duration) error {
-	item, err := call.Await(ctx, callruntime.AwaitOptions{Kind: wire.ToolItem, WorkItemID: id, TTL: ttl})
+	item, err := call.Await(ctx, wire.Await{Kind: wire.ToolItem, WorkItemID: id, TTLMs: ttl.Milliseconds()})
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(map[string]string{"workItemId": item.ID, "token": item.Token, "url": item.URL})
+	text, err := json.Marshal(map[string]string{"workItemId": item.WorkItemID, "token": item.Token, "url": item.URL})
 	if err != nil {
 		return err
 	}

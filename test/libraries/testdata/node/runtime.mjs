@@ -3,6 +3,7 @@ import { Runtime } from "../../../../sdk/js/dist/esm/runtime.js";
 
 const { TELAPI_URL, TELAPI_KEY, TELAPI_NAME, TELAPI_RESUME_MS } = process.env;
 const runtime = new Runtime({ url: TELAPI_URL, key: TELAPI_KEY, name: TELAPI_NAME, resumeMs: TELAPI_RESUME_MS && Number(TELAPI_RESUME_MS) });
+process.on("SIGTERM", () => void runtime.close());
 
 const say = (channel, entry, text) => channel.send("chat", { text, from: "runtime" }, { messageId: channel.idFor(entry) });
 

@@ -1,7 +1,9 @@
 """The runtime of the test that all libraries share. It obeys chat messages and prints what it receives."""
 import asyncio
+import contextlib
 import json
 import os
+import signal
 from typing import Any
 
 from telapi_runtime import Channel, Entry, Runtime
@@ -43,6 +45,7 @@ async def serve(channel: Channel) -> None:
 
 
 async def main() -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
     url, key, name = (os.environ["TELAPI_" + variable] for variable in ("URL", "KEY", "NAME"))
     async with Runtime(url, key, name=name, resume_ms=int(os.environ.get("TELAPI_RESUME_MS", "2000"))) as runtime:
         async with asyncio.TaskGroup() as calls:
@@ -50,4 +53,5 @@ async def main() -> None:
                 calls.create_task(serve(channel))
 
 
-asyncio.run(main())
+with contextlib.suppress(asyncio.CancelledError):
+    asyncio.run(main())

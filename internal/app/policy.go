@@ -1,0 +1,35 @@
+package app
+
+import (
+	"strconv"
+	"strings"
+
+	"telapi/internal/command"
+	"telapi/internal/config"
+	"telapi/internal/fault"
+)
+
+// PlatformPolicy returns the command policy that applies to all gateway profiles. Its
+// errors are config.Problems, like those of config.Load.
+func PlatformPolicy(cfg config.Config) (command.PlatformPolicy, error) {
+	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets, cfg.TransferHeaders)
+	if err == nil {
+		return platform, nil
+	}
+	var problems config.Problems
+	issues, _ := fault.From(err).Details.([]fault.Issue)
+	if len(issues) == 0 {
+		return platform, err
+	}
+	for _, issue := range issues {
+		name, values := "TRANSFER_ALLOWED_TARGETS", cfg.TransferTargets
+		switch {
+		case strings.HasPrefix(issue.Path, "/disabled/"):
+			name, values = "COMMANDS_DISABLED", cfg.CommandsDisabled
+		case strings.HasPrefix(issue.Path, "/headers/"):
+			name, values = "TRANSFER_ALLOWED_HEADERS", cfg.TransferHeaders
+		}
+		problems = append(problems, config.Problem{Name: name, Value: strconv.Quote(strings.Join(values, ",")), Text: issue.Message})
+	}
+	return platform, problems
+}

@@ -1,0 +1,154 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"telapi/internal/config"
+	"telapi/internal/media"
+	"telapi/internal/redisstore"
+	"telapi/internal/sqlstore"
+)
+
+// stores are the database and the key-value store.
+type stores struct {
+	closers
+	sql *sqlstore.Store
+	kv  *redisstore.Store // nil if it is embedded and no server is running
+}
+
+// openForServer opens the stores for a server and starts the embedded key-value
+// store if REDIS_URL is not set. An unavailable store is not an error: connecting is
+// retried in the background.
+func (s *stores) openForServer(cfg config.Config, log *slog.Logger) error {
+	if err := s.openDatabase(cfg, log); err != nil {
+		return err
+	}
+	unlock, err := s.sql.LockServer()
+	if err != nil {
+		return err
+	}
+	s.onClose(unlock)
+	opts, err := redisOptions(cfg, log)
+	if err != nil {
+		return err
+	}
+	if cfg.RedisURL == "" {
+		embedded, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{
+			DataDir: cfg.DataDir, MaxBytes: cfg.EmbeddedKVMaxBytes, KeepText: cfg.EnablePIILogging,
+		}, log)
+		if err != nil {
+			return fmt.Errorf("start embedded key-value store: %w", err)
+		}
+		s.onClose(embedded.Close)
+		opts = embedded.Options(log)
+	}
+	s.openKeyValue(opts)
+	return nil
+}
+
+// join opens the stores of a running server.
+func (s *stores) join(cfg config.Config, log *slog.Logger) error {
+	err := s.openDatabase(cfg, log)
+	if err == nil {
+		err = s.openRunningKeyValue(cfg, log)
+	}
+	if err == nil && s.kv == nil {
+		err = redisstore.ErrNoServer
+	}
+	return err
+}
+
+// openRunningKeyValue opens Redis, or the embedded store of a running server. It leaves kv
+// nil if no server is running.
+func (s *stores) openRunningKeyValue(cfg config.Config, log *slog.Logger) error {
+	opts, err := locateKeyValue(cfg, log)
+	if errors.Is(err, redisstore.ErrNoServer) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.openKeyValue(opts)
+	return nil
+}
+
+// locateKeyValue returns how a command connects to Redis, or to the embedded store of a
+// running server. It fails with redisstore.ErrNoServer if no server is running.
+func locateKeyValue(cfg config.Config, log *slog.Logger) (opts redisstore.Options, err error) {
+	if cfg.RedisURL == "" {
+		opts, err = redisstore.Join(cfg.DataDir)
+	} else {
+		opts, err = redisOptions(cfg, log)
+	}
+	opts.Logger, opts.ConnectTimeout = log, commandTimeout
+	return opts, err
+}
+
+// noServerError adds what to do to redisstore.ErrNoServer.
+func noServerError(cfg config.Config, err error) error {
+	if errors.Is(err, redisstore.ErrNoServer) {
+		return fmt.Errorf("no server is running with the embedded stores in %s: start one with telapi dev or telapi serve, or set REDIS_URL", cfg.DataDir)
+	}
+	return err
+}
+
+func (s *stores) openKeyValue(opts redisstore.Options) {
+	s.kv = redisstore.Open(opts)
+	s.onClose(s.kv.Close)
+}
+
+func (s *stores) openDatabase(cfg config.Config, log *slog.Logger) (err error) {
+	s.sql, err = sqlstore.Open(sqlstore.Options{DSN: cfg.DatabaseDSN(), DataDir: cfg.DataDir, Logger: log})
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	s.onClose(func() { _ = s.sql.Close() })
+	return nil
+}
+
+func redisOptions(cfg config.Config, log *slog.Logger) (redisstore.Options, error) {
+	redis, err := cfg.Redis()
+	return redisstore.Options{RedisOptions: redis, Logger: log, MinReplicas: cfg.KVMinReplicas}, err
+}
+
+// ensureSchema creates the schema of an empty database. It does not upgrade an existing
+// one: the operator decides when to do that.
+func (s *stores) ensureSchema(ctx context.Context, cfg config.Config) error {
+	schema, err := s.schemaStatus(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if schema.Current > 0 && len(schema.Pending) > 0 {
+		return fmt.Errorf("%s has an older schema: run telapi migrate, or restart the server", s.sql)
+	}
+	if err := s.sql.Migrate(ctx); err != nil {
+		return fmt.Errorf("create the schema of %s: %w", s.sql, err)
+	}
+	return nil
+}
+
+// schemaStatus returns which migrations the database has. It is the first access to it.
+func (s *stores) schemaStatus(ctx context.Context, cfg config.Config) (sqlstore.SchemaStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	schema, err := s.sql.SchemaStatus(ctx)
+	if err != nil {
+		err = databaseError(s.sql, cfg, err)
+	}
+	return schema, err
+}
+
+// openMedia returns nil if no media service is configured.
+func openMedia(cfg config.Config) (*media.Client, error) {
+	if cfg.MediaCacheURL == "" {
+		return nil, nil
+	}
+	roots, err := cfg.MediaCacheCAs()
+	if err != nil {
+		return nil, err
+	}
+	return media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, roots)
+}

@@ -1,0 +1,102 @@
+package audit
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"telapi/internal/background"
+	"telapi/internal/fault"
+	"telapi/internal/redact"
+)
+
+const (
+	rejectionWindow = time.Minute // of the requests that share an entry
+	maxAttempts     = 5           // different requests that an entry lists
+	maxActors       = 1000        // in a window; further ones share an entry of the system
+)
+
+// Attempt is a request that was rejected.
+type Attempt struct {
+	Request string     `json:"request"` // method and path
+	Code    fault.Code `json:"code"`
+}
+
+// rejected are the details of an entry for rejected requests.
+type rejected struct {
+	Requests int       `json:"requests"`
+	Attempts []Attempt `json:"attempts"` // some of them
+
+	teamID string
+	at     time.Time // of the first
+}
+
+// Rejections records administrative requests that were rejected. However many there are,
+// an actor has one entry a minute, so that they cannot fill the database.
+type Rejections struct {
+	store Store
+	log   *slog.Logger
+	now   func() time.Time
+
+	mu      sync.Mutex
+	byActor map[Actor]*rejected
+}
+
+// NewRejections returns an empty Rejections. The caller must start Run, which writes.
+func NewRejections(store Store, log *slog.Logger, now func() time.Time) *Rejections {
+	return &Rejections{store: store, log: log, now: now, byActor: map[Actor]*rejected{}}
+}
+
+// Record records a rejected request of an actor of a team. It does not block.
+func (r *Rejections) Record(actor Actor, teamID string, a Attempt) {
+	a.Request = cut(redact.Text(a.Request))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byActor[actor] == nil && len(r.byActor) >= maxActors {
+		actor, teamID = systemActor, ""
+	}
+	entry := r.byActor[actor]
+	if entry == nil {
+		entry = &rejected{teamID: teamID, at: r.now()}
+		r.byActor[actor] = entry
+	}
+	entry.Requests++
+	if len(entry.Attempts) < maxAttempts && !slices.Contains(entry.Attempts, a) {
+		entry.Attempts = append(entry.Attempts, a)
+	}
+}
+
+// Run writes entries every minute until ctx ends, and a last time before it returns.
+func (r *Rejections) Run(ctx context.Context) {
+	for background.Sleep(ctx, rejectionWindow) == nil {
+		r.flush(ctx)
+	}
+	r.flush(context.WithoutCancel(ctx))
+}
+
+func (r *Rejections) flush(ctx context.Context) {
+	r.mu.Lock()
+	byActor := r.byActor
+	r.byActor = map[Actor]*rejected{}
+	r.mu.Unlock()
+	var entries []Entry
+	for actor, d := range byActor {
+		target := "team:" + d.teamID
+		if d.teamID == "" {
+			target = "teams"
+		}
+		if entry, err := newEntry(actor, d.at, RejectRequest, target, d.teamID, d); err == nil {
+			entries = append(entries, entry)
+		}
+	}
+	if len(entries) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, background.ShutdownTimeout)
+	defer cancel()
+	if err := r.store.AddAuditEntries(ctx, entries...); err != nil {
+		r.log.WarnContext(ctx, "recording rejected administrative requests failed", "actors", len(entries), "error", err)
+	}
+}

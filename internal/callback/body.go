@@ -1,0 +1,250 @@
+package callback
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/command"
+	"telapi/internal/fault"
+	"telapi/internal/strictjson"
+)
+
+// Limits of a bot's body. The entry of each message contains a copy of the sender
+// and the conversation, so without a limit a small body could fill the stream.
+const (
+	MaxMessages    = 500
+	maxCopiedBytes = 4 << 20 // of sender and conversation, over all messages
+	maxTimestamp   = 64      // characters
+)
+
+// document is the body of a bot.
+type document struct {
+	Conversation struct {
+		Identifier wire.Identifier `json:"identifier"`
+	} `json:"conversation"`
+	From     *wire.Party `json:"from"`
+	Messages struct {
+		Timestamp *string   `json:"timestamp"`
+		Message   []message `json:"message" max:"500"` // MaxMessages
+	} `json:"messages"`
+	Metadata    jsontext.Value      `json:"metadata"`
+	ChannelData []wire.ChannelDatum `json:"channelData"`
+	NLUData     jsontext.Value      `json:"nluData"`
+	Actions     jsontext.Value      `json:"actions"`
+}
+
+// message is one message of a bot. Numbers stay raw, so that long IDs are not
+// rounded.
+type message struct {
+	MessageID jsontext.Value `json:"messageId"`
+	RelatesTo jsontext.Value `json:"relatesTo"`
+	Sequence  jsontext.Value `json:"sequence"`
+	Content   *content       `json:"content"`
+
+	index     int // in the body
+	sequence  float64
+	commands  []command.Request
+	operation *command.Operation
+}
+
+type content struct {
+	TextMessage struct {
+		TextPlain    string `json:"textPlain"`
+		TextHTML     string `json:"textHtml"`
+		TextMarkdown string `json:"textMarkdown"`
+	} `json:"textMessage"`
+	VoiceMessage   string         `json:"voiceMessage"`
+	ActivityParams jsontext.Value `json:"activityParams"`
+	Event          struct {
+		Typing          *typing               `json:"typing"`
+		Pause           jsontext.Value        `json:"pause"`
+		MessageRead     *string               `json:"messageRead"`
+		NoInputExpected *bool                 `json:"noInputExpected"`
+		Custom          *command.ControlEvent `json:"custom"`
+	} `json:"event"`
+
+	disableTTSCache bool
+}
+
+type typing struct {
+	Enable   *bool          `json:"enable"`
+	Duration jsontext.Value `json:"duration,omitzero"`
+}
+
+// parseBot decodes the body of a bot. The last line of a streamed answer needs no channel ID.
+func parseBot(data []byte, channelID string, streamed bool) (Result, error) {
+	var issues fault.Issues
+	d := new(document)
+	known, err := strictjson.DecodeKnown(data, d, "", &issues)
+	if err != nil {
+		return Result{}, err
+	}
+	d.check(channelID, streamed, &issues)
+	hasIdentity := d.Messages.Timestamp != nil ||
+		slices.ContainsFunc(d.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
+	return Result{HasIdentity: hasIdentity, bot: d, allKnown: known, commands: command.ParseActions(d.Actions, "/actions", &issues)}, issues.Err()
+}
+
+func (d *document) check(channelID string, streamed bool, issues *fault.Issues) {
+	const idPath, timestampPath = "/conversation/identifier/id", "/messages/timestamp"
+	switch id := d.Conversation.Identifier.ID; {
+	case id == channelID || id == "" && streamed:
+	case id == "":
+		issues.Missing(idPath, "The channel ID is required.")
+	default:
+		issues.Add(idPath, fault.IssueValue, "The channel ID differs from the one in the path.")
+	}
+	if s := d.Messages.Timestamp; s != nil && !validTimestamp(*s) && !issues.Has(timestampPath) {
+		issues.Add(timestampPath, fault.IssueValue, "Use RFC 3339 or ISO 8601 with a time zone, such as 2026-11-15T09:30:00Z.")
+	}
+	n := len(d.Messages.Message)
+	if n > MaxMessages {
+		issues.Add("/messages/message", fault.IssueTooMany, "At most %d messages are allowed. Send fewer.", MaxMessages)
+	}
+	copied := len(d.Conversation.Identifier.Name)
+	if d.From != nil {
+		copied += len(d.From.Avatar) + len(d.From.Identifier.ID) + len(d.From.Identifier.Name)
+	}
+	if n*copied > maxCopiedBytes {
+		issues.Add("/from", fault.IssueTooLong, "Sender and conversation name are copied to each message: with %d messages, they can have at most %d bytes. Shorten them or send fewer messages.", n, maxCopiedBytes/n)
+	}
+	for i := range d.Messages.Message {
+		d.Messages.Message[i].index = i
+		d.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)
+	}
+	if !slices.ContainsFunc(d.Messages.Message, func(m message) bool { return !strictjson.Present(m.Sequence) }) {
+		slices.SortStableFunc(d.Messages.Message, func(a, b message) int { return cmp.Compare(a.sequence, b.sequence) })
+	}
+	strictjson.CheckObject(&d.Metadata, "", "/metadata", issues)
+	for i := range d.ChannelData {
+		if d.ChannelData[i].Key == nil {
+			issues.Missing(fault.Pointer("/channelData", i)+"/key", "key is required.")
+		}
+	}
+}
+
+func (m *message) check(path string, issues *fault.Issues) {
+	checkNumber(&m.MessageID, path, "/messageId", issues)
+	checkNumber(&m.RelatesTo, path, "/relatesTo", issues)
+	m.sequence = checkNumber(&m.Sequence, path, "/sequence", issues)
+	if m.Content == nil {
+		issues.Missing(path+"/content", "content is required.")
+		return
+	}
+	c, path := m.Content, path+"/content"
+	strictjson.CheckObject(&c.ActivityParams, path, "/activityParams", issues)
+	if c.ActivityParams.Kind() == '{' {
+		var known struct {
+			DisableTTSCache bool `json:"disableTtsCache"`
+		}
+		_ = strictjson.Decode(c.ActivityParams, &known, path+"/activityParams", issues) // cannot fail: the value was decoded before
+		c.disableTTSCache = known.DisableTTSCache
+	}
+	if t := c.Event.Typing; t != nil {
+		if t.Enable == nil {
+			issues.Missing(path+"/event/typing/enable", "enable is required.")
+		}
+		checkNumber(&t.Duration, path, "/event/typing/duration", issues)
+	}
+	checkNumber(&c.Event.Pause, path, "/event/pause", issues)
+	if c.Event.Custom != nil {
+		m.commands, m.operation = c.Event.Custom.Parse(path+"/event/custom", issues)
+	}
+}
+
+// checkNumber returns the value of a number, or 0 if it is absent. It replaces
+// null with nil.
+func checkNumber(raw *jsontext.Value, path, field string, issues *fault.Issues) float64 {
+	if !strictjson.Present(*raw) {
+		*raw = nil
+		return 0
+	}
+	f, ok := strictjson.Number(*raw)
+	if !ok {
+		issues.Add(path+field, fault.IssueType, "Must be a number in the range of a 64-bit float.")
+	}
+	return f
+}
+
+// text returns the text of the message and its form, such as HTML. If the
+// message has several forms, text uses the first one that is not blank.
+func (c *content) text() (text, form string) {
+	for _, f := range []struct {
+		form, source string
+		toText       func(string) string
+	}{
+		{wire.FormPlain, c.TextMessage.TextPlain, strings.TrimSpace},
+		{wire.FormHTML, c.TextMessage.TextHTML, htmlToText},
+		{wire.FormMarkdown, c.TextMessage.TextMarkdown, markdownToText},
+		{wire.FormVoice, c.VoiceMessage, strings.TrimSpace},
+	} {
+		if f.source == "" {
+			continue
+		}
+		if text := f.toText(f.source); text != "" {
+			return text, f.form
+		}
+	}
+	return "", ""
+}
+
+// addTo adds the entries of the whole body, then those of each message: its text,
+// its events and the commands of its control event. The texts of a streamed answer are
+// parts, which came before.
+func (d *document) addTo(b *entryBuilder, streamed bool, parts int) {
+	if d.Metadata != nil {
+		b.add(wire.KindMetadata).Metadata = d.Metadata
+	}
+	if d.ChannelData != nil {
+		b.add(wire.KindChannelData).ChannelData = d.ChannelData
+	}
+	if strictjson.Present(d.NLUData) {
+		b.add(wire.KindNLUData).NLUData = d.NLUData
+	}
+	if streamed {
+		e := b.add(wire.KindBotEvent)
+		e.Event, e.Parts = wire.EventEmpty, parts
+	}
+	for i := range d.Messages.Message {
+		d.addMessage(b, &d.Messages.Message[i], streamed)
+	}
+}
+
+func (d *document) addMessage(b *entryBuilder, m *message, streamed bool) {
+	c := m.Content
+	if text, form := c.text(); text != "" && !streamed {
+		e := b.add(wire.KindBotMessage)
+		e.BotMessage = wire.BotMessage{
+			Text: text, Form: form, MessageID: m.MessageID, RelatesTo: m.RelatesTo, Sequence: m.Sequence,
+			From: d.From, ConversationName: d.Conversation.Identifier.Name,
+			ActivityParams: c.ActivityParams, DisableTTSCache: c.disableTTSCache,
+		}
+		if d.Messages.Timestamp != nil {
+			e.Timestamp = *d.Messages.Timestamp
+		}
+	}
+	if c.Event.Typing != nil {
+		b.addEvent(wire.EventTyping, c.Event.Typing)
+	}
+	if strictjson.Present(c.Event.Pause) {
+		b.addEvent(wire.EventPause, c.Event.Pause)
+	}
+	if c.Event.MessageRead != nil {
+		b.addEvent(wire.EventMessageRead, c.Event.MessageRead)
+	}
+	if c.Event.NoInputExpected != nil {
+		b.addEvent(wire.EventNoInputExpected, c.Event.NoInputExpected)
+	}
+	if m.operation != nil { // before the commands, which may end the call
+		e := b.add(wire.KindBotOperation)
+		e.Event, e.Data = c.Event.Custom.Name, m.operation.Data
+		if m.operation.Result != "" {
+			e.Result = jsontext.Value(`"` + m.operation.Result + `"`) // needs no escaping: the result is one of a few names
+		}
+	}
+	b.addCommands(m.commands)
+}

@@ -1,0 +1,362 @@
+package callback
+
+import (
+	"bytes"
+	"fmt"
+	"mime"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/fault"
+	"telapi/internal/strictjson"
+)
+
+// Media types of streamed answers.
+const (
+	NDJSON      = "application/x-ndjson"
+	EventStream = "text/event-stream" // of servers that are compatible with OpenAI's
+)
+
+// Limits of a streamed answer.
+const (
+	MaxStreamBytes = 1 << 20
+	MaxParts       = 1000
+)
+
+// bareEnd is the last line of most streamed answers.
+const bareEnd = `{"done":true}`
+
+// Streamable reports whether a Content-Type is that of a streamed answer, and returns
+// its media type.
+func Streamable(contentType string) (mediaType string, ok bool) {
+	mediaType, params, err := mime.ParseMediaType(contentType)
+	charset, given := params["charset"]
+	ok = err == nil && (mediaType == NDJSON || mediaType == EventStream) && (!given || strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "utf8"))
+	return mediaType, ok
+}
+
+// streamDecoder decodes an answer that arrives bit by bit. It is not safe for concurrent use.
+type streamDecoder struct {
+	kind      wire.WorkItemKind
+	channelID string
+	mediaType string
+	perDelta  bool // each delta is a part
+
+	splitter Splitter
+	line     []byte // the start of a line that is not complete
+	event    []byte // data of an event that is not complete
+	isJSON   bool   // an event stream that is a JSON object instead: the error of a model
+	lines    int
+	bytes    int
+	parts    int
+	text     []byte // so far
+	last     []byte // the last line; nil before it
+	result   Result
+}
+
+// newStreamDecoder returns the decoder of a streamed answer. With perDelta, it does not cut the text
+// into sentences.
+func newStreamDecoder(kind wire.WorkItemKind, channelID, mediaType string, perDelta bool) *streamDecoder {
+	return &streamDecoder{kind: kind, channelID: channelID, mediaType: mediaType, perDelta: perDelta}
+}
+
+// Done reports whether the last line has arrived.
+func (s *streamDecoder) Done() bool { return s.last != nil }
+
+// Result returns the content of the last line and the whole text. It is valid after Done.
+func (s *streamDecoder) Result() Result { return s.result }
+
+// LastLine returns the last line as JSON. It is valid after Done.
+func (s *streamDecoder) LastLine() []byte { return s.last }
+
+// Size returns the memory that the stream needs for its text.
+func (s *streamDecoder) Size() int64 {
+	return int64(cap(s.line) + cap(s.event) + cap(s.text) + cap(s.splitter.buf))
+}
+
+// Part returns the entry of a part. The first part is number 1.
+func (s *streamDecoder) Part(base wire.Entry, number int, text string) wire.Entry {
+	base.Kind, base.Text, base.Part = wire.KindLLMPart, text, number
+	if s.kind == wire.BotItem {
+		base.Kind, base.Form = wire.KindBotMessage, wire.FormMarkdown
+		if s.perDelta {
+			base.Form = wire.FormPlain
+		}
+	}
+	return base
+}
+
+// Write decodes further bytes and returns the parts that are complete with them. What
+// follows the last line is ignored.
+func (s *streamDecoder) Write(data []byte) (parts []string, err error) {
+	if s.bytes += len(data); s.bytes > MaxStreamBytes {
+		return nil, fault.New(fault.PayloadTooLarge, "The stream is too long: the limit is %d bytes.", MaxStreamBytes)
+	}
+	for len(data) > 0 && !s.Done() {
+		line, rest, complete := bytes.Cut(data, []byte("\n"))
+		data = rest
+		if !complete {
+			s.line = append(s.line, line...)
+			break
+		}
+		if len(s.line) > 0 {
+			line = append(s.line, line...)
+			s.line = line[:0]
+		}
+		added, err := s.addLine(line)
+		parts = append(parts, added...)
+		if err != nil {
+			return parts, err
+		}
+	}
+	return parts, nil
+}
+
+// Close decodes a last line without line break. It returns an error if the stream is
+// incomplete.
+func (s *streamDecoder) Close() (parts []string, err error) {
+	if !s.Done() && len(s.line) > 0 {
+		parts, err = s.addLine(s.line)
+	}
+	if err == nil && !s.Done() && len(s.event) > 0 {
+		var added []string
+		if s.isJSON {
+			added, err = s.addModelError(s.event)
+		} else {
+			added, err = s.addChunk(s.event)
+		}
+		parts = append(parts, added...)
+	}
+	if err == nil && !s.Done() {
+		want := bareEnd
+		if s.mediaType == EventStream {
+			want = "data: [DONE]"
+		}
+		err = fault.New(fault.MalformedJSON, "The stream is incomplete: it ended without its last line, %s. Send the whole stream again.", want)
+	}
+	return parts, err
+}
+
+// addLine decodes one line, without its line break.
+func (s *streamDecoder) addLine(line []byte) (parts []string, err error) {
+	if s.lines++; s.lines == 1 {
+		line = strictjson.TrimBOM(line)
+	}
+	if s.mediaType == EventStream {
+		parts, err = s.addEventLine(bytes.TrimSuffix(line, []byte("\r")))
+	} else if line = bytes.TrimSpace(line); len(line) > 0 {
+		parts, err = s.addObject(line)
+	}
+	if err != nil {
+		problem := *fault.From(err)
+		problem.Message = fmt.Sprintf("Line %d of the stream: %s", s.lines, problem.Message)
+		return parts, &problem
+	}
+	return parts, nil
+}
+
+// addObject decodes a line of NDJSON.
+func (s *streamDecoder) addObject(line []byte) (parts []string, err error) {
+	var object struct {
+		Delta *string `json:"delta"`
+		Done  bool    `json:"done"`
+	}
+	var issues fault.Issues
+	if err := strictjson.Decode(line, &object, "", &issues); err != nil {
+		return nil, err
+	}
+	isError := isErrorEnvelope(line, "done")
+	if object.Delta == nil && !object.Done && !isError && len(issues.List()) == 0 {
+		issues.Missing("/delta", `Send {"delta":"…"}, and {"done":true} at the end.`)
+	}
+	if err := issues.Err(); err != nil {
+		return nil, err
+	}
+	if object.Delta != nil && !isError {
+		if parts, err = s.addText(*object.Delta); err != nil {
+			return nil, err
+		}
+	}
+	if !object.Done && !isError {
+		return parts, nil
+	}
+	rest, err := s.finish(line)
+	return append(parts, rest...), err
+}
+
+// addEventLine decodes a line of an event stream. An empty line ends an event; other fields
+// than data, and comments, have no effect.
+func (s *streamDecoder) addEventLine(line []byte) (parts []string, err error) {
+	switch {
+	case s.isJSON || s.lines == 1 && bytes.HasPrefix(line, []byte("{")):
+		s.isJSON = true
+		s.event = append(append(s.event, line...), '\n')
+		return nil, nil
+	case len(line) == 0 && len(s.event) > 0:
+		parts, err = s.addChunk(s.event)
+		s.event = s.event[:0]
+		return parts, err
+	}
+	data, found := bytes.CutPrefix(line, []byte("data:"))
+	if !found {
+		return nil, nil
+	}
+	data = bytes.TrimPrefix(data, []byte(" "))
+	if len(s.event) == 0 && string(bytes.TrimSpace(data)) == "[DONE]" {
+		return s.finish([]byte(bareEnd))
+	}
+	if len(s.event) > 0 {
+		s.event = append(s.event, '\n')
+	}
+	s.event = append(s.event, data...)
+	return nil, nil
+}
+
+// addChunk decodes an event: a chunk of a chat completion.
+func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
+	var chunk struct {
+		Choices []struct {
+			Index int64 `json:"index"`
+			Delta struct {
+				Content *string `json:"content"`
+			} `json:"delta"`
+		} `json:"choices"`
+		Error jsontext.Value `json:"error"`
+	}
+	var issues fault.Issues
+	if err := strictjson.Decode(event, &chunk, "", &issues); err != nil {
+		return nil, err
+	}
+	if strictjson.Present(chunk.Error) {
+		return s.addModelError(event)
+	}
+	if err := issues.Err(); err != nil {
+		return nil, err
+	}
+	for _, choice := range chunk.Choices {
+		if choice.Index == 0 && choice.Delta.Content != nil {
+			return s.addText(*choice.Delta.Content)
+		}
+	}
+	return nil, nil
+}
+
+// addModelError settles the answer with the error of a model, {"error":{"message":…}}.
+func (s *streamDecoder) addModelError(object []byte) (parts []string, err error) {
+	var body struct {
+		Error struct {
+			Code    jsontext.Value `json:"code"`
+			Type    string         `json:"type"`
+			Message string         `json:"message"`
+		} `json:"error"`
+	}
+	var issues fault.Issues
+	if err := strictjson.Decode(object, &body, "", &issues); err != nil {
+		return nil, err
+	}
+	if body.Error.Message == "" {
+		issues.Missing("/error/message", "message is required.")
+	}
+	if err := issues.Err(); err != nil {
+		return nil, err
+	}
+	code := strings.Trim(string(body.Error.Code), `"`)
+	if !strictjson.Present(body.Error.Code) || code == "" {
+		code = body.Error.Type
+	}
+	if code == "" {
+		code = "model_error"
+	}
+	last, err := json.Marshal(map[string]any{"done": true, "error": map[string]string{"code": code, "message": body.Error.Message}}, json.Deterministic(true))
+	if err != nil {
+		return nil, fmt.Errorf("encode the error of a model: %w", err)
+	}
+	return s.finish(last)
+}
+
+// addText adds a piece of the text.
+func (s *streamDecoder) addText(delta string) (parts []string, err error) {
+	s.text = append(s.text, delta...)
+	switch {
+	case !s.perDelta:
+		parts = s.splitter.Add(delta)
+	case delta != "":
+		parts = []string{delta}
+	}
+	return parts, s.count(parts)
+}
+
+func (s *streamDecoder) count(parts []string) error {
+	if s.parts += len(parts); s.parts > MaxParts {
+		return fault.New(fault.PayloadTooLarge, "The answer has too many parts: the limit is %d.", MaxParts)
+	}
+	return nil
+}
+
+// finish decodes the last line. A text in it must be the streamed one.
+func (s *streamDecoder) finish(line []byte) (parts []string, err error) {
+	if !s.perDelta {
+		parts = s.splitter.End()
+	}
+	if err := s.count(parts); err != nil {
+		return nil, err
+	}
+	text, body := string(s.text), line
+	if string(line) == bareEnd {
+		body = []byte("{}") // all members are known
+	}
+	var r Result
+	switch {
+	case isErrorEnvelope(body, "done"):
+		if r, err = parseError(body); err == nil {
+			err = r.failure.checkChannel(s.channelID)
+		}
+	case s.kind == wire.BotItem:
+		if r, err = parseBot(body, s.channelID, true); err == nil {
+			err = r.bot.checkStreamed(text)
+		}
+	default:
+		if r, err = parseLLM(body, true); err == nil && r.llmContent != nil && !sameText(*r.llmContent, text) {
+			err = differentText("/content")
+		}
+		r.llmContent = &text
+	}
+	if err != nil {
+		return parts, err
+	}
+	r.streamed, r.parts = true, s.parts
+	s.result, s.last = r, bytes.Clone(line)
+	return parts, nil
+}
+
+// checkStreamed reports texts in the last line that differ from the streamed one.
+func (d *document) checkStreamed(streamed string) error {
+	var texts []string
+	for _, m := range d.Messages.Message {
+		c := m.Content
+		for _, text := range []string{c.TextMessage.TextPlain, c.TextMessage.TextHTML, c.TextMessage.TextMarkdown, c.VoiceMessage} {
+			if strings.TrimSpace(text) != "" {
+				texts = append(texts, text)
+				break
+			}
+		}
+	}
+	if len(texts) > 0 && !sameText(strings.Join(texts, " "), streamed) {
+		return differentText("/messages/message")
+	}
+	return nil
+}
+
+// sameText reports whether two texts differ in white space only.
+func sameText(a, b string) bool {
+	return strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
+}
+
+func differentText(path string) error {
+	var issues fault.Issues
+	issues.Add(path, fault.IssueValue, "The text differs from the one that was streamed. Send the same text, or none.")
+	return issues.Err()
+}

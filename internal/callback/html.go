@@ -1,0 +1,93 @@
+package callback
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/net/html"
+)
+
+// silentElements have content that is not spoken.
+var silentElements = map[string]bool{
+	"script": true, "style": true, "title": true, "template": true, "noscript": true,
+	"iframe": true, "noembed": true, "noframes": true,
+}
+
+// blockElements start a new line.
+var blockElements = map[string]bool{
+	"br": true, "p": true, "li": true, "div": true, "tr": true, "hr": true, "ul": true, "ol": true, "dl": true, "dt": true, "dd": true,
+	"h1": true, "h2": true, "h3": true, "h4": true, "h5": true, "h6": true, "table": true, "blockquote": true, "pre": true,
+	"section": true, "article": true, "header": true, "footer": true,
+}
+
+// htmlToText returns the text of HTML for speech, one line per block element.
+// Entities are decoded.
+func htmlToText(s string) string { return collapseSpace(stripTags(s, " ")) }
+
+// stripTags removes all tags and replaces each line break in the text with
+// newline. It uses a tokenizer instead of a parser, because deeply nested elements
+// are expensive to parse.
+func stripTags(s, newline string) string {
+	if !strings.ContainsAny(s, "<&\r") { // most sentences
+		return strings.ReplaceAll(s, "\n", newline)
+	}
+	return stripTokens(s, newline)
+}
+
+func stripTokens(s, newline string) string {
+	z := html.NewTokenizer(strings.NewReader(s))
+	var out strings.Builder
+	silent := "" // the outermost silent element that is open
+	for {
+		kind := z.Next()
+		switch kind {
+		case html.ErrorToken:
+			return out.String()
+		case html.TextToken:
+			if silent == "" {
+				out.WriteString(strings.ReplaceAll(string(z.Text()), "\n", newline))
+			}
+		case html.StartTagToken, html.SelfClosingTagToken, html.EndTagToken:
+			name, _ := z.TagName()
+			tag := string(name)
+			switch {
+			case silent == "" && silentElements[tag] && kind != html.EndTagToken:
+				silent = tag
+			case silent == tag && kind == html.EndTagToken:
+				silent = ""
+			}
+			switch {
+			case blockElements[tag]:
+				out.WriteByte('\n')
+			case tag == "td" || tag == "th":
+				out.WriteByte(' ')
+			}
+		}
+	}
+}
+
+// collapseSpace removes empty lines and runs of white space.
+func collapseSpace(s string) string {
+	if isCollapsed(s) { // most sentences
+		return s
+	}
+	var lines []string
+	for line := range strings.SplitSeq(s, "\n") {
+		if words := strings.Fields(line); len(words) > 0 {
+			lines = append(lines, strings.Join(words, " "))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// isCollapsed reports whether s is a line of ASCII without white space to remove.
+func isCollapsed(s string) bool {
+	space := true
+	for _, b := range []byte(s) {
+		if b < ' ' || b >= utf8.RuneSelf || b == ' ' && space {
+			return false
+		}
+		space = b == ' '
+	}
+	return !space || s == ""
+}

@@ -1,0 +1,70 @@
+package callback
+
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/internal/command"
+	"telapi/internal/fault"
+	"telapi/internal/strictjson"
+)
+
+// The right names for names that providers confuse.
+var (
+	botHints = map[string]string{"commands": "actions", "command": "actions"}
+	llmHints = map[string]string{"actions": "commands", "action": "commands"}
+)
+
+// Ignored returns a warning for each member of the body that has no effect, up to 100. The
+// members of commands are not included: a command has a list of its own. All members
+// of a tool's result are forwarded. The alternatives of a text in one message, such as HTML
+// beside plain text, are not reported.
+func (r Result) Ignored(body []byte) []strictjson.Warning {
+	warnings := r.ignored
+	switch {
+	case r.bot != nil:
+		if !r.allKnown {
+			warnings = strictjson.UnknownMembers(body, r.bot, "", true, botHints)
+		}
+		warnings = append(warnings, r.lintEvents(func(name string) bool { return name == "config" })...)
+	case r.allKnown || r.toolResult != nil:
+	case r.failure != nil:
+		warnings = strictjson.UnknownMembers(body, r.failure, "", true, nil)
+	default:
+		warnings = append(strictjson.UnknownMembers(body, llmBody{}, "", true, llmHints), warnings...)
+	}
+	if r.streamed { // these are known on the last line
+		warnings = slices.DeleteFunc(warnings, func(w strictjson.Warning) bool { return w.Path == "/done" || w.Path == "/delta" })
+	}
+	return warnings[:min(len(warnings), strictjson.MaxWarnings)]
+}
+
+// lint returns a warning for each member of the body that has no effect, also of
+// commands, up to 100.
+func (r Result) lint(body []byte) []strictjson.Warning {
+	warnings := r.Ignored(body)
+	if r.bot != nil {
+		warnings = append(warnings, r.lintEvents(func(name string) bool { return name != "config" })...)
+		warnings = append(warnings, command.LintActions(r.bot.Actions, "/actions")...)
+	} else if len(r.commands) > 0 {
+		var doc struct {
+			Commands jsontext.Value `json:"commands"`
+		}
+		_ = json.Unmarshal(body, &doc) // cannot fail: the body is valid
+		warnings = append(warnings, command.LintActions(doc.Commands, "/commands")...)
+	}
+	return warnings[:min(len(warnings), strictjson.MaxWarnings)]
+}
+
+// lintEvents returns the warnings about control events with the given names.
+func (r Result) lintEvents(named func(string) bool) (warnings []strictjson.Warning) {
+	for _, m := range r.bot.Messages.Message {
+		e := m.Content.Event.Custom // a valid message has content
+		if e != nil && named(e.Name) && len(warnings) < strictjson.MaxWarnings {
+			warnings = append(warnings, e.Lint(fault.Pointer("/messages/message", m.index)+"/content/event/custom")...)
+		}
+	}
+	return warnings
+}

@@ -1,0 +1,278 @@
+package callback
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/command"
+	"telapi/internal/fault"
+	"telapi/internal/strictjson"
+)
+
+// Result is a decoded callback body.
+type Result struct {
+	// HasIdentity reports whether the body has a message ID or a timestamp. Two
+	// identical bodies with an identity are one message that was sent twice.
+	HasIdentity bool
+
+	// At most one of these is set.
+	failure    *errorEnvelope // from any provider
+	bot        *document
+	llmContent *string
+	toolResult jsontext.Value
+
+	commands []command.Request
+
+	streamed bool // the last line of a streamed answer
+	parts    int  // of a streamed answer
+
+	allKnown bool                 // no unknown member outside of commands
+	ignored  []strictjson.Warning // known members that have no effect
+}
+
+// Parse decodes a callback body of the given kind. A bot's body must contain the
+// channel ID. The error is MALFORMED_JSON, or a VALIDATION_ERROR that lists all
+// issues.
+func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error) {
+	if isErrorEnvelope(data, "") {
+		r, err := parseError(data)
+		if kind != wire.ToolItem || !fault.Is(err, fault.Validation) { // a tool's result may look like an error
+			if err == nil {
+				err = r.failure.checkChannel(channelID)
+			}
+			return r, err
+		}
+	}
+	switch kind {
+	case wire.BotItem:
+		return parseBot(data, channelID, false)
+	case wire.LLMItem:
+		return parseLLM(data, false)
+	case wire.ToolItem:
+		var r Result
+		err := strictjson.Decode(data, &r.toolResult, "", new(fault.Issues)) // every JSON value is valid
+		return r, err
+	default:
+		return Result{}, fmt.Errorf("parse callback: unknown kind %q", kind)
+	}
+}
+
+// Entries returns the entries for the runtime stream, in order, and the decision
+// on each command. The commands of the whole body come last. Each entry is a copy
+// of base with more fields. There is at least one entry, because the runtime waits
+// for an entry of each work item. Entries doesn't change r: it can be called again
+// with another policy.
+func (r Result) Entries(base wire.Entry, policy *command.Policy) ([]wire.Entry, []command.Decision) {
+	b := entryBuilder{base: base, policy: policy}
+	switch {
+	case r.failure != nil:
+		if r.failure.Metadata != nil {
+			b.add(wire.KindMetadata).Metadata = r.failure.Metadata
+		}
+		b.add(wire.KindProviderError).Error = r.failure.Error
+	case r.bot != nil:
+		b.entries = make([]wire.Entry, 0, 1+2*len(r.bot.Messages.Message)+len(r.commands))
+		r.bot.addTo(&b, r.streamed, r.parts)
+	case r.toolResult != nil:
+		b.add(wire.KindToolResult).Result = r.toolResult
+	case r.llmContent != nil:
+		e := b.add(wire.KindLLMResult)
+		e.Content, e.Parts = r.llmContent, r.parts
+	}
+	b.addCommands(r.commands)
+	if len(b.entries) == 0 {
+		b.add(wire.KindBotEvent).Event = wire.EventEmpty
+	}
+	return b.entries, b.decisions
+}
+
+// entryBuilder collects the entries of one callback.
+type entryBuilder struct {
+	base      wire.Entry
+	policy    *command.Policy
+	entries   []wire.Entry
+	decisions []command.Decision
+}
+
+// add appends a copy of base. The pointer is valid until the next call.
+func (b *entryBuilder) add(kind wire.EntryKind) *wire.Entry {
+	b.entries = append(b.entries, b.base)
+	e := &b.entries[len(b.entries)-1]
+	e.Kind = kind
+	return e
+}
+
+func (b *entryBuilder) addEvent(name string, value any) {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return // cannot happen: booleans, strings and validated numbers can be encoded
+	}
+	e := b.add(wire.KindBotEvent)
+	e.Event, e.Value = name, raw
+}
+
+func (b *entryBuilder) addCommands(list []command.Request) {
+	for _, r := range list {
+		d := b.policy.Decide(r, b.base.Source, b.base.Trace.TransactionID)
+		b.decisions = append(b.decisions, d)
+		kind := wire.KindCommand
+		if d.Reason != "" {
+			kind = wire.KindCommandDenied
+		}
+		e := b.add(kind)
+		e.Command, e.Apply, e.Reason = wire.AnyCommand{Command: d.Command}, d.Apply, d.Reason
+	}
+}
+
+// assistantMessage is a message of a language model. Its content is a string or
+// an array of parts.
+type assistantMessage struct {
+	Content jsontext.Value `json:"content"`
+}
+
+// llmBody is the body of a language model.
+type llmBody struct {
+	assistantMessage
+	Message assistantMessage `json:"message"`
+	Choices []struct {
+		Message assistantMessage `json:"message"`
+	} `json:"choices"`
+	Commands []jsontext.Value `json:"commands" max:"100"` // command.MaxCommands
+}
+
+// parseLLM decodes the body of a language model: an assistant message as
+// content, as message.content or in the chat completions format, managed
+// commands, or both. The last line of a streamed answer may have neither.
+func parseLLM(data []byte, streamed bool) (Result, error) {
+	var issues fault.Issues
+	var doc llmBody
+	known, err := strictjson.DecodeKnown(data, &doc, "", &issues)
+	if err != nil {
+		return Result{}, err
+	}
+	r := Result{allKnown: known}
+	r.addText(doc.Content, "/content", &issues)
+	r.addText(doc.Message.Content, "/message/content", &issues)
+	for i, c := range doc.Choices {
+		if path := fault.Pointer("/choices", i); i == 0 {
+			r.addText(c.Message.Content, path+"/message/content", &issues)
+		} else {
+			r.ignore(path, "Has no effect: only the first choice is used.")
+		}
+	}
+	if r.llmContent == nil && len(doc.Commands) == 0 && !streamed {
+		issues.Missing("/content", "Send content, message.content, choices or commands.")
+	}
+	r.commands = command.ParseList(doc.Commands, "/commands", &issues)
+	return r, issues.Err()
+}
+
+// addText sets the text of a language model if there is none yet. The text of a content
+// with parts is that of all parts.
+func (r *Result) addText(content jsontext.Value, path string, issues *fault.Issues) {
+	var text string
+	switch {
+	case !strictjson.Present(content):
+		return
+	case r.llmContent != nil:
+		r.ignore(path, "Has no effect: the body has another content.")
+		return
+	case content.Kind() == '[':
+		var parts []struct {
+			Text *string `json:"text"`
+		}
+		_ = strictjson.Decode(content, &parts, path, issues) // an error is also in issues
+		var all strings.Builder
+		for i, p := range parts {
+			if p.Text == nil {
+				r.ignore(fault.Pointer(path, i), "Has no effect: it has no text.")
+			} else {
+				all.WriteString(*p.Text)
+			}
+		}
+		text = all.String()
+	default:
+		_ = strictjson.Decode(content, &text, path, issues) // cannot fail: the value is already decoded
+	}
+	r.llmContent = &text
+}
+
+// ignore records a member that has no effect.
+func (r *Result) ignore(path, why string) {
+	if len(r.ignored) < strictjson.MaxWarnings {
+		r.ignored = append(r.ignored, strictjson.Warning{Path: path, Message: why})
+	}
+}
+
+// errorEnvelope is the body with which a provider reports an error.
+type errorEnvelope struct {
+	Error        jsontext.Value `json:"error"`
+	Conversation struct {
+		Identifier struct {
+			ID *string `json:"id"`
+		} `json:"identifier"`
+	} `json:"conversation"`
+	From     wire.Party     `json:"from"`
+	Metadata jsontext.Value `json:"metadata"`
+}
+
+// isErrorEnvelope reports whether data is an object with the member "error" and
+// no other members except "conversation", "from", "metadata" and the one given. Members
+// that are null are ignored.
+func isErrorEnvelope(data []byte, other string) bool {
+	// Most bodies contain neither the name nor an escaped form of it.
+	if !bytes.Contains(data, []byte(`"error"`)) && !bytes.Contains(data, []byte(`\u`)) {
+		return false
+	}
+	found := false
+	for name, value := range strictjson.Members(data) {
+		switch {
+		case value.Kind() == 'n':
+		case name == "error":
+			found = true
+		case name != "conversation" && name != "from" && name != "metadata" && name != other:
+			return false
+		}
+	}
+	return found
+}
+
+// parseError decodes an error envelope. A code and a message are required.
+func parseError(data []byte) (Result, error) {
+	var issues fault.Issues
+	envelope := new(errorEnvelope)
+	allKnown, err := strictjson.DecodeKnown(data, envelope, "", &issues)
+	if err != nil {
+		return Result{}, err
+	}
+	var known struct {
+		Code    *string `json:"code"`
+		Message *string `json:"message"`
+	}
+	if err := strictjson.Decode(envelope.Error, &known, "/error", &issues); err != nil {
+		return Result{}, err
+	}
+	if known.Code == nil {
+		issues.Missing("/error/code", "code is required.")
+	}
+	if known.Message == nil {
+		issues.Missing("/error/message", "message is required.")
+	}
+	strictjson.CheckObject(&envelope.Metadata, "", "/metadata", &issues)
+	return Result{failure: envelope, allKnown: allKnown}, issues.Err()
+}
+
+// checkChannel rejects the ID of another channel. The ID is optional in an error
+// envelope.
+func (e *errorEnvelope) checkChannel(channelID string) error {
+	var issues fault.Issues
+	if id := e.Conversation.Identifier.ID; id != nil && *id != channelID {
+		issues.Add("/conversation/identifier/id", fault.IssueValue, "The channel ID differs from the one in the path.")
+	}
+	return issues.Err()
+}

@@ -1,0 +1,47 @@
+package calls
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/kv"
+)
+
+var offerScript = rueidis.NewLuaScriptRetryable(kv.Script("offer"))
+
+// offer offers a session to the runtimes after its claim was released. The offer is
+// empty for a channel without a session.
+func (r *Runtime) offer(ctx context.Context, offer string) error {
+	if offer == "" {
+		return nil
+	}
+	var o wire.Offer
+	if err := json.Unmarshal([]byte(offer), &o); err != nil {
+		return fmt.Errorf("decode the offer: %w", err)
+	}
+	return Offer(ctx, r.client, o, true)
+}
+
+// Offer offers a session to the runtimes. Unless again is set, it changes nothing if an
+// earlier offer waits.
+func Offer(ctx context.Context, client rueidis.Client, o wire.Offer, again bool) error {
+	value, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode an offer: %w", err)
+	}
+	left, replace := "", "" // a duration, because the store's clock may differ
+	if o.ExpiresAt > 0 {
+		left = strconv.FormatInt(time.Until(time.UnixMilli(o.ExpiresAt)).Milliseconds(), 10)
+	}
+	if again {
+		replace = "1"
+	}
+	keys := []string{kv.OffersStream, kv.NewestOfferKey(o.SessionID)}
+	return offerScript.Exec(ctx, client, keys, []string{string(value), left, maxOffers, replace}).Error()
+}

@@ -1,0 +1,72 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/background"
+	"telapi/internal/calls"
+)
+
+// waitingInterval is how often a feed reads what a session waits for.
+const waitingInterval = time.Second
+
+// Waiting is what a session waits for: the data of an event of kind EventWaiting.
+type Waiting struct {
+	ForRuntime bool          `json:"forRuntime"`
+	WorkItems  []WaitingItem `json:"workItems"` // in the order in which their results are delivered
+}
+
+// WaitingItem is an open work item. Its result is parked if it waits for those of
+// earlier items.
+type WaitingItem struct {
+	ID           string            `json:"id"`
+	Kind         wire.WorkItemKind `json:"kind"`
+	RegisteredAt int64             `json:"registeredAt"` // Unix milliseconds, when the feed found it
+	ExpiresAt    int64             `json:"expiresAt"`
+	Parked       bool              `json:"parked"`
+}
+
+// watchWaiting sends an event whenever the session waits for something else. It ends
+// with ctx.
+func (f *Feed) watchWaiting(ctx context.Context, ch *calls.Channel, events chan<- Event) {
+	defer func() { _ = ch.Close(context.WithoutCancel(ctx)) }()
+	found := map[string]int64{} // when each work item was found
+	var last []byte
+	for background.Sleep(ctx, waitingInterval) == nil {
+		state, err := f.waiting(ctx, ch, found)
+		if err != nil {
+			continue // the next attempt may succeed
+		}
+		data, err := json.Marshal(state, json.Deterministic(true))
+		if err != nil || bytes.Equal(data, last) || last == nil && !state.ForRuntime && len(state.WorkItems) == 0 {
+			continue
+		}
+		select {
+		case events <- Event{At: time.Now().UnixMilli(), Lane: LaneService, Kind: EventWaiting, SessionID: ch.ID, Data: data}:
+			last = data
+		default: // the client reads slowly; the next attempt sends it
+		}
+	}
+}
+
+func (f *Feed) waiting(ctx context.Context, ch *calls.Channel, found map[string]int64) (state Waiting, err error) {
+	if state.ForRuntime, err = f.Unclaimed(ctx, ch.ID); err != nil {
+		return state, err
+	}
+	open, err := ch.WorkItems(ctx)
+	for _, item := range open {
+		if item.Scope != wire.ScopeItem {
+			continue // its results wait for nothing, and nothing waits for them
+		}
+		if found[item.ID] == 0 {
+			found[item.ID] = time.Now().UnixMilli()
+		}
+		state.WorkItems = append(state.WorkItems, WaitingItem{item.ID, item.Kind, found[item.ID], item.ExpiresAt.UnixMilli(), item.Parked})
+	}
+	return state, err
+}

@@ -1,0 +1,249 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"telapi/internal/callback"
+	"telapi/internal/fault"
+)
+
+const (
+	// streamSilence is how long a provider may send nothing during a streamed answer.
+	streamSilence = 30 * time.Second
+	// streamOverhead is the memory of a stream without its text: the buffers of the connection
+	// and of the reader.
+	streamOverhead = 8 << 10
+	streamBuffer   = 4 << 10
+	// streamBudget is the memory for all streamed answers that are arriving.
+	streamBudget = 64 << 20
+	// streamStart is how long a stream may be silent before its credential is checked.
+	streamStart = 5 * time.Millisecond
+	// streamEnd is how long the response waits for the end of a body after its last line.
+	streamEnd = 20 * time.Millisecond
+	// streamLinger is how long the connection stays open after a response that was sent before the
+	// end of the body. The provider may lose a response if it is closed while it sends.
+	streamLinger = time.Second
+)
+
+// Values of the query parameter split.
+const (
+	splitSentence = "sentence"
+	splitNone     = "none"
+)
+
+var errStreamRestart = fault.New(fault.ServiceUnavailable, "The instance is restarting. Send the whole stream again.").WithRetryAfter(time.Second)
+
+// streamedType returns the media type of a streamed answer, or "" for another body.
+func streamedType(h http.Header) string {
+	contentTypes := h.Values("Content-Type")
+	if len(contentTypes) != 1 || contentTypes[0] == "application/json" || !isUnencoded(h) {
+		return ""
+	}
+	mediaType, ok := callback.Streamable(contentTypes[0])
+	if !ok {
+		return ""
+	}
+	return mediaType
+}
+
+// acceptStream delivers the parts of an answer while it arrives. It returns after the last
+// line, or when the answer cannot be accepted any more.
+func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, request callback.StreamRequest) (callback.Receipt, error) {
+	call := func(run func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(x.ctx), handlerTimeout) // a failed read cancels x.ctx
+		defer cancel()
+		return run(ctx)
+	}
+	if r.ContentLength > callback.MaxStreamBytes {
+		return callback.Receipt{}, s.deps.Callbacks.Reject(x.ctx, request.Credential, tooLarge(callback.MaxStreamBytes))
+	}
+	request.Interrupt = body.interrupt
+	stream, err := s.deps.Callbacks.OpenStream(request)
+	if err != nil {
+		return callback.Receipt{}, err
+	}
+	defer stream.Close()
+	defer context.AfterFunc(s.streams, func() { body.interrupt(errStreamRestart) })()
+	var issues fault.Issues
+	if split, given := issues.QueryValue(r.URL.Query(), "split"); given && split != splitNone && split != splitSentence {
+		issues.Add("/query/split", fault.IssueValue, "Use split=none or split=sentence.")
+	}
+	if err := issues.Err(); err != nil {
+		return callback.Receipt{}, stream.Fail(cmp.Or(call(stream.Check), err))
+	}
+	data, err := body.readFirst(func() error { return call(stream.Check) })
+	for {
+		var receipt *callback.Receipt
+		err = call(func(ctx context.Context) error {
+			if len(data) > 0 {
+				receipt, err = stream.Write(ctx, data)
+				return err
+			}
+			if problem := stream.Check(ctx); problem != nil {
+				return problem
+			}
+			switch {
+			case errors.Is(err, io.EOF):
+				receipt, err = stream.End(ctx)
+			case body.interrupted() != nil:
+				err = body.interrupted()
+			case !time.Now().Before(stream.Deadline):
+				err = stream.Expired(ctx)
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				err = fault.New(fault.MalformedJSON, "The stream was silent for %d s. Send the whole stream again.", int(streamSilence.Seconds()))
+			default:
+				err = fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
+			}
+			return err
+		})
+		switch {
+		case err != nil:
+			return callback.Receipt{}, stream.Fail(err)
+		case receipt != nil:
+			return *receipt, nil
+		}
+		x.holder = stream.TeamID()
+		if err := s.reserveStream(x, streamOverhead+stream.Size()); err != nil {
+			return callback.Receipt{}, stream.Fail(err)
+		}
+		data, err = body.read(stream.Deadline)
+	}
+}
+
+// reserveStream raises the memory of a streamed answer to size.
+func (s *Server) reserveStream(x *exchange, size int64) error {
+	if size <= x.body.size {
+		return nil
+	}
+	x.body.release()
+	x.body = reservation{}
+	if err := s.streamedBodies.Take(x.holder, size); err != nil {
+		return err
+	}
+	x.body = reservation{s.streamedBodies, x.holder, size}
+	return nil
+}
+
+// streamReader reads the body of a streamed answer. A read can be interrupted.
+type streamReader struct {
+	body io.Reader
+	conn *http.ResponseController
+	buf  [streamBuffer]byte
+	used bool // something was read, or could be: the provider does not wait for 100 Continue
+	err  error
+
+	mu       sync.Mutex
+	reason   error     // of an interruption
+	deadline time.Time // of the current read, or of the last one
+	answered bool      // an interruption has no effect any more
+}
+
+func newStreamReader(x *exchange, r *http.Request) *streamReader {
+	s := &streamReader{body: r.Body, conn: http.NewResponseController(x), used: r.Header.Get("Expect") == ""}
+	_ = s.conn.EnableFullDuplex() // a response before the end of the body does not wait for it
+	return s
+}
+
+// interrupt ends the current read and makes all others fail.
+func (s *streamReader) interrupt(reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reason == nil && !s.answered {
+		s.reason, s.deadline = reason, time.Now()
+		_ = s.conn.SetReadDeadline(s.deadline)
+	}
+}
+
+// interrupted returns the reason of an interruption, or nil.
+func (s *streamReader) interrupted() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reason
+}
+
+// read returns the next bytes, or the reason why there are none. It waits until the
+// deadline, but not longer than streamSilence. The bytes are valid until the next call.
+func (s *streamReader) read(deadline time.Time) ([]byte, error) {
+	if silence := time.Now().Add(streamSilence); silence.Before(deadline) {
+		deadline = silence
+	}
+	s.mu.Lock()
+	if s.err == nil {
+		s.err = s.reason
+	}
+	s.deadline = deadline
+	_ = s.conn.SetReadDeadline(deadline)
+	s.mu.Unlock()
+	if s.err != nil {
+		return nil, s.err
+	}
+	n, err := s.body.Read(s.buf[:])
+	s.used, s.err = true, err
+	return s.buf[:n], err
+}
+
+// readFirst reads the first bytes. If they do not arrive at once, it runs check meanwhile, so
+// that a provider with a wrong credential need not start its model. An error of check
+// interrupts the read. A provider that waits for 100 Continue gets it after the check.
+func (s *streamReader) readFirst(check func() error) ([]byte, error) {
+	if !s.used {
+		if err := check(); err != nil {
+			return nil, err
+		}
+		return s.read(time.Now().Add(streamSilence))
+	}
+	checked := make(chan struct{})
+	late := time.AfterFunc(streamStart, func() {
+		defer close(checked)
+		if err := check(); err != nil {
+			s.interrupt(err)
+		}
+	})
+	data, err := s.read(time.Now().Add(streamSilence))
+	if late.Stop() {
+		return data, err
+	}
+	<-checked
+	if reason := s.interrupted(); reason != nil {
+		return nil, reason
+	}
+	return data, err
+}
+
+// finish ends the deadline of reads. It returns whether the connection can be used again: the
+// body was read, and its deadline, which an interruption sets to now, did not expire. Otherwise
+// the server, which waits for the next request after the body, has given up the connection.
+func (s *streamReader) finish() (reusable bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answered = true
+	_ = s.conn.SetReadDeadline(time.Time{})
+	return errors.Is(s.err, io.EOF) && time.Now().Before(s.deadline)
+}
+
+// respond sends the response to a streamed answer. If the provider is still sending, the
+// connection stays open for a moment, so that it gets the response.
+func (s *streamReader) respond(x *exchange, send func() error) error {
+	if s.err == nil && s.used {
+		_, _ = s.read(time.Now().Add(streamEnd))
+	}
+	_ = s.conn.SetWriteDeadline(time.Now().Add(streamWriteTimeout))
+	if s.finish() {
+		return send()
+	}
+	x.Header().Set("Connection", "close")
+	x.cut = true
+	err := send()
+	if err == nil && s.used && s.conn.Flush() == nil {
+		_ = s.conn.SetReadDeadline(time.Now().Add(streamLinger))
+		_, _ = io.Copy(io.Discard, s.body)
+	}
+	return err
+}

@@ -1,0 +1,245 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	// sampleAge is how long a sample is preferred to less precise ones.
+	sampleAge = 30 * time.Second
+	// maxDrift is by how much two clocks may drift apart within sampleAge. A
+	// larger difference means that a clock was set.
+	maxDrift = 20 * time.Millisecond
+)
+
+// started is the local time that estimates refer to. It has a monotonic clock
+// reading, so that setting the local clock has no effect.
+var started = time.Now()
+
+// Clock estimates the time of the store's servers, so that scripts can be given
+// deadlines. Its methods are safe for concurrent use.
+type Clock struct {
+	mu      sync.Mutex
+	samples map[string]sample // by node
+
+	estimate atomic.Pointer[estimate] // nil before the first sample
+}
+
+// estimate is what Measure has found.
+type estimate struct {
+	all   *bounds            // of all nodes
+	nodes map[string]*bounds // of each node
+	slots []slotRange        // empty without a cluster
+}
+
+// slotRange is a part of a cluster's slots and the node that has them.
+type slotRange struct {
+	first, last int64
+	node        string
+}
+
+// sample is one comparison of a server's clock with the local one.
+type sample struct {
+	origin    time.Duration // the server's Unix time at started
+	precision time.Duration // half of the round trip
+	at        time.Time
+}
+
+// bounds are possible origins of the nodes. A sample is imprecise if the process, or the
+// server, had to wait for the CPU.
+type bounds struct {
+	earliest time.Duration // of the node that is behind most, at the earliest
+	ahead    time.Duration // of the node that is ahead most, at the earliest
+	latest   time.Duration // of the node that is ahead most, at the latest
+}
+
+// Measure compares the clocks of all nodes with the local one. It keeps the
+// estimate for a node that does not answer and forgets nodes that have left. It reports
+// whether any clock is known.
+func (c *Clock) Measure(ctx context.Context, client rueidis.Client) bool {
+	nodes := client.Nodes()
+	var measuring sync.WaitGroup
+	var mu sync.Mutex
+	newer := make(map[string]sample, len(nodes))
+	for name, node := range nodes {
+		measuring.Go(func() {
+			if s, err := measureNode(ctx, node); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				newer[name] = s
+			}
+		})
+	}
+	slots := readSlots(ctx, client)
+	measuring.Wait()
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	samples := make(map[string]sample, len(nodes))
+	for name := range nodes {
+		s, answered := newer[name]
+		if old, known := c.samples[name]; known && (!answered || old.better(s)) {
+			samples[name] = old
+		} else if answered {
+			samples[name] = s
+		}
+	}
+	if c.samples = samples; len(samples) > 0 {
+		c.estimate.Store(estimateOf(samples, slots))
+	}
+	return c.estimate.Load() != nil
+}
+
+func estimateOf(samples map[string]sample, slots []slotRange) *estimate {
+	e := &estimate{boundsOf(samples), make(map[string]*bounds, len(samples)), slots}
+	for name, s := range samples {
+		e.nodes[name] = boundsOf(map[string]sample{name: s})
+	}
+	return e
+}
+
+// readSlots returns which node of a cluster has which slots. It returns nil if that is not
+// known.
+func readSlots(ctx context.Context, client rueidis.Client) (slots []slotRange) {
+	if client.Mode() != rueidis.ClientModeCluster {
+		return nil
+	}
+	ranges, err := client.Do(ctx, client.B().ClusterSlots().Build()).ToArray()
+	for _, r := range ranges {
+		parts, partsErr := r.ToArray()
+		if err = errors.Join(err, partsErr); err != nil || len(parts) < 3 {
+			return nil
+		}
+		first, firstErr := parts[0].ToInt64()
+		last, lastErr := parts[1].ToInt64()
+		master, masterErr := parts[2].ToArray()
+		if errors.Join(firstErr, lastErr, masterErr) != nil || len(master) < 2 {
+			return nil
+		}
+		host, hostErr := master[0].ToString()
+		port, portErr := master[1].ToInt64()
+		if errors.Join(hostErr, portErr) != nil {
+			return nil
+		}
+		slots = append(slots, slotRange{first, last, net.JoinHostPort(host, strconv.FormatInt(port, 10))})
+	}
+	return slots
+}
+
+// of returns the bounds of the node that has a channel, or of all nodes if it is not known.
+func (c *Clock) of(channelID string) *bounds {
+	e := c.estimate.Load()
+	if e == nil {
+		return nil
+	}
+	if len(e.slots) > 0 && channelID != "" {
+		slot := slotOf(channelID)
+		for _, r := range e.slots {
+			if b := e.nodes[r.node]; b != nil && r.first <= slot && slot <= r.last {
+				return b
+			}
+		}
+	}
+	return e.all
+}
+
+// slotOf returns the slot of a cluster for keys with the given hash tag: its CRC-16 (XMODEM).
+func slotOf(tag string) int64 {
+	var crc uint16
+	for _, b := range []byte(tag) {
+		crc ^= uint16(b) << 8
+		for range 8 {
+			carry := crc&0x8000 != 0
+			if crc <<= 1; carry {
+				crc ^= 0x1021
+			}
+		}
+	}
+	return int64(crc % 16384)
+}
+
+func boundsOf(samples map[string]sample) *bounds {
+	b := &bounds{math.MaxInt64, math.MinInt64, math.MinInt64}
+	for _, s := range samples {
+		latest, earliest := s.origin+s.precision, s.origin-s.precision
+		b.earliest, b.ahead, b.latest = min(b.earliest, earliest), max(b.ahead, earliest), max(b.latest, latest)
+	}
+	return b
+}
+
+func measureNode(ctx context.Context, node rueidis.Client) (sample, error) {
+	start := time.Now()
+	parts, err := node.Do(ctx, node.B().Time().Build()).AsIntSlice()
+	if err != nil {
+		return sample{}, err
+	}
+	precision := time.Since(start) / 2
+	unix := time.Duration(parts[0])*time.Second + time.Duration(parts[1])*time.Microsecond
+	return sample{unix - start.Add(precision).Sub(started), precision, start}, nil
+}
+
+// better reports whether s is preferred to a newer sample of the same node.
+func (s sample) better(newer sample) bool {
+	difference := (s.origin - newer.origin).Abs()
+	return s.precision < newer.precision && newer.at.Sub(s.at) < sampleAge && difference < s.precision+newer.precision+maxDrift
+}
+
+// Window returns when a script of a channel may run, as its last argument: from now until a
+// local time. It is empty before the first Measure. The end is never later than the local
+// time, so that a script has no effect after its caller has timed out; if it is not known
+// which node has the channel, this holds on the node that is ahead most. The start detects
+// that the store's clock was set back since it was measured.
+func (c *Clock) Window(channelID string, until time.Time) string {
+	b := c.of(channelID)
+	if b == nil {
+		return ""
+	}
+	return unixMillis(time.Since(started)+b.earliest-maxDrift) + " " + unixMillis(until.Sub(started)+b.ahead)
+}
+
+// At returns the time at which a connection or a claim of a channel is requested, from the
+// local time. It is empty before the first Measure. It is never earlier than the time of the
+// channel's node, so that the request is not mistaken for an older one. Without a channel,
+// this holds for all nodes.
+func (c *Clock) At(channelID string, at time.Time) string {
+	if b := c.of(channelID); b != nil {
+		return unixMillis(at.Sub(started) + b.latest)
+	}
+	return ""
+}
+
+// AtEarliest is At with a time that is never later than that of the channel's node.
+func (c *Clock) AtEarliest(channelID string, at time.Time) string {
+	if b := c.of(channelID); b != nil {
+		return unixMillis(at.Sub(started) + b.earliest)
+	}
+	return ""
+}
+
+// Earliest returns a time that every node has reached. It is empty before the first
+// Measure.
+func (c *Clock) Earliest() string {
+	if b := c.of(""); b != nil {
+		return unixMillis(time.Since(started) + b.earliest)
+	}
+	return ""
+}
+
+// Forget makes the next Measure replace its estimates, because a script has shown that they
+// are wrong. They are used until then.
+func (c *Clock) Forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.samples = nil
+}
+
+func unixMillis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

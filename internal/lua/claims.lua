@@ -1,9 +1,0 @@
--- Records that a connection of a runtime is about to claim channels.
---
--- KEYS[1]  set: the channels that the connection may have claimed
--- ARGV[1…] IDs of channels
---
--- A script because a full store accepts SADD only after a command that needs no memory.
-redis.call('SREM', KEYS[1], '')
-for i = 1, #ARGV do redis.call('SADD', KEYS[1], ARGV[i]) end
-return #ARGV

@@ -1,0 +1,199 @@
+package runtimeapi
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/calls"
+	"telapi/internal/channel"
+	"telapi/internal/fault"
+	"telapi/internal/kv"
+	"telapi/internal/redisstore"
+	"telapi/test/testcalls"
+	"telapi/test/testkit"
+)
+
+// claimedSession returns a connection with a store, and a session that is claimed for it and
+// not announced.
+func claimedSession(t *testing.T) (*Conn, *countingSocket, *claim, *calls.Channel) {
+	t.Helper()
+	return claimedSessionOf(t, startStore(t))
+}
+
+func startStore(t *testing.T) *redisstore.Store {
+	t.Helper()
+	logger := slog.New(slog.DiscardHandler)
+	engine, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{DataDir: t.TempDir()}, logger)
+	testkit.Must(t, err)
+	t.Cleanup(engine.Close)
+	store := redisstore.Open(engine.Options(logger))
+	t.Cleanup(store.Close)
+	testkit.Must(t, store.Connect(t.Context()))
+	return store
+}
+
+func claimedSessionOf(t *testing.T, store *redisstore.Store) (*Conn, *countingSocket, *claim, *calls.Channel) {
+	t.Helper()
+	channels := redisstore.NewChannels(store, wire.DefaultChannelLimits())
+	_, err := channels.Attach(t.Context(), channel.AttachRequest{ChannelID: "s", ConnectionID: "b", Lease: time.Hour, TeamID: "team",
+		Offer: []byte(`{"sessionId":"s","teamId":"team"}`), Entry: []byte(`{"kind":"session"}`)})
+	testkit.Must(t, err)
+	runtime, err := calls.New(calls.Options{Store: store.ClientOption(), Name: "r", Lease: Lease})
+	testkit.Must(t, err)
+	t.Cleanup(runtime.Close)
+	c, socket := newConn(t)
+	c.calls = runtime
+	cl := c.newClaim("s", "secret")
+	request := cl.request()
+	request.RequestedAt = time.Now().Add(-time.Minute) // the clock of the store has passed it
+	ch, err := runtime.AttachAs(t.Context(), request, "s")
+	testkit.Must(t, err)
+	return c, socket, cl, ch
+}
+
+func markClosed(c *Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+}
+
+// A session that cannot be announced to the runtime is offered to others.
+func TestClaimIsUndoneIfItCannotBeAnnounced(t *testing.T) {
+	for name, announce := range map[string]func(*Conn, *claim, *calls.Channel){
+		"connection has ended": func(c *Conn, cl *claim, ch *calls.Channel) {
+			markClosed(c)
+			c.got(1, 7, cl, ch)
+		},
+		"connection ends": func(c *Conn, cl *claim, ch *calls.Channel) {
+			markClosed(c)
+			if err := c.announce(t.Context(), 7, cl, ch); err == nil {
+				t.Error("announced on a connection that has ended")
+			}
+		},
+		"work items cannot be read": func(c *Conn, cl *claim, ch *calls.Channel) {
+			c.cancel()
+			c.got(1, 7, cl, ch)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, socket, cl, ch := claimedSession(t)
+			announce(c, cl, ch)
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
+			defer cancel()
+			if again, err := testcalls.Accept(ctx, c.calls, "other", nil); err != nil || again.ID != "s" {
+				t.Errorf("accepted %v, %v; want the session", again, err)
+			}
+			if frames := socket.sent(); len(c.claims) > 0 || strings.Contains(frames, `"ok"`) {
+				t.Errorf("the claim was announced: %s", frames)
+			}
+		})
+	}
+}
+
+// A connection that releases a session may get it again before the release is forgotten. When
+// the connection ends, the second claim is released too.
+func TestSecondClaimOfConnectionIsSwept(t *testing.T) {
+	c, _, first, ch := claimedSession(t)
+	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, first.record()))
+	if !c.add(first, ch) {
+		t.Fatal("not added")
+	}
+	testkit.Must(t, ch.Close(t.Context()))
+	second := c.newClaim("s", "other")
+	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, second.record()))
+	_, err := c.calls.AttachAs(t.Context(), second.request(), "s")
+	testkit.Must(t, err)
+	c.remove(first)
+	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
+	if _, err := c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s"); err != nil {
+		t.Errorf("the session is not released: %v", err)
+	}
+}
+
+// A channel that is lost again and again is reported as unavailable, and stays claimed.
+func TestThirdLossInARowFailsTheRequest(t *testing.T) {
+	c, socket, cl, ch := claimedSession(t)
+	if !c.add(cl, ch) {
+		t.Fatal("not added")
+	}
+	attempts := 0
+	err := c.on(t.Context(), "s", func(*claim, *calls.Channel) error {
+		attempts++
+		return calls.ErrLost
+	})
+	if attempts != 3 || !fault.Is(translate(err), fault.ServiceUnavailable) {
+		t.Errorf("%v after %d attempts, want SERVICE_UNAVAILABLE after 3", err, attempts)
+	}
+	if frames := socket.sent(); strings.Count(frames, `"event":"lost"`) != 3 {
+		t.Errorf("pushed %s, want each loss", frames)
+	}
+	if err := c.on(t.Context(), "s", func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }); err != nil {
+		t.Errorf("the next request: %v", err)
+	}
+}
+
+// A runtime that stops releases its sessions while its last accepts are outstanding.
+func TestReleasedSessionIsOfferedToOthersFirst(t *testing.T) {
+	for name, others := range map[string]bool{"another runtime accepts": true, "no other runtime": false} {
+		t.Run(name, func(t *testing.T) {
+			c, socket, cl, ch := claimedSession(t)
+			t.Cleanup(c.Close)
+			if !c.add(cl, ch) {
+				t.Fatal("not added")
+			}
+			testkit.Must(t, c.acceptSession(wire.Accept{Request: wire.Request{ID: 7}}, 1))
+			c.service.othersFirst = 0
+			if others {
+				c.service.othersFirst = time.Hour
+			}
+			testkit.Must(t, c.release(t.Context(), "s"))
+			if !others {
+				testkit.Until(t, "the runtime gets the session again", func() bool { return strings.Contains(socket.sent(), `"id":7,"ok":{"channel":"s"`) })
+				return
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
+			defer cancel()
+			if again, err := testcalls.Accept(ctx, c.calls, "other", nil); err != nil || again.ID != "s" {
+				t.Errorf("accepted %v, %v; want the session", again, err)
+			}
+			if frames := socket.sent(); strings.Contains(frames, `"id":7`) {
+				t.Errorf("the runtime has got the session again: %s", frames)
+			}
+		})
+	}
+}
+
+// After two failovers the store can have an older claim of the runtime again. The connection
+// keeps the channel, and the runtime learns of the loss.
+func TestClaimIsKeptIfStoreHasOlderOne(t *testing.T) {
+	for name, failure := range map[string]error{"found by a request": calls.ErrClaimLost, "found by a read": calls.ErrLost} {
+		t.Run(name, func(t *testing.T) {
+			store := startStore(t)
+			c, socket, cl, ch := claimedSessionOf(t, store)
+			if !c.add(cl, ch) {
+				t.Fatal("not added")
+			}
+			client, err := rueidis.NewClient(store.ClientOption())
+			testkit.Must(t, err)
+			t.Cleanup(client.Close)
+			older := client.B().Hset().Key(kv.MetaKey("s")).FieldValue().FieldValue("claimToken", "older").FieldValue("claimRequestedAt", "1").Build()
+			testkit.Must(t, client.Do(t.Context(), older).Error())
+			attempts := 0
+			err = c.on(t.Context(), "s", func(_ *claim, ch *calls.Channel) error {
+				if attempts++; attempts == 1 {
+					return failure
+				}
+				return ch.End(t.Context(), "done")
+			})
+			if frames := socket.sent(); err != nil || strings.Count(frames, `"event":"lost"`) != 1 || strings.Contains(frames, "claim_lost") {
+				t.Errorf("%v after %d attempts, pushed %s; want the loss", err, attempts, frames)
+			}
+		})
+	}
+}

@@ -1,0 +1,145 @@
+package runtimeapi
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/calls"
+	"telapi/internal/fault"
+)
+
+const (
+	// commitDelay is how long a commit waits for another request on its channel, so that one
+	// script does both.
+	commitDelay = 50 * time.Millisecond
+	maxCommits  = 64 // that wait on a channel
+)
+
+// holdCommit lets a commit wait for another request. It returns false if the commit is invalid
+// or must not wait: after the last entry, or while the runtime could wait for entries that
+// are not pushed before it.
+func (c *Conn) holdCommit(channelID string, q *queue, r *request) bool {
+	cl, err := c.find(channelID)
+	if err != nil {
+		return false
+	}
+	cl.mu.Lock()
+	ok := cl.canCommit(r.position) && !cl.ended && len(cl.pushed) < pushedEntries/2 && cl.bytes < pushedBytes/2
+	cl.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !ok || c.closed || len(q.commits) >= maxCommits {
+		return false
+	}
+	if r.retry { // before the requests that it is done with
+		cl.failure, r.retry = nil, false
+	}
+	q.commits = append(q.commits, r)
+	if len(q.commits) == 1 {
+		time.AfterFunc(c.service.commitDelay, func() { c.commitsDue(channelID, q, r) })
+	}
+	return true
+}
+
+// commitsDue runs the commits of a channel if the first of them still waits.
+func (c *Conn) commitsDue(channelID string, q *queue, first *request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed && len(q.commits) > 0 && q.commits[0] == first {
+		q.due = true
+		c.wake(channelID, q)
+	}
+}
+
+// takeCommits returns the commits that wait, the newest first.
+func (c *Conn) takeCommits(q *queue) []*request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := q.commits
+	q.commits, q.due = nil, false
+	slices.Reverse(list)
+	return list
+}
+
+// runCommits runs the commits that wait. The newest one does what the others ask for, unless
+// it fails. It returns the errors.
+func (c *Conn) runCommits(channelID string, q *queue) (err error) {
+	for _, r := range c.takeCommits(q) {
+		err = errors.Join(err, c.run(channelID, r))
+	}
+	return err
+}
+
+// runNext runs a request after the commits that wait, or with them.
+func (c *Conn) runNext(channelID string, q *queue, r *request) {
+	c.mu.Lock()
+	waiting := len(q.commits) > 0
+	c.mu.Unlock()
+	cl, _ := c.find(channelID)
+	switch {
+	case !waiting || r.op == wire.OpAudio:
+	case cl != nil && (r.op == wire.OpSend || r.op == wire.OpAwait) && (cl.failure == nil || r.retry):
+		c.mu.Lock()
+		cl.with = q.newestCommit()
+		c.mu.Unlock()
+		ok, err := c.runInOrder(channelID, r)
+		cl.with = ""
+		if !errors.Is(err, calls.ErrUnknownPosition) {
+			c.answer(r, ok, err)
+			_ = c.runCommits(channelID, q) // those that were done with the request need no script
+			return
+		}
+		_ = c.runCommits(channelID, q)
+	case r.op == wire.OpCommit: // it does what the others ask for, unless it fails
+		_ = c.run(channelID, r)
+		_ = c.runCommits(channelID, q)
+		return
+	default:
+		// The next claim would repeat the entries of a commit that the runtime tries again.
+		if err := c.runCommits(channelID, q); r.op == wire.OpRelease && fault.Is(translate(err), fault.ServiceUnavailable) {
+			c.answer(r, nil, err)
+			return
+		}
+	}
+	_ = c.run(channelID, r)
+}
+
+// newestCommit returns the highest position of the commits that wait. The caller holds mu of the
+// connection.
+func (q *queue) newestCommit() string {
+	return slices.MaxFunc(q.commits, func(a, b *request) int { return int(wire.EntryNumber(a.position) - wire.EntryNumber(b.position)) }).position
+}
+
+// canCommit reports whether an entry was pushed and is not committed. The caller holds mu.
+func (cl *claim) canCommit(position string) bool {
+	number := wire.EntryNumber(position)
+	return number > cl.committed && number <= wire.EntryNumber(cl.known)
+}
+
+// position returns the position that a request commits too; empty: none.
+func (cl *claim) position() string {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if !cl.canCommit(cl.with) {
+		return ""
+	}
+	return cl.with
+}
+
+// flushCommits runs the commits that wait when the connection ends. The runtime does not
+// learn of it, but its next claims need not repeat entries.
+func (c *Conn) flushCommits(claims map[string]*claim) {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	var flushing sync.WaitGroup
+	for channelID, q := range c.queues { // nothing else uses them any more
+		if cl := claims[channelID]; cl != nil && len(q.commits) > 0 {
+			flushing.Go(func() { _ = cl.commit(ctx, cl.current(), q.newestCommit()) })
+		}
+	}
+	flushing.Wait()
+}

@@ -1,0 +1,130 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"telapi/internal/background"
+	"telapi/internal/fault"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// SchemaStatus describes the migration state of a database.
+type SchemaStatus struct {
+	Database string   `json:"database"`
+	Current  int64    `json:"current"` // 0 if the database is empty; above Newest if a newer telapi migrated it
+	Newest   int64    `json:"newest"`  // the latest version that this program knows
+	Pending  []string `json:"pending"` // file names, in order
+}
+
+// SchemaStatus compares the database with the migrations in this program. It
+// changes nothing.
+func (s *Store) SchemaStatus(ctx context.Context) (SchemaStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	schema := SchemaStatus{Database: s.String()}
+	var exists bool
+	err := s.read.QueryRowContext(ctx, s.engine.versionTable).Scan(&exists)
+	if err == nil && exists {
+		err = s.read.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM "+goose.DefaultTablename).Scan(&schema.Current)
+	}
+	if err != nil {
+		return SchemaStatus{}, wrap(ctx, "read the schema version", err)
+	}
+	for _, source := range s.migrator.ListSources() {
+		schema.Newest = source.Version
+		if source.Version > schema.Current {
+			schema.Pending = append(schema.Pending, filepath.Base(source.Path))
+		}
+	}
+	return schema, nil
+}
+
+// Migrate brings the schema up to date. Processes may call it concurrently: one
+// migrates while the others wait. A schema of a newer telapi is used unchanged.
+// Migrations only add to the schema, so that two versions of telapi can use it at
+// the same time, during an upgrade or a rollback.
+func (s *Store) Migrate(ctx context.Context) error {
+	schema, err := s.SchemaStatus(ctx)
+	if err != nil {
+		return err
+	}
+	if len(schema.Pending) == 0 {
+		if schema.Current > schema.Newest {
+			s.log.InfoContext(ctx, "database was migrated by a newer telapi; using its schema",
+				"database", s.engine.title, "version", schema.Current, "known", schema.Newest)
+		}
+		s.migrated.Store(true)
+		return nil
+	}
+	if s.engine.dataDir != "" {
+		file, err := waitForLock(ctx, filepath.Join(s.engine.dataDir, "migrate.lock"))
+		if err != nil {
+			return fmt.Errorf("lock the data directory for migration: %w", err)
+		}
+		defer file.Close()
+	}
+	applied, err := s.migrator.Up(ctx)
+	if err != nil {
+		return wrap(ctx, "migrate the database", err)
+	}
+	s.migrated.Store(true)
+	if len(applied) > 0 {
+		s.log.InfoContext(ctx, "database schema migrated", "database", s.engine.title, "from", schema.Current, "to", schema.Newest)
+	}
+	return nil
+}
+
+// newMigrator reads the migration files without connecting.
+func newMigrator(db *sql.DB, dialect goose.Dialect) (*goose.Provider, error) {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, fmt.Errorf("read migrations: %w", err)
+	}
+	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}
+	if dialect == goose.DialectPostgres {
+		// PostgreSQL releases a session lock when its process ends. The locker
+		// tries every second for ten minutes.
+		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600))
+		if err != nil {
+			return nil, fmt.Errorf("prepare the migration lock: %w", err)
+		}
+		options = append(options, goose.WithSessionLocker(locker))
+	}
+	return goose.NewProvider(dialect, db, files, options...)
+}
+
+// Connect waits until the database answers and its schema is up to date. It
+// retries with exponential backoff until ctx ends and logs each new reason for
+// a failure once. It returns an error only if ctx ends.
+func (s *Store) Connect(ctx context.Context) error {
+	start := time.Now()
+	delays := background.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
+	for lastReason := ""; ; {
+		err := s.Ping(ctx)
+		if err == nil {
+			err = s.Migrate(ctx)
+		}
+		if err == nil {
+			s.log.InfoContext(ctx, "database ready", "database", s.engine.title, "waited", time.Since(start).Round(time.Millisecond))
+			return nil
+		}
+		if reason := fault.Reason(err).Error(); reason != lastReason && ctx.Err() == nil {
+			lastReason = reason
+			s.log.WarnContext(ctx, "database not ready, retrying", "database", s.engine.title, "reason", reason)
+		}
+		if err := background.Sleep(ctx, delays.Next()); err != nil {
+			return err
+		}
+	}
+}

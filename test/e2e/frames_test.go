@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/gorilla/websocket"
+
+	"telapi/callruntime/wire"
+	"telapi/test/harness"
+	"telapi/test/testkit"
+)
+
+// An invalid frame is answered with an error that describes the problem. The
+// socket stays open.
+func TestInvalidFrameIsAnsweredWithError(t *testing.T) {
+	t.Parallel()
+	svc := startService(t, nil)
+	b, _ := svc.connect(t)
+	id := uuid.NewString()
+	good := harness.Frame("chat", b.Session, id, "chat", `{"text":"x"}`)
+	replace := func(old, changed string) string {
+		frame := strings.Replace(good, old, changed, 1)
+		if frame == good {
+			t.Fatalf("%s is not in %s", old, good)
+		}
+		return frame
+	}
+	const invalid, malformed = `"code":"VALIDATION_ERROR"`, `"code":"MALFORMED_JSON"`
+	for name, c := range map[string]struct {
+		frame, code string
+		path        string // of the issue
+	}{
+		"other session":             {replace(b.Session, uuid.NewString()), invalid, "/sessionId"},
+		"wrong direction":           {replace("to_ari", "to_browser"), invalid, "/direction"},
+		"object of another type":    {replace(`"type":"chat"`, `"type":"action"`), invalid, "/action"},
+		"string instead of object":  {replace(`{"text":"x"}`, `"x"`), invalid, "/chat"},
+		"not a UUID":                {replace(id, "4711"), invalid, "/messageId"},
+		"negative timestamp":        {replace(`"timestamp":`, `"timestamp":-`), invalid, "/timestamp"},
+		"duplicate member":          {replace(`"type"`, `"chat":{},"type"`), malformed, ""},
+		"truncated frame":           {good[:len(good)/2], malformed, ""},
+		"two frames in one message": {good + good, malformed, ""},
+		"deep nesting":              {replace(`{"text":"x"}`, `{"text":`+strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000)+`}`), malformed, ""},
+	} {
+		b.Write(c.frame)
+		m := b.Expect(`"type":"error"`, c.code, c.path, `"fatal":false`)
+		if c.path != "" && c.path != "/messageId" && !strings.Contains(m.Raw, `"relatesTo":"`+id) {
+			t.Errorf("%s: error frame %s, want relatesTo %s", name, m.Raw, id)
+		}
+		b.Expect(`"event":"ack"`, b.Chat("valid"))
+	}
+	testkit.Must(t, b.Conn.WriteMessage(websocket.BinaryMessage, []byte(good)))
+	b.Expect(`"type":"error"`, malformed, "Send text frames.")
+	b.Write(`{"type":"chat"}`)
+	b.Expect(`"type":"error"`, invalid, "See the member issues.", `"issues":[`)
+	b.Write(good)
+	b.Expect(`"event":"ack"`, id)
+}
+
+// The runtime receives only the object of the frame's type. A ping frame is
+// answered with a pong frame.
+func TestUnrelatedFrameObjectsAreDropped(t *testing.T) {
+	t.Parallel()
+	svc := startService(t, nil)
+	b, _, ch := svc.conversation(t)
+	id := uuid.NewString()
+	b.Write(strings.Replace(harness.Frame("chat", b.Session, id, "chat", `{"text":"x"}`), `"chat":{`, `"audio":{"data":"y"},"status":{"event":"ready"},"streamId":"z","chat":{`, 1))
+	b.Expect(`"event":"ack"`, id)
+	for {
+		e := harness.Receive(t, ch)
+		if e.Kind != wire.KindFrame {
+			continue
+		}
+		if m := e.Message; string(m.Chat) != `{"text":"x"}` || m.Audio != nil || m.Status != nil || m.StreamID != "" || m.MessageID != id {
+			t.Errorf("runtime received %+v, want only the chat of message %s", m, id)
+		}
+		break
+	}
+	b.Write(fmt.Sprintf(`{"type":"ping","sessionId":%q,"messageId":%q,"timestamp":1,"direction":"to_ari"}`, b.Session, uuid.NewString()))
+	b.Expect(`"type":"pong"`, `"direction":"to_browser"`)
+}
+
+func TestFrameSizeLimit(t *testing.T) {
+	t.Parallel()
+	svc := startService(t, nil)
+	b, _ := svc.connect(t)
+	frame := func(size int) (id, frame string) {
+		id = uuid.NewString()
+		bare := harness.Frame("chat", b.Session, id, "chat", `{"text":""}`)
+		return id, strings.Replace(bare, `"text":"`, `"text":"`+strings.Repeat("x", size-len(bare)), 1)
+	}
+	id, largest := frame(64 << 10)
+	b.Write(largest)
+	b.Expect(`"event":"ack"`, id)
+	_, tooLarge := frame(64<<10 + 1)
+	b.Write(tooLarge)
+	if code := b.CloseCode(); code != 1009 {
+		t.Errorf("64 KiB + 1 byte: close code %d, want 1009", code)
+	}
+	testkit.Until(t, "the close is counted", func() bool { return hasMetric(t, svc.Instance, `telapi_sockets_closed_total{code="1009"} 1`) })
+
+	b, _ = svc.connect(t)
+	b.Write("{\"type\":\"\xff\"}")
+	if code := b.CloseCode(); code != 1007 {
+		t.Errorf("invalid UTF-8: close code %d, want 1007", code)
+	}
+}
+
+// A frame is delivered even if the close frame arrives in the same packet.
+func TestFrameBeforeCloseIsDelivered(t *testing.T) {
+	t.Parallel()
+	svc := startService(t, nil)
+	b, _, ch := svc.conversation(t)
+	last := fragment(true, harness.Frame("chat", b.Session, uuid.NewString(), "chat", `{"text":"good-bye"}`))
+	last[0] |= 0x80 // the final fragment
+	closing := []byte{0x80 | websocket.CloseMessage, 0x80 | 2, 0, 0, 0, 0, 0x03, 0xe8}
+	if _, err := b.Conn.NetConn().Write(append(last, closing...)); err != nil {
+		t.Fatal(err)
+	}
+	var events []string
+	for !slices.Contains(events, "disconnected") {
+		e := harness.Receive(t, ch)
+		events = append(events, string(e.Kind), e.Event)
+	}
+	if !slices.Contains(events, string(wire.KindFrame)) {
+		t.Errorf("runtime received %q, want the frame", events)
+	}
+}
+
+// Clients other than browsers send pings of the WebSocket protocol. The pong
+// carries the same data and precedes the ack of the next frame.
+func TestProtocolPingIsAnswered(t *testing.T) {
+	t.Parallel()
+	svc := startService(t, nil)
+	b, _ := svc.connect(t)
+	var pongs []string
+	b.Conn.SetPongHandler(func(data string) error { pongs = append(pongs, data); return nil })
+	for _, data := range []string{"", "are you there?"} {
+		testkit.Must(t, b.Conn.WriteControl(websocket.PingMessage, []byte(data), time.Now().Add(testkit.Timeout)))
+		b.Expect(`"event":"ack"`, b.Chat("hello"))
+	}
+	if want := []string{"", "are you there?"}; !slices.Equal(pongs, want) {
+		t.Errorf("pongs are %q, want %q", pongs, want)
+	}
+}
+
+// fragment returns a fragment of a text message, masked with zeros.
+func fragment(first bool, payload string) []byte {
+	head := []byte{0, 0x80 | 126}
+	if first {
+		head[0] = websocket.TextMessage
+	}
+	head = binary.BigEndian.AppendUint16(head, uint16(len(payload)))
+	return append(append(head, 0, 0, 0, 0), payload...)
+}
+
+// A fragmented message that never ends closes the socket: because of its size, or
+// because two pings are not answered.
+func TestEndlessFragmentsAreClosed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		payload string
+		ping    string // interval
+		code    int
+	}{
+		"small fragments": {"x", "1s", 4002},
+		"large fragments": {strings.Repeat("x", 32<<10), "30s", 1009},
+	} {
+		b, _ := startService(t, harness.Env{"SESSION_PING_INTERVAL": c.ping}).connect(t)
+		if c.code == 4002 { // fragments do not replace the pong
+			b.Conn.SetPingHandler(func(string) error { return nil })
+		}
+		done := make(chan struct{})
+		go func() {
+			for first := true; ; first = false {
+				if _, err := b.Conn.NetConn().Write(fragment(first, c.payload)); err != nil {
+					return
+				}
+				select {
+				case <-done:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		}()
+		if code := b.CloseCode(); code != c.code {
+			t.Errorf("%s: close code %d, want %d", name, code, c.code)
+		}
+		close(done)
+	}
+}

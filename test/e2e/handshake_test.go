@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/gorilla/websocket"
+
+	"telapi/internal/auth"
+	"telapi/internal/endpoint"
+	"telapi/test/harness"
+	"telapi/test/testkit"
+)
+
+// A call token is accepted as subprotocol, header and query parameter. Other
+// credentials are rejected.
+func TestHandshakeToken(t *testing.T) {
+	t.Parallel()
+	svc := startService(t, nil)
+	_, token := svc.session(t)
+	socket := "ws" + strings.TrimPrefix(svc.URL, "http") + "/ws/session"
+	open := func(name, query string, header http.Header, protocols ...string) {
+		t.Helper()
+		d := websocket.Dialer{Subprotocols: protocols}
+		conn, resp, err := d.DialContext(t.Context(), socket+query, header)
+		if err != nil {
+			t.Errorf("%s: %v %s", name, err, harness.Body(resp))
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		if len(protocols) > 0 && conn.Subprotocol() != "telapi.v1" {
+			t.Errorf("%s: subprotocol %q, want telapi.v1", name, conn.Subprotocol())
+		}
+	}
+	open("subprotocol", "", nil, "telapi.v1", "telapi.bearer."+token)
+	open("header", "", http.Header{"Authorization": {"Bearer " + token}})
+	open("header in lower case", "", http.Header{"Authorization": {"bearer " + token}})
+	open("query", "?token="+token, nil)
+
+	console := sign(t, jwt.MapClaims{"sub": "user-1", "teamId": svc.teamID, "scopes": auth.Scopes, "exp": time.Now().Add(time.Hour).Unix()}, harness.Secret)
+	forged := sign(t, jwt.MapClaims{"iss": "telapi", "aud": "telapi:session", "sub": "x", "exp": time.Now().Add(time.Hour).Unix()}, strings.Repeat("wrong", 10))
+	unknown := sign(t, jwt.MapClaims{
+		"iss": "telapi", "aud": "telapi:session", "sub": "ses_unknown", "teamId": svc.teamID, "endpointId": "e", "mode": "chat", "jti": "j",
+		"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(), "rdm": time.Now().Add(time.Hour).Unix(),
+	}, auth.Secrets{Current: harness.Secret}.ForCallTokens().Current.Reveal())
+	for name, bad := range map[string]string{
+		"no token": "", "console JWT": console, "API key": svc.apiKey, "forged token": forged, "token of an unknown session": unknown, "garbage": "x.y.z",
+		"truncated token": token[:len(token)/2], "missing signature": token[:strings.LastIndex(token, ".")+1],
+	} {
+		wantRejected(t, svc.Instance, bad, "", http.StatusUnauthorized, "UNAUTHORIZED")
+		if resp, body := svc.Call(t, http.MethodGet, "/ws/session", "Authorization", "Bearer "+bad); resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("plain GET with %s: %d %s, want 401", name, resp.StatusCode, body)
+		}
+	}
+	if resp, body := svc.Call(t, http.MethodGet, "/api/v1/endpoints", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("call token on a REST route: %d %s, want 401", resp.StatusCode, body)
+	}
+}
+
+func sign(t *testing.T, claims jwt.MapClaims, secret string) string {
+	t.Helper()
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte(secret))
+	testkit.Must(t, err)
+	return token
+}
+
+// A plain GET reports why a handshake is rejected, to allowed origins only. It
+// does not redeem the token.
+func TestPlainGetReportsReason(t *testing.T) {
+	t.Parallel()
+	svc := startService(t, nil)
+	ep, err := svc.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: svc.teamID, Name: "shop", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
+	testkit.Must(t, err)
+	id, token := svc.session(t, "endpointId", ep.ID)
+	get := func(origin, token string, status int, code string, readable bool) {
+		t.Helper()
+		resp, body := svc.Call(t, http.MethodGet, "/ws/session", "Origin", origin, "Authorization", "Bearer "+token)
+		if resp.StatusCode != status || !strings.Contains(body, `"code":"`+code) || (resp.Header.Get("Access-Control-Allow-Origin") == origin) != readable {
+			t.Errorf("from %s: %d %v %s, want %d %s, readable: %v", origin, resp.StatusCode, resp.Header, body, status, code, readable)
+		}
+	}
+	get("https://shop.example", token, http.StatusUpgradeRequired, "UPGRADE_REQUIRED", true)
+	get("https://evil.example", token, http.StatusForbidden, "ORIGIN_NOT_ALLOWED", false)
+	get("https://shop.example", "x", http.StatusUnauthorized, "UNAUTHORIZED", true)
+	if _, body := svc.Call(t, http.MethodGet, "/api/v1/sessions/"+id, "X-API-Key", svc.apiKey); !strings.Contains(body, `"state":"issued"`) {
+		t.Errorf("session after plain GETs is %s, want issued", body)
+	}
+	resp, _ := svc.Call(t, http.MethodOptions, "/ws/session", "Origin", "https://shop.example",
+		"Access-Control-Request-Method", "GET", "Access-Control-Request-Headers", "authorization")
+	if resp.StatusCode != http.StatusNoContent || resp.Header.Get("Access-Control-Allow-Origin") != "https://shop.example" ||
+		!strings.EqualFold(resp.Header.Get("Access-Control-Allow-Headers"), "authorization") {
+		t.Errorf("OPTIONS: %d %v, want 204 and the origin and header allowed", resp.StatusCode, resp.Header)
+	}
+	dial := func(origin string) int {
+		d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}}
+		conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(svc.URL, "http")+"/ws/session", http.Header{"Origin": {origin}})
+		if err == nil {
+			_ = conn.Close()
+		}
+		return resp.StatusCode
+	}
+	for origin, want := range map[string]int{"https://shop.example": 101, "https://SHOP.example": 101, "http://shop.example": 403, "https://shop.example.evil": 403, "null": 403} {
+		if got := dial(origin); got != want {
+			t.Errorf("handshake from %s: %d, want %d", origin, got, want)
+		}
+	}
+	if _, err := svc.App.Admin().Endpoints.Update(t.Context(), ep.ID, func(e *endpoint.Endpoint) error { e.Origins = nil; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for origin, want := range map[string]int{svc.URL: 101, "https://shop.example": 403} { // without a list only the service's own host is allowed
+		testkit.Until(t, fmt.Sprintf("a handshake from %s gets %d", origin, want), func() bool { return dial(origin) == want })
+	}
+}
+
+// On SIGTERM every socket is closed with 1012. The browsers resume on another
+// instance without losing a message.
+func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
+	t.Parallel()
+	const sockets = 20
+	env, _ := harness.RealStores(t)
+	env["SESSION_RECONNECT_JITTER"] = "1s"
+	svc := startService(t, env)
+	leaving, proc := serve(t, env)
+	rt := harness.StartRuntime(t, svc.Instance)
+	type connection struct {
+		b             *harness.Browser
+		token, cursor string
+	}
+	var connections []connection
+	for range sockets {
+		id, token := svc.session(t)
+		b := harness.Connect(t, leaving, id, token, "")
+		connections = append(connections, connection{b, token, b.Expect(`"event":"ready"`, `"reconnectJitterMs":1000`).ReadyStreamID()})
+	}
+	testkit.Must(t, proc.Cmd.Process.Signal(syscall.SIGTERM))
+	for _, c := range connections {
+		if code := c.b.CloseCode(); code != 1012 {
+			t.Errorf("close code %d, want 1012", code)
+		}
+	}
+	for range sockets {
+		harness.SendChat(t, harness.Accept(t, rt), `{"text":"while you were away"}`)
+	}
+	for _, c := range connections {
+		b := harness.Connect(t, svc.Instance, c.b.Session, c.token, "?streamId="+c.cursor)
+		b.Expect(`"event":"ready"`, `"resumed":true`)
+		b.Expect("while you were away")
+		b.Expect(`{"recovered":true,"count":1}`)
+	}
+	proc.WaitExit(t)
+}
+
+// A plain GET to a draining instance reports the drain, not that the token is
+// valid.
+func TestPlainGetReportsDrain(t *testing.T) {
+	t.Parallel()
+	env, _ := harness.RealStores(t)
+	svc := startService(t, env)
+	env["DRAIN_DELAY"], env["SHUTDOWN_TIMEOUT"] = "5m", "10m"
+	leaving, proc := serve(t, env)
+	_, token := svc.session(t)
+	testkit.Must(t, proc.Cmd.Process.Signal(syscall.SIGTERM))
+	testkit.Until(t, "the drain is reported", func() bool {
+		resp, body := leaving.Call(t, http.MethodGet, "/ws/session", "Origin", leaving.URL, "Authorization", "Bearer "+token)
+		return resp.StatusCode == http.StatusServiceUnavailable && strings.Contains(body, "shutting down") &&
+			resp.Header.Get("Retry-After") != "" && resp.Header.Get("Access-Control-Allow-Origin") == leaving.URL
+	})
+	wantRejected(t, leaving, token, "", http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE")
+	testkit.Must(t, proc.Cmd.Process.Signal(syscall.SIGTERM)) // skips the drain delay
+	proc.WaitExit(t)
+}
