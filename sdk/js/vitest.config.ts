@@ -7,5 +7,6 @@ export default defineConfig({
     maxWorkers: 3, // tests wait more than they compute
     testTimeout: 180_000,
     hookTimeout: 120_000,
+    expect: { poll: { timeout: 60_000 } }, // enough on a busy machine
   },
 });

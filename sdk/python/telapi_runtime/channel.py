@@ -38,6 +38,8 @@ class Entry:
     kind: str
     data: dict[str, Any]
     losses: int = field(default=0, repr=False)  # of the channel, before the entry
+    part: int = 0  # of the kinds llm_part and bot_message: number of the sentence of a streamed answer, from 1 on
+    parts: int = 0  # of the entry that ends a streamed answer: how many parts came before
 
     @property
     def message(self) -> dict[str, Any]:
@@ -46,7 +48,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The text of a chat message, of a bot's message or of a language model's answer."""
+        """The text of a chat message, of a bot's message, or of a language model's answer or part of it."""
         chat = self.message.get("chat")
         found = chat.get("text") if isinstance(chat, dict) else self.data.get("text", self.data.get("content"))
         return found if isinstance(found, str) else ""
@@ -87,13 +89,12 @@ class Channel:
         self.claim: str = claimed["claim"]
         self.received: str = claimed["position"]  # the newest entry that was queued
         self._runtime = runtime
-        self._pushed = number(self.received)  # on the current connection
         self._lost_at: int = claimed.get("lostAt", 0)
-        self._losses = 0
+        self._losses, self._at_end = 0, False
         self._queue: deque[Entry] = deque()
         self._audio: deque[Entry] = deque(maxlen=MAX_AUDIO)
+        self._committing: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()  # replaced whenever it is set
-        self._at_end = False
 
     async def __aenter__(self) -> "Channel":
         return self
@@ -119,21 +120,28 @@ class Channel:
         raise StopAsyncIteration
 
     async def commit(self, entry: Entry) -> None:
-        """Marks the entry and all earlier ones as handled. A later claim continues after it."""
-        while entry.position and entry.losses == self._losses and self.cause != "ended":
-            try:
-                if self.cause or self._pushed >= number(entry.position):
-                    await self._request("commit", position=entry.position)
-                    return
-                await self._changed.wait()  # after a reconnect the entry is pushed again
-            except (ConnectionError, TelapiError) as error:
-                if isinstance(error, TelapiError) and entry.losses == self._losses and self.cause != "ended":
-                    raise
+        """Marks the entry and all earlier ones as handled. A later claim continues after it.
+
+        It does not wait for the service, except for channel_ended.
+        """
+        if entry.position and entry.losses == self._losses and self.cause != "ended":
+            if self.cause:
+                raise self._unclaimed()
+            committing = asyncio.create_task(self._request("commit", position=entry.position))
+            if entry.kind == "channel_ended":
+                return await committing
+            self._committing.add(committing)
+            committing.add_done_callback(self._committed)
+            await asyncio.sleep(0)  # so that no later request overtakes it
+
+    def _committed(self, committing: "asyncio.Task[None]") -> None:
+        self._committing.discard(committing)
+        if not committing.cancelled():
+            committing.exception()  # the iteration ends if the claim is lost
 
     async def send(self, text: str, *, sender: str = "bot", message_id: str = "") -> str:
         """Sends a chat message to the browser and returns its ID. See Entry.id for message_id."""
-        message = {"type": "chat", "messageId": message_id, "chat": {"text": text, "from": sender}}
-        return (await self.send_messages([message]))[0]
+        return (await self.send_messages([{"type": "chat", "messageId": message_id, "chat": {"text": text, "from": sender}}]))[0]
 
     async def send_messages(self, messages: Iterable[Mapping[str, Any]]) -> list[str]:
         """Sends up to 64 messages of any type, in order and each once per messageId."""
@@ -186,9 +194,8 @@ class Channel:
 
     def _push(self, position: str, data: dict[str, Any]) -> None:
         """Queues an entry unless that was done before a reconnect."""
-        self._pushed = number(position)
-        if self._pushed > number(self.received):
-            self._queue.append(Entry(self.id, position, data["kind"], data, self._losses))
+        if number(position) > number(self.received):
+            self._queue.append(Entry(self.id, position, data["kind"], data, self._losses, data.get("part", 0), data.get("parts", 0)))
             self.received = position
         self._notify()
 
@@ -202,22 +209,27 @@ class Channel:
             return self._close("ended" if self._at_end else "claim_lost")  # committing channel_ended ends the claim
         self.work_items = resumed.get("workItems") or []
         self._lose(resumed.get("lostAt", 0))
-        self._pushed = number(resumed["position"])
-        self._notify()
 
     def _lose(self, at: int) -> None:
         """Queues a notice, once per loss. All entries that follow are new: commits may be lost, too."""
         if at != self._lost_at:
-            self._lost_at = at
             self._losses += 1
-            self._pushed, self.received, self._at_end = 0, "", False
+            self._lost_at, self.received, self._at_end = at, "", False
+            self._drop_commits()
             self._queue = deque([Entry(self.id, "", "lost", {"kind": "lost", "at": at}, self._losses)])
             self._notify()
+
+    def _drop_commits(self) -> None:
+        for pending in self._runtime._waiting(self.id):
+            if pending.op == "commit":
+                pending.result.set_result(None)
 
     def _close(self, cause: str) -> None:
         if not self.cause:
             self.cause = cause
             self.closed.set()
+            if cause == "ended":
+                self._drop_commits()  # the claim ends with the last one
             self._runtime._forget(self, self._unclaimed())
             self._notify()
 

@@ -16,10 +16,8 @@ from .websocket import INVALID, Closed, WebSocket, decode, encode
 PROTOCOL = "telapi.runtime.v1"
 CONNECT_TIMEOUT = 10.0
 RELEASE_TIMEOUT = 2.0  # when a Runtime is closed
-RETRY_DELAY = 1.0  # while the store is down
 MIN_DELAY, MAX_DELAY = 0.1, 5.0  # before a reconnect
 HELLO_ID = 1  # also of requests whose reply does not matter
-TRANSIENT = ("SERVICE_UNAVAILABLE", "RATE_LIMIT_EXCEEDED", "INTERNAL_ERROR")
 
 log = logging.getLogger("telapi_runtime")
 
@@ -34,7 +32,7 @@ def permanent(error: Exception, reason: TelapiError | None) -> TelapiError | Non
             return from_wire(decode(closed.reason)["error"])
         except (ValueError, KeyError, TypeError, AttributeError):
             return TelapiError("HANDSHAKE_REFUSED", f"status {closed.code}: check the URL", {"status": closed.code})
-    return error if isinstance(error, TelapiError) and error.code not in TRANSIENT else None
+    return error if isinstance(error, TelapiError) and error.code not in ("SERVICE_UNAVAILABLE", "RATE_LIMIT_EXCEEDED", "INTERNAL_ERROR") else None
 
 
 class Pending(NamedTuple):
@@ -75,6 +73,7 @@ class Runtime:
         self._last_id = HELLO_ID
         self._pending: dict[int, Pending] = {}
         self._channels: dict[str, Channel] = {}
+        self._held: set[str | None] = set()  # channels whose requests wait until those that have failed are repeated
         self._failure: TelapiError | None = None
         self._task: asyncio.Task[None]
 
@@ -132,34 +131,46 @@ class Runtime:
         """Returns the reply; for accept and open, the Channel.
 
         It waits while the connection or the store is down, and is repeated after a reconnect.
-        Only commit raises ConnectionError then: first the entry has to be pushed again.
         """
-        while not self._failure:
-            self._last_id += 1
-            request: dict[str, Any] = {"id": self._last_id, "op": op, "channel": channel, **members}
-            frame = encode({name: value for name, value in request.items() if value is not None})
-            if len(frame) > self._max_frame:
-                raise TelapiError("PAYLOAD_TOO_LARGE", f"{op} has {len(frame)} bytes, more than {self._max_frame}: send less at a time")
-            result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self._pending[request["id"]] = Pending(op, channel, frame, result)
-            try:
-                if self._socket:
-                    await self._socket.send(frame)
-                return await result
-            except TelapiError as error:
-                if error.code != "SERVICE_UNAVAILABLE":
-                    raise
-                log.warning("%s: %s; trying again", op, error)
-            finally:
-                del self._pending[request["id"]]
-            await asyncio.sleep(RETRY_DELAY)
-        raise self._failure
+        if self._failure:
+            raise self._failure
+        self._last_id += 1
+        request: dict[str, Any] = {"id": self._last_id, "op": op, "channel": channel, **members}
+        frame = encode({name: value for name, value in request.items() if value is not None})
+        if len(frame) > self._max_frame:
+            raise TelapiError("PAYLOAD_TOO_LARGE", f"{op} has {len(frame)} bytes, more than {self._max_frame}: send less at a time")
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending[request["id"]] = Pending(op, channel, frame, result)
+        try:
+            if self._socket and channel not in self._held:
+                await self._socket.send(frame)
+            return await result
+        finally:
+            del self._pending[request["id"]]
+
+    def _hold(self, failed: Pending, error: TelapiError) -> None:
+        """Repeats a request when the service asks for it, and after it all others of its channel, so that none overtakes another."""
+        channel, socket = failed.channel, self._socket
+
+        def repeat() -> None:
+            if socket and self._socket is socket:
+                self._held.discard(channel)
+                for i, pending in enumerate(p for p in self._waiting(channel) if channel or p is failed):
+                    socket.write(b'{"retry":true,' + pending.frame[1:] if channel and i == 0 else pending.frame)
+
+        if channel not in self._held:
+            self._held |= {channel} - {None}
+            asyncio.get_running_loop().call_later((error.details or {}).get("retryAfterMs", 1000) / 1000, repeat)
+
+    def _waiting(self, channel: str | None) -> list[Pending]:
+        """Returns the requests on a channel without a reply, oldest first."""
+        return [p for p in self._pending.values() if p.channel == channel and not p.result.done()]
 
     def _forget(self, channel: Channel, error: TelapiError) -> None:
         """Ends the requests on a channel whose claim has ended."""
         if self._channels.get(channel.id) is channel:
             del self._channels[channel.id]
-            self._end(error, [p for p in self._pending.values() if p.channel == channel.id and p.op != "open"])
+            self._end(error, [p for p in self._waiting(channel.id) if p.op != "open"])
 
     def _fail(self, error: TelapiError) -> None:
         """Ends all channels and requests, for good."""
@@ -232,11 +243,10 @@ class Runtime:
         resumed = {claim["channel"]: claim for claim in welcome["resumed"]}
         for channel in list(self._channels.values()):
             channel._resume(resumed.get(channel.id))
-        self._end(ConnectionResetError("reconnected"), [p for p in self._pending.values() if p.op == "commit"])
         for pending in self._pending.values():
             if not pending.result.done():
                 socket.write(pending.frame)
-        self._socket, self._reason = socket, None
+        self._socket, self._reason, self._held = socket, None, set()
         self._reader = asyncio.create_task(self._read(socket))
 
     async def _read(self, socket: WebSocket) -> None:
@@ -269,12 +279,14 @@ class Runtime:
         if not pending or pending.result.done():
             if ok is None:
                 log.warning("the service rejected a frame: %s", frame["error"])
-            elif "claim" in ok and ok["channel"] not in self._channels and self._socket:  # the request was cancelled
+            elif "claim" in ok and self._socket and not (ok["channel"] in self._channels or self._waiting(ok["channel"])):  # it was cancelled
                 self._socket.write(encode({"id": HELLO_ID, "op": "release", "channel": ok["channel"]}))
-        elif ok is None:
-            pending.result.set_exception(from_wire(frame["error"]))
-        else:
+        elif ok is not None:
             pending.result.set_result(self._claimed(ok) if pending.op in ("accept", "open") else ok)
+        elif (error := from_wire(frame["error"])).code == "SERVICE_UNAVAILABLE":
+            self._hold(pending, error)
+        else:
+            pending.result.set_exception(error)
 
     def _claimed(self, claimed: Mapping[str, Any]) -> Channel:
         known = self._channels.get(claimed["channel"])

@@ -55,8 +55,7 @@ class WebSocket:
 
     async def handshake(self, url: str, headers: Mapping[str, str], protocol: str) -> None:
         """Upgrades the connection. The URL has no query."""
-        parts = urlsplit(url)
-        key = base64.b64encode(os.urandom(16)).decode()
+        parts, key = urlsplit(url), base64.b64encode(os.urandom(16)).decode()
         upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key}
         fields = {"Host": parts.netloc, **headers, **upgrade, "Sec-WebSocket-Protocol": protocol}
         lines = [f"GET {parts.path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
@@ -87,8 +86,7 @@ class WebSocket:
                 code = int.from_bytes(payload[:2], "big") if len(payload) > 1 else NO_CODE
                 raise Closed(code, payload[2:].decode(errors="replace"))
             elif opcode in (TEXT, CONTINUATION) and started == (opcode == CONTINUATION):
-                message += payload
-                started = True
+                message, started = message + payload, True
                 if final:
                     try:
                         return decode(message.decode())

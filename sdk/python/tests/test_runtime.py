@@ -9,23 +9,12 @@ from telapi_runtime import Runtime, TelapiError
 
 
 class ConnectTest(ScriptedTest):
-    async def test_hello_names_the_runtime_and_the_key_is_in_a_header(self) -> None:
-        peer = await self.service.requested()
-        peer.upgrade()
-        hello = await peer.welcome()
-        self.assertEqual(hello, {"id": hello["id"], "op": "hello", "name": "test", "resumeMs": 2000, "resume": []})
-        self.assertEqual((peer.path, peer.headers["x-api-key"]), ("/ws/runtime", "tk_key"))
-        self.assertEqual(peer.headers["sec-websocket-protocol"], "telapi.runtime.v1")
-
-    async def test_refused_key_ends_the_runtime(self) -> None:
-        peer = await self.service.requested()
-        peer.refuse(401, '{"error":{"code":"UNAUTHORIZED","message":"Unknown key."}}')
+    async def test_refusal_ends_the_runtime(self) -> None:
+        (await self.service.requested()).refuse(401, '{"error":{"code":"UNAUTHORIZED","message":"Unknown key."}}')
         await self.assert_ended("UNAUTHORIZED")
-
-    async def test_refusal_of_a_proxy_ends_the_runtime(self) -> None:
-        peer = await self.service.requested()
-        peer.refuse(404, "<html>")
-        await self.assert_ended("HANDSHAKE_REFUSED")
+        async with Runtime(self.service.url, "tk_key", name="test") as self.runtime:
+            (await self.service.requested()).refuse(404, "<html>")
+            await self.assert_ended("HANDSHAKE_REFUSED")
 
     async def test_unavailable_service_is_tried_again(self) -> None:
         for status in (429, 500, 503):
@@ -80,48 +69,22 @@ class CloseCodeTest(unittest.IsolatedAsyncioTestCase):
 
 
 class RequestTest(ScriptedTest):
-    async def test_request_without_reply_is_repeated_unchanged(self) -> None:
-        peer, channel = await self.claim()
-        sending = asyncio.create_task(channel.send("hello"))
-        first = await peer.receive("send")
-        self.assertEqual(first["messages"][0]["chat"], {"text": "hello", "from": "bot"})
-        peer.drop()
-        peer = await self.service.connected({"channel": "ses_1", "position": ""})
-        second = await peer.receive("send")
-        self.assertEqual(second, first)
-        peer.reply(second, {"messageIds": [first["messages"][0]["messageId"]]})
-        self.assertEqual(await within(sending), first["messages"][0]["messageId"])
-
-    async def test_requests_are_repeated_in_their_order(self) -> None:
-        peer, channel = await self.claim()
-        peer.drop()
-        sending = [asyncio.create_task(channel.send(str(i))) for i in range(5)]
-        peer = await self.service.connected({"channel": "ses_1", "position": ""})
-        requests = [await peer.receive("send") for _ in sending]
-        self.assertEqual([r["messages"][0]["chat"]["text"] for r in requests], ["0", "1", "2", "3", "4"])
-        for request in reversed(requests):  # replies may overtake one another
-            peer.reply(request, {"messageIds": []})
-        await within(asyncio.gather(*sending))
-
-    async def test_error_reply_is_raised(self) -> None:
-        peer, channel = await self.claim()
-        ending = asyncio.create_task(channel.end("bye"))
-        request = await peer.receive("end")
-        self.assertEqual(request["reason"], "bye")
-        peer.reply(request, error={"code": "CONVERSATION_ENDED", "message": "ended", "details": {"a": 1}})
-        with self.assertRaises(TelapiError) as raised:
-            await within(ending)
-        self.assertEqual((raised.exception.code, raised.exception.message, raised.exception.details), ("CONVERSATION_ENDED", "ended", {"a": 1}))
-
     async def test_request_waits_until_the_store_is_back(self) -> None:
         peer, channel = await self.claim()
-        sending = asyncio.create_task(channel.send("hello"))
-        first = await peer.receive("send")
-        peer.reply(first, error={"code": "SERVICE_UNAVAILABLE", "message": "store", "details": {"retryAfterMs": 10}})
-        second = await peer.receive("send")
-        self.assertEqual(second["messages"], first["messages"])
-        peer.reply(second, {"messageIds": []})
-        await within(sending)
+        sending = [asyncio.create_task(channel.send(text)) for text in ("a", "b")]
+        first, second = await peer.receive("send"), await peer.receive("send")
+        peer.reply(first, error={"code": "SERVICE_UNAVAILABLE", "message": "store"})  # the reply to the second comes late
+        reporting = asyncio.create_task(self.runtime.report([{"characters": 5}]))
+        peer.reply(await peer.receive("report"))  # it does not wait
+        await within(reporting)
+        sending.append(asyncio.create_task(channel.send("c")))
+        repeated = [await peer.receive("send") for _ in range(3)]
+        self.assertEqual(repeated[:2], [{"retry": True, **first}, second])
+        self.assertEqual([request["messages"][0]["chat"]["text"] for request in repeated], ["a", "b", "c"])
+        self.assertNotIn("retry", repeated[2])
+        for request in repeated:
+            peer.reply(request, {"messageIds": []})
+        await within(asyncio.gather(*sending))
 
     async def test_request_beyond_the_frame_limit_is_not_sent(self) -> None:
         peer, channel = await self.claim()
@@ -189,17 +152,21 @@ class AcceptTest(ScriptedTest):
         await peer.receive("accept")
         await accepted.aclose()
 
-    async def test_accept_is_repeated_after_a_reconnect(self) -> None:
-        accepted = self.runtime.accept()
-        next_channel = asyncio.ensure_future(anext(accepted))
+    async def test_channel_that_is_opened_again_is_kept(self) -> None:
+        opening = asyncio.create_task(self.runtime.open("ses_1", "e"))
         peer = await self.service.connected()
-        request = await peer.receive("accept")
-        peer.close(1012)
-        peer = await self.service.connected()
-        self.assertEqual(await peer.receive("accept"), request)
-        peer.reply(request, claimed())
-        self.assertEqual((await within(next_channel)).id, "ses_1")
-        await accepted.aclose()
+        cancelled = await peer.receive("open")
+        opening.cancel()
+        await asyncio.wait([opening])
+        again = asyncio.create_task(self.runtime.open("ses_1", "e"))
+        request = await peer.receive("open")
+        claimed = {"channel": "ses_1", "claim": "secret", "position": ""}
+        peer.reply(cancelled, claimed)
+        peer.reply(request, claimed)
+        channel = await within(again)
+        ending = asyncio.create_task(channel.end())
+        peer.reply(await peer.receive("end"))  # no release comes before
+        await within(ending)
 
     async def test_session_that_arrives_after_a_cancelled_accept_is_released(self) -> None:
         opening = asyncio.create_task(self.runtime.open("ses_1", "e"))

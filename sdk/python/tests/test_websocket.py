@@ -27,12 +27,6 @@ class WebSocketTest(unittest.IsolatedAsyncioTestCase):
         await within(shaking)
         return socket, peer
 
-    async def test_handshake_names_path_protocol_and_key(self) -> None:
-        _, peer = await self.connect()
-        self.assertEqual(peer.path, "/path")
-        self.assertEqual((peer.headers["x-api-key"], peer.headers["sec-websocket-protocol"]), ("k", "p"))
-        self.assertEqual(peer.headers["host"], self.service.url.removeprefix("http://"))
-
     async def test_fragments_are_joined_around_a_ping(self) -> None:
         socket, peer = await self.connect()
         text = '{"text":"größer"}'.encode()

@@ -15,8 +15,6 @@ export class Channel implements AsyncIterable<Entry> {
   workItems: OpenWorkItem[];
   /** @internal Number of unanswered requests. */
   requests = 0;
-  /** @internal Number of the newest entry that was pushed on the current connection. */
-  pushed: number;
   /** @internal Number of the entry `channel_ended`, once it was pushed. */
   endNumber = Infinity;
   /** @internal Why the channel no longer belongs to the runtime. */
@@ -42,7 +40,7 @@ export class Channel implements AsyncIterable<Entry> {
     this.info = info;
     this.workItems = workItems;
     this.lostAt = lostAt;
-    this.newest = this.pushed = entryNumber(position);
+    this.newest = entryNumber(position);
   }
 
   /** Yields the entries. Ends after `channel_ended` and after `release`. Throws CLAIM_LOST if another runtime has the channel. */
@@ -50,14 +48,20 @@ export class Channel implements AsyncIterable<Entry> {
     for (let entry = await this.entries.next(); entry; entry = await this.entries.next()) {
       yield entry;
       if (entry.kind !== "channel_ended") continue;
-      return this.commit(entry);
+      await this.commit(entry);
+      if (this.endNumber < Infinity) return; // the service has not lost the end meanwhile
     }
   }
 
-  /** Marks all entries up to this one as handled. A runtime that claims the channel later continues after it. */
+  /**
+   * Marks all entries up to this one as handled. A runtime that claims the channel later continues after it. It does not wait
+   * for the service, except for `channel_ended`.
+   */
   commit({ position }: Pick<Entry, "position">): Promise<void> {
     if (!this.uncommitted.has(position)) return Promise.resolve(); // committed, or from before a loss
-    return this.request("commit", { position }, entryNumber(position));
+    const number = entryNumber(position);
+    const committed = this.request("commit", { position }, number);
+    return number >= this.endNumber || this.closed ? committed : Promise.resolve();
   }
 
   /**
@@ -112,18 +116,16 @@ export class Channel implements AsyncIterable<Entry> {
     return { channel: this.id, claim: this.claim, ...(this.received ? { received: this.received } : {}) };
   }
 
-  /** @internal The channel goes on, on another connection. Returns whether the service lost data. */
-  resumed({ position, workItems = [], lostAt = 0 }: Resumed): boolean {
-    this.pushed = entryNumber(position);
+  /** @internal The channel goes on, on another connection. */
+  resumed({ workItems = [], lostAt = 0 }: Resumed): void {
     this.workItems = workItems;
-    return lostAt !== this.lostAt && this.lost(lostAt);
+    this.lost(lostAt);
   }
 
   /** @internal The service pushed an entry. It repeats those that are not committed after a reconnect. */
   push(position: string, entry: Entry): void {
     const number = entryNumber(position);
     if (!number || !entry?.kind) throw new Error("The service sent a malformed entry.");
-    this.pushed = number;
     if (number <= this.newest) return;
     this.newest = number;
     this.received = position;
@@ -132,17 +134,17 @@ export class Channel implements AsyncIterable<Entry> {
     this.entries.push({ ...entry, position });
   }
 
-  /** @internal The service lost data of the channel, and goes on after the committed entry that it still has. Returns false if this is known. */
-  lost(at: number): boolean {
-    if (at === this.lostAt && !this.received) return false;
+  /** @internal The service lost data of the channel, unless that is known, and goes on after the committed entry that it still has. */
+  lost(at: number): void {
+    if (at === this.lostAt) return;
     this.lostAt = at;
+    this.client.dropCommits(this);
     this.entries.clear();
     this.uncommitted.clear();
-    this.newest = this.pushed = 0;
+    this.newest = 0;
     this.received = "";
     this.endNumber = Infinity;
     this.entries.push({ kind: "lost", position: "", channelId: this.id, at });
-    return true;
   }
 
   /** @internal All entries up to a number are committed. */

@@ -37,8 +37,8 @@ export class Client {
   private readonly url: URL;
   private readonly headers: Record<string, string>;
   private readonly pending = new Map<number, PendingRequest>(); // oldest first
-  private readonly held = new Set<PendingRequest>(); // to be sent later on this connection
-  private readonly stalls = new Map<Channel | undefined, ReturnType<typeof setTimeout>>(); // the service cannot serve these channels now
+  /** Channels, and requests without one, that the service cannot serve now. */
+  private readonly stalls = new Map<Channel | PendingRequest, ReturnType<typeof setTimeout>>();
   private lastId = 0;
   private opening: Link | undefined; // until hello is sent
   private link: Link | undefined; // since hello was sent
@@ -70,7 +70,7 @@ export class Client {
     const answered = new Promise<Result>((resolve, reject) => {
       const reason = channel?.closed ?? (this.change.state === "ended" && this.change.reason);
       if (reason) throw reason;
-      if (channel && channel.requests >= maxRequests) throw new TelapiError("OUTBOX_FULL", `${maxRequests} requests are not answered yet. Send this one later.`);
+      if (channel && !number && channel.requests >= maxRequests) throw new TelapiError("OUTBOX_FULL", `${maxRequests} requests are not answered yet. Send this one later.`);
       const id = ++this.lastId;
       const frame = encode({ id, op, channel: channel?.id, ...members });
       const maxBytes = this.welcome?.limits?.frameBytes ?? 1 << 20;
@@ -78,7 +78,7 @@ export class Client {
       if (Buffer.byteLength(frame) > maxBytes) throw new TelapiError("PAYLOAD_TOO_LARGE", `The request has ${Buffer.byteLength(frame)} bytes; ${maxBytes} are allowed.`);
       const request = { id, op, channel, number, frame, reject, resolve: (reply: object) => resolve(receive?.(reply as Reply) as Result) };
       this.pending.set(id, request);
-      if (channel) channel.requests++;
+      if (channel && !number) channel.requests++; // the service bounds commits: it waits for them
       this.transmit(request);
     });
     answered.catch(() => {}); // a caller who does not wait must not crash: the channel tells about failures, too
@@ -156,11 +156,12 @@ export class Client {
     for (const channel of [...this.channels.values()]) {
       const state = resumed.get(channel.id);
       if (!state) this.remove(channel, claimLost());
-      else if (channel.resumed(state)) this.dropCommits(channel);
+      else channel.resumed(state);
     }
     this.welcome = welcome;
     this.previous = welcome.connection;
-    this.held.clear();
+    for (const timer of this.stalls.values()) clearTimeout(timer);
+    this.stalls.clear();
     for (const request of this.pending.values()) this.transmit(request);
     this.setState({ state: "connected" });
   }
@@ -204,12 +205,9 @@ export class Client {
     else if (event === "error") this.closeError = toError(error!);
     else if (!channel) return; // it was released
     else if (event === "audio") channel.receiveAudio(message!);
-    else if (event === "lost" && channel.lost(at!)) this.dropCommits(channel);
+    else if (event === "lost") channel.lost(at!);
     else if (event === "claim_lost" && channel.claim === claim) this.remove(channel, claimLost());
-    else if (event === "entry") {
-      channel.push(position!, entry!);
-      if (this.held.size) this.transmitHeld(channel);
-    }
+    else if (event === "entry") channel.push(position!, entry!);
   }
 
   /** Opens a connection to another instance. There is one attempt: a balancer may lead to the same instance until it has closed this connection. */
@@ -224,28 +222,22 @@ export class Client {
     this.lost(this.link!, 1006, error, { final: error.code !== unavailable, retryAfterMs: retryAfterMs(error) });
   }
 
-  /** Sends a request if there is a connection. A commit has to wait until its entry was pushed on this connection. */
-  private transmit(request: PendingRequest): void {
-    const { channel, number, frame } = request;
-    if (!this.welcome) return;
-    if (this.stalls.has(channel) || (channel && number > channel.pushed)) return void this.held.add(request);
-    this.held.delete(request);
-    this.link!.send(frame);
+  /** Sends a request, unless there is no connection or it has to wait for an earlier one of its channel. */
+  private transmit(request: PendingRequest, retry = false): void {
+    if (!this.welcome || this.stalls.has(request.channel ?? request)) return;
+    this.link!.send(retry ? request.frame.replace("{", '{"retry":true,') : request.frame);
   }
 
-  private transmitHeld(channel: Channel | undefined): void {
-    for (const request of this.requestsOf(channel)) if (this.held.has(request)) this.transmit(request);
-  }
-
-  /** Repeats a request after a delay, and lets later ones of the channel wait for it. */
+  /** Repeats a request after a delay, and after it all others of the channel, so that none overtakes another. */
   private stall(request: PendingRequest, ms: number): void {
     const { channel } = request;
-    this.held.add(request);
+    const stalled = channel ?? request;
+    if (this.stalls.has(stalled)) return;
     const repeat = () => {
-      this.stalls.delete(channel);
-      this.transmitHeld(channel);
+      this.stalls.delete(stalled);
+      for (const [i, each] of (channel ? this.requestsOf(channel) : [request]).entries()) this.transmit(each, !!channel && i === 0);
     };
-    if (!this.stalls.has(channel)) this.stalls.set(channel, setTimeout(repeat, ms));
+    this.stalls.set(stalled, setTimeout(repeat, ms));
   }
 
   /** Answers a request. It stays pending if the reply is malformed. */
@@ -253,16 +245,15 @@ export class Client {
     if (reply instanceof TelapiError) request.reject(reply);
     else request.resolve(reply);
     this.pending.delete(request.id);
-    this.held.delete(request);
-    if (request.channel) request.channel.requests--;
+    if (request.channel && !request.number) request.channel.requests--;
   }
 
   /** Resolves the commits of entries that the service has lost. */
-  private dropCommits(channel: Channel): void {
+  dropCommits(channel: Channel): void {
     for (const request of this.requestsOf(channel)) if (request.op === "commit") this.settle(request, {});
   }
 
-  private requestsOf(channel: Channel | undefined): PendingRequest[] {
+  private requestsOf(channel: Channel): PendingRequest[] {
     return [...this.pending.values()].filter((request) => request.channel === channel);
   }
 

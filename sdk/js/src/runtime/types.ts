@@ -134,6 +134,10 @@ export interface Entry {
   apply?: "immediate" | "after_playback" | "in_order";
   reason?: string;
   content?: string;
+  /** The number of a part of a streamed answer, from 1 on. */
+  part?: number;
+  /** How many parts a streamed answer had. */
+  parts?: number;
   result?: unknown;
   error?: unknown;
   [member: string]: unknown;

@@ -34,6 +34,11 @@ export class Speaker {
     this.gain.gain.value = volume;
   }
 
+  /** Plays on the output device with this ID; an empty one is the default. Rejects if the browser cannot choose it. */
+  async setDevice(deviceId: string): Promise<void> {
+    if (deviceId || "setSinkId" in this.context) await (this.context as AudioContext & { setSinkId(id: string): Promise<void> }).setSinkId(deviceId);
+  }
+
   /** Plays the audio of a frame after the audio that is queued. Ignores unknown encodings. */
   play(frame: Payload): void {
     const samples = decodeAudio(frame);

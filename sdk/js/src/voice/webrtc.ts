@@ -79,6 +79,11 @@ export class WebRtcCall {
     this.audio.volume = volume;
   }
 
+  /** Plays on the output device with this ID; an empty one is the default. Rejects if the browser cannot choose it. */
+  async setDevice(deviceId: string): Promise<void> {
+    if (deviceId || "setSinkId" in this.audio) await this.audio.setSinkId(deviceId);
+  }
+
   /** Sends digits (0–9, *, #, A–D) as telephone events. Returns false if the connection does not support them. */
   sendDigits(digits: string): boolean {
     const { dtmf } = this.sender;

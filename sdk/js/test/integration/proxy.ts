@@ -38,11 +38,6 @@ export class Proxy implements Disposable {
     for (const socket of this.sockets) socket.resetAndDestroy();
   }
 
-  /** Stops forwarding on all connections without closing them. */
-  freeze(): void {
-    for (const socket of this.sockets) socket.unpipe().pause();
-  }
-
   [Symbol.dispose](): void {
     this.server.close();
     this.cut();

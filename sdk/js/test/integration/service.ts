@@ -1,5 +1,4 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
-import { createHmac } from "node:crypto";
 import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
 import { createServer } from "node:net";
@@ -47,7 +46,8 @@ export class Service implements AsyncDisposable {
     const team = (service.team = (await service.telapi("team", "create", "SDK")).id as string);
     service.endpointId = (await service.telapi("endpoint", "create", "--team", team, "--name", "SDK", "--mode", "chat", "--mode", "audio", "--mode", "webrtc")).id as string;
     service.key = (await service.telapi("key", "create", "--team", team, "--scope", "CREATE_CALL_TOKEN")).key as string;
-    service.helpers.push(spawn(program("echo"), [team], { env, stdio: ["ignore", "ignore", "inherit"] }));
+    const key = (await service.telapi("key", "create", "--team", team, "--scope", "RUN_CALLS")).key as string;
+    service.helpers.push(spawn(program("echo"), { env: { TELAPI_URL: service.url, TELAPI_KEY: key }, stdio: ["ignore", "ignore", "inherit"] }));
     return service;
   }
 
@@ -83,15 +83,6 @@ export class Service implements AsyncDisposable {
   async issue(body: object = {}): Promise<TokenResponse & { sessionId: string }> {
     const response = await this.api("POST", "/api/v1/sessions/token", { endpointId: this.endpointId, mode: "chat", ...body });
     return (await response.json()) as TokenResponse & { sessionId: string };
-  }
-
-  /** Replaces claims of a call token and signs it with the key that the service derives from its secret. */
-  resign(token: string, claims: object): string {
-    const [header, body] = token.split(".") as [string, string];
-    const payload = { ...(JSON.parse(Buffer.from(body, "base64url").toString()) as object), ...claims };
-    const signed = `${header}.${Buffer.from(JSON.stringify(payload)).toString("base64url")}`;
-    const key = createHmac("sha256", this.env.JWT_SECRET!).update("telapi-call-token").digest();
-    return `${signed}.${createHmac("sha256", key).update(signed).digest("base64url")}`;
   }
 
   /** Sends a request with the API key. Throws unless it succeeds. */
@@ -135,16 +126,23 @@ export async function waitForLine(process: ChildProcess, text: string): Promise<
   throw new Error(`${process.spawnfile} ended without printing ${text}`);
 }
 
-/** An unused port below the ephemeral range, so that no outgoing connection takes it before the server does. */
+/**
+ * An unused port below the ephemeral range, so that no outgoing connection takes it before the server does. No other
+ * test gets it before this process ends: the server may start later, and restart.
+ */
 async function freePort(): Promise<number> {
   for (;;) {
     const port = 10_000 + Math.floor(Math.random() * 12_000);
+    const reservation = createServer().listen(`\0telapi-test-port-${port}`);
     const server = createServer().listen(port, "127.0.0.1");
     try {
-      await once(server, "listening");
+      await Promise.all([once(reservation, "listening"), once(server, "listening")]);
     } catch {
+      reservation.close();
+      server.close();
       continue; // taken
     }
+    reservation.unref();
     await new Promise((done) => server.close(done));
     return port;
   }

@@ -87,27 +87,6 @@ test("a connection lost before its first frame does not lose the greeting", asyn
   expect(urls).toHaveLength(2);
 });
 
-test("messages sent during a cut arrive once and in order after resume", async () => {
-  const session = open();
-  const recoveries: unknown[] = [];
-  session.on("reconnect", (payload) => recoveries.push(payload));
-  await session.whenReady();
-  await session.send("chat", { text: "/count 40" });
-  await until(() => expect(session.received.length).toBeGreaterThan(0));
-  session.cut();
-  const before = session.received.length;
-  const acknowledged = session.send("chat", { text: "from the page" });
-  await service.telapi("channel", "send", session.sessionId!, "--type", "chat", "--payload", '{"text":"from the operator"}');
-  session.resume();
-  await acknowledged;
-  await until(() => expect(session.received).toHaveLength(42));
-  // The operator's message may arrive before the runtime has sent all numbers.
-  expect(session.received.filter((text) => text !== "from the operator")).toEqual([...numbers(40), "from the page"]);
-  expect(session.received.indexOf("from the operator")).toBeLessThan(session.received.indexOf("from the page"));
-  expect(recoveries).toMatchObject([{ recovered: true }]);
-  expect((recoveries[0] as { count: number }).count).toBeGreaterThanOrEqual(41 - before);
-});
-
 test("a page resumes after a reload", async () => {
   const token = await service.issue();
   const before = open({ token } as ConnectOptions);
@@ -119,33 +98,6 @@ test("a page resumes after a reload", async () => {
   await service.telapi("channel", "send", token.sessionId, "--type", "chat", "--payload", '{"text":"in between"}');
   const after = open({ token, from } as ConnectOptions);
   await until(() => expect(after.received).toEqual(["in between"]));
-});
-
-test("an unknown position is reported as not recovered", async () => {
-  const session = open({ from: { streamId: "garbage", connectionId: "none" } });
-  const recoveries: unknown[] = [];
-  session.on("reconnect", (payload) => recoveries.push(payload));
-  await until(() => expect(recoveries).toEqual([{ recovered: false, count: 0 }]));
-});
-
-test("256 messages are resent within the service's rate limit", async () => {
-  const session = open();
-  const closed: unknown[] = [];
-  session.on("state", ({ state, reason }) => state === "waiting" && closed.push(reason));
-  await Promise.all(numbers(256).map((text) => session.send("chat", { text })));
-  await until(() => expect(session.received).toEqual(numbers(256)));
-  expect(closed).toEqual([]);
-});
-
-test("a dead connection is detected", async () => {
-  using network = await Proxy.to(service.url);
-  const session = open({ url: network.url, pongTimeoutMs: 300 });
-  const { pingIntervalMs } = await session.whenReady();
-  expect(pingIntervalMs).toBeGreaterThan(1_000);
-  network.freeze();
-  // Ping now, as after a network event in a browser. Waiting for the ping interval would take too long.
-  (session as unknown as { connection: { probe(): void } }).connection.probe();
-  await until(() => expect(session.states).toEqual(["connecting", "connected", "waiting", "connecting", "connected"]));
 });
 
 test("the session resumes without loss after a restart", async () => {
@@ -164,14 +116,6 @@ test("the session resumes without loss after a restart", async () => {
   expect(closes[0]).toBe(1012);
 });
 
-test("a session ended by the runtime stays ended", async () => {
-  const session = open();
-  await session.whenReady();
-  void session.send("chat", { text: "/end" });
-  expect(await ended(session)).toMatchObject({ code: "SESSION_ENDED", context: { closeCode: 4503 } });
-  await expect(session.send("chat", { text: "too late" })).rejects.toMatchObject({ code: "SESSION_ENDED" });
-});
-
 test("a deleted session is rejected with the service's message", async () => {
   const token = await service.issue();
   const first = open({ token } as ConnectOptions);
@@ -185,49 +129,4 @@ test("a deleted session is rejected with the service's message", async () => {
   expect(reason).toMatchObject({ code: "SESSION_ENDED", context: { status: 410, requestId: expect.any(String) } });
   expect(reason.message).toMatch(/[a-z]+ .*\.$/);
   expect(refused).toMatchObject([{ final: true, error: reason }]);
-});
-
-test("another page replaces the connection", async () => {
-  const token = await service.issue();
-  const first = open({ token } as ConnectOptions);
-  await first.whenReady();
-  const second = open({ token } as ConnectOptions);
-  await second.whenReady();
-  expect(await ended(first)).toMatchObject({ code: "SESSION_REPLACED", context: { closeCode: 4502 } });
-  expect(second.state).toBe("connected");
-});
-
-test("a second page is rejected when duplicatePolicy is reject", async () => {
-  const token = await service.issue({ duplicatePolicy: "reject" });
-  const first = open({ token } as ConnectOptions);
-  await first.whenReady();
-  const second = open({ token } as ConnectOptions);
-  const refused: Refusal[] = [];
-  second.on("refused", (refusal) => refused.push(refusal));
-  expect(await ended(second)).toMatchObject({ code: "SESSION_IN_USE", message: expect.stringContaining("Another connection"), context: { status: 409 } });
-  expect(refused).toHaveLength(1);
-  first.cut(); // the page that owns the session can reconnect at any time
-  first.resume();
-  await first.whenReady();
-});
-
-test("an invalid token is rejected", async () => {
-  const { token, wsUrl } = await service.issue();
-  const session = open({ token: token.slice(0, -4) + "AAAA", url: wsUrl } as ConnectOptions);
-  expect(await ended(session)).toMatchObject({ code: "UNAUTHORIZED", context: { status: 401 } });
-});
-
-test("an expired token is rejected", async () => {
-  const { token, wsUrl } = await service.issue();
-  const session = open({ token: service.resign(token, { exp: 1_700_000_000, iat: 1_600_000_000 }), url: wsUrl } as ConnectOptions);
-  expect(await ended(session)).toMatchObject({ code: "SESSION_ENDED", context: { status: 410 } });
-});
-
-test("chat is rejected while text chat is disabled", async () => {
-  const session = open();
-  await session.whenReady();
-  await session.send("chat", { text: "/mute" });
-  await until(() => expect(session.textChat).toBe(false));
-  await expect(session.send("chat", { text: "hello?" })).rejects.toMatchObject({ code: "TEXT_CHAT_DISABLED", message: expect.stringContaining("disabled") });
-  await expect(session.send("browser_action", { name: "click" })).resolves.toEqual(expect.any(String));
 });

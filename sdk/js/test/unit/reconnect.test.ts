@@ -1,5 +1,5 @@
 import { describe, expect, test, vi } from "vitest";
-import { stubFetch, useFakeTimersAndRandom, open, ScriptedSocket, token } from "./script.js";
+import { stubFetch, useFakeTimersAndRandom, open, openReady, ScriptedSocket, token } from "./script.js";
 
 useFakeTimersAndRandom(0.999999);
 
@@ -18,30 +18,26 @@ function stubPageEvents() {
 }
 
 test("the token is sent as a subprotocol and never in the URL", async () => {
-  const { session } = await open();
+  await open();
   expect(ScriptedSocket.latest.protocols).toEqual(["telapi.v1", `telapi.bearer.${token()}`]);
   expect(ScriptedSocket.latest.url).toBe("ws://service/ws/session");
-  session.dispose();
 });
 
 describe("close codes", () => {
   test.each([1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 4002, 4003, 4004, 4005, 4499])("reconnects after %i", async (code) => {
-    const { session } = await open();
-    ScriptedSocket.latest.ready();
+    const { session } = await openReady();
     ScriptedSocket.latest.drop(code, "why");
     expect(session.state).toBe("waiting");
     expect(session.reason?.context.closeCode).toBe(code);
     await vi.advanceTimersByTimeAsync(5_000);
     expect(ScriptedSocket.all).toHaveLength(2);
-    session.dispose();
   });
 
   test.each([
     [1007, "BAD_FRAMES"], [1008, "REFUSED"], [1009, "MESSAGE_TOO_LARGE"], [4500, "UNAUTHORIZED"], [4501, "BAD_FRAMES"],
     [4502, "SESSION_REPLACED"], [4503, "SESSION_ENDED"], [4504, "SESSION_EXPIRED"], [4999, "REFUSED"],
   ])("does not reconnect after %i: %s", async (code, name) => {
-    const { session, states } = await open();
-    ScriptedSocket.latest.ready();
+    const { session, states } = await openReady();
     const sent = session.send("chat", { text: "unacknowledged" });
     ScriptedSocket.latest.drop(code, "why");
     await expect(sent).rejects.toMatchObject({ name: "TelapiError", code: name, context: { closeCode: code } });
@@ -68,7 +64,6 @@ describe("replaced by a handshake of this page that failed", () => {
     expect(session.state).toBe("waiting");
     await vi.advanceTimersByTimeAsync(5_000);
     expect(ScriptedSocket.all).toHaveLength(3);
-    session.dispose();
   });
 
   test("ends if the handshake failed a minute ago", async () => {
@@ -79,8 +74,7 @@ describe("replaced by a handshake of this page that failed", () => {
   });
 
   test("ends if every handshake succeeded", async () => {
-    const { session } = await open();
-    ScriptedSocket.latest.ready();
+    const { session } = await openReady();
     ScriptedSocket.latest.drop(1006);
     await vi.advanceTimersByTimeAsync(5_000);
     ScriptedSocket.latest.ready();
@@ -92,7 +86,7 @@ describe("replaced by a handshake of this page that failed", () => {
 describe("back-off", () => {
   test("delays are random, double up to the maximum, and reset after a stable connection", async () => {
     stubFetch(426, {});
-    const { session, states } = await open({ minDelayMs: 1_000, maxDelayMs: 6_000 });
+    const { states } = await open({ minDelayMs: 1_000, maxDelayMs: 6_000 });
     for (let i = 0; i < 5; i++) {
       ScriptedSocket.latest.drop();
       await vi.advanceTimersByTimeAsync(6_000);
@@ -109,20 +103,18 @@ describe("back-off", () => {
     vi.mocked(Math.random).mockReturnValue(0.25);
     ScriptedSocket.latest.drop();
     expect(waits().at(-1)).toBe(250);
-    session.dispose();
   });
 
   test("after a restart it reconnects within the service's jitter window", async () => {
-    const { session, states } = await open();
+    const { states } = await open();
     ScriptedSocket.latest.ready({ reconnectJitterMs: 8_000 });
     vi.mocked(Math.random).mockReturnValue(0.5);
     ScriptedSocket.latest.drop(1012);
     expect(states.at(-1)).toMatchObject({ state: "waiting", retryInMs: 4_000 });
-    session.dispose();
   });
 
   test.each([-3_600_000, 3_600_000])("a clock jump of %i ms does not change whether a connection counts as stable", async (jump) => {
-    const { session, states } = await open({ minDelayMs: 1_000, maxDelayMs: 8_000 });
+    const { states } = await open({ minDelayMs: 1_000, maxDelayMs: 8_000 });
     for (const lasted of [0, 6_000]) {
       ScriptedSocket.latest.ready();
       await vi.advanceTimersByTimeAsync(lasted);
@@ -135,7 +127,6 @@ describe("back-off", () => {
     vi.setSystemTime(Date.now() + jump);
     ScriptedSocket.latest.drop();
     expect(states.at(-1)).toMatchObject({ attempt: 2, retryInMs: 2_000 });
-    session.dispose();
   });
 
   test("the session expires independently of the local clock", async () => {
@@ -165,8 +156,7 @@ describe("back-off", () => {
 
   test("it waits while offline and reconnects when online", async () => {
     const events = stubPageEvents();
-    const { session, states } = await open();
-    ScriptedSocket.latest.ready();
+    const { session, states } = await openReady();
     events.dispatchEvent(new Event("offline"));
     ScriptedSocket.latest.drop();
     expect(states.at(-1)).toMatchObject({ state: "offline", retryInMs: 30_000 });
@@ -188,15 +178,13 @@ describe("back-off", () => {
 
   test("visibility changes do not keep a dead connection alive", async () => {
     const events = stubPageEvents();
-    const { session } = await open({ pongTimeoutMs: 4_000 });
-    ScriptedSocket.latest.ready();
+    const { session } = await openReady({ pongTimeoutMs: 4_000 });
     for (let second = 0; second < 4; second++) {
       events.dispatchEvent(new Event("visibilitychange"));
       expect(session.state).toBe("connected");
       await vi.advanceTimersByTimeAsync(1_000);
     }
     expect(session.reason).toMatchObject({ context: { closeCode: 4002 } });
-    session.dispose();
   });
 
   test("a failed attempt right after coming online is retried soon", async () => {
@@ -212,7 +200,6 @@ describe("back-off", () => {
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
     expect(states.at(-1)).toMatchObject({ state: "waiting", retryInMs: 1_000 });
-    session.dispose();
   });
 });
 
@@ -223,7 +210,6 @@ describe("a dead connection", () => {
     await vi.advanceTimersByTimeAsync(10_000);
     expect(session.state).toBe("waiting");
     expect(ScriptedSocket.latest.closedWith).toBeUndefined(); // closed, without a code
-    session.dispose();
   });
 
   test("is detected by an unanswered ping; any frame keeps it alive", async () => {
@@ -243,13 +229,11 @@ describe("a dead connection", () => {
     expect(session).toMatchObject({ state: "waiting", reason: { code: "CONNECTION_LOST", context: { closeCode: 4002 } } });
     socket.deliver({ type: "chat", streamId: "s9", chat: { text: "too late" } });
     expect(session.position?.streamId).toBe("s0");
-    session.dispose();
   });
 });
 
 test("cut lasts until resume; dispose is final", async () => {
-  const { session, states } = await open();
-  ScriptedSocket.latest.ready();
+  const { session, states } = await openReady();
   const first = ScriptedSocket.latest;
   session.cut();
   first.drop(); // browsers report every close
@@ -283,7 +267,6 @@ test("a socket is terminated by cut and closed with a code by dispose", async ()
 });
 
 test("the url option overrides the response's wsUrl", async () => {
-  const { session } = await open({ token: { token: token(), wsUrl: "ws://inside/ws/session" }, url: "wss://outside/ws/session" });
+  await open({ token: { token: token(), wsUrl: "ws://inside/ws/session" }, url: "wss://outside/ws/session" });
   expect(ScriptedSocket.latest.url).toBe("wss://outside/ws/session");
-  session.dispose();
 });

@@ -1,6 +1,6 @@
 import { describe, expect, test, vi } from "vitest";
-import { connect, type Refusal, type TokenResponse } from "../../src/index.js";
-import { stubFetch, useFakeTimersAndRandom, open, ScriptedSocket, token } from "./script.js";
+import { type Refusal, type TokenResponse } from "../../src/index.js";
+import { stubFetch, useFakeTimersAndRandom, open, openReady, ScriptedSocket, token } from "./script.js";
 
 useFakeTimersAndRandom(0.999999);
 
@@ -36,7 +36,6 @@ describe("a rejected handshake", () => {
     await vi.advanceTimersByTimeAsync(0);
     expect(refused.mock.calls[0]![0]).toMatchObject({ final: false, error: { code } });
     expect(states.at(-1)).toMatchObject({ state: "waiting", retryInMs: wait });
-    session.dispose();
   });
 
   test("SESSION_IN_USE is final on the first connection and retried on a reconnect", async () => {
@@ -45,14 +44,12 @@ describe("a rejected handshake", () => {
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
     expect(first.session).toMatchObject({ state: "ended", reason: { code: "SESSION_IN_USE" } });
-    const { session } = await open();
-    ScriptedSocket.latest.ready();
+    const { session } = await openReady();
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(1_000);
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
     expect(session).toMatchObject({ state: "waiting", reason: { code: "SESSION_IN_USE" } });
-    session.dispose();
   });
 
   test("an unreachable service is retried", async () => {
@@ -61,7 +58,6 @@ describe("a rejected handshake", () => {
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
     expect(session.reason?.code).toBe("UNREACHABLE");
-    session.dispose();
   });
 
   test("a disallowed origin is reported", async () => {
@@ -71,7 +67,6 @@ describe("a rejected handshake", () => {
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
     expect(session.reason).toMatchObject({ code: "ORIGIN_NOT_ALLOWED", message: expect.stringContaining("https://page.example") });
-    session.dispose();
   });
 
   test("a token that expired before use is fetched again, once", async () => {
@@ -90,24 +85,13 @@ describe("a rejected handshake", () => {
   test("a redeemed token is not replaced", async () => {
     stubFetch(410, envelope);
     const issue = vi.fn(() => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }));
-    const { session } = await open({ issue });
-    ScriptedSocket.latest.ready();
+    const { session } = await openReady({ issue });
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(1_000);
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(2_000);
     expect(session.reason?.code).toBe("SESSION_ENDED");
     expect(issue).toHaveBeenCalledTimes(1);
-  });
-
-  test.each([410, 503])("a listener can react to %i", async (status) => {
-    stubFetch(status, envelope);
-    const { session } = await open();
-    session.on("refused", () => session.cut());
-    ScriptedSocket.latest.drop();
-    await vi.advanceTimersByTimeAsync(60_000);
-    expect([session.state, ScriptedSocket.all.length]).toEqual(["cut", 1]);
-    session.dispose();
   });
 
   test.each(["error response", "network error"])("%s after cut is ignored", async (result) => {
@@ -119,7 +103,6 @@ describe("a rejected handshake", () => {
     settle(result === "network error" ? Promise.reject(new TypeError()) : new Response(JSON.stringify(envelope), { status: 410 }));
     await vi.advanceTimersByTimeAsync(60_000);
     expect(states.map((s) => s.state)).toEqual(["connecting", "cut"]);
-    session.dispose();
   });
 
   test("a token that arrives after cut or dispose is ignored", async () => {
@@ -140,22 +123,6 @@ describe("a rejected handshake", () => {
     disposed.session.dispose();
     await respond(2, "ses_3");
     expect([disposed.session.sessionId, ScriptedSocket.all.length]).toEqual([undefined, 0]);
-  });
-
-  test("no token is fetched after a listener disposed the session", async () => {
-    const issue = vi.fn();
-    const session = connect({ issue, WebSocket: ScriptedSocket });
-    session.on("state", () => session.dispose());
-    await vi.advanceTimersByTimeAsync(0);
-    expect(issue).not.toHaveBeenCalled();
-  });
-
-  test("no second token is fetched for other errors", async () => {
-    stubFetch(403, { error: { code: "ORIGIN_NOT_ALLOWED", message: "Origin not allowed." } });
-    const { session } = await open({ issue: () => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }) });
-    ScriptedSocket.latest.drop();
-    await vi.advanceTimersByTimeAsync(0);
-    expect(session).toMatchObject({ state: "ended", reason: { code: "ORIGIN_NOT_ALLOWED" } });
   });
 
   test("a failed token request ends the session with an error", async () => {

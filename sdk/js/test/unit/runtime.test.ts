@@ -8,14 +8,6 @@ const script = useScript();
 const claim = (channel: string) => ({ channel, claim: `secret of ${channel}`, team: "t", endpoint: "e", position: "" });
 
 describe("a runtime", () => {
-  test("says hello with its key and name", async () => {
-    const connection = await script.service.connection(0);
-    expect(connection.request.url).toBe("/ws/runtime");
-    expect(connection.request.headers).toMatchObject({ "x-api-key": "tk_1", "sec-websocket-protocol": "telapi.runtime.v1" });
-    expect(await connection.welcome()).toEqual({ id: expect.any(Number), op: "hello", name: "test", resume: [] });
-    await until(() => script.runtime.state === "connected");
-  });
-
   test("sends a console JWT as a bearer token, and finds the service under a path", async () => {
     script.start({ key: "a.b.c", url: `${script.service.url}/calls/`, resumeMs: 5_000 });
     const connection = await until(() => script.service.connections.find(({ request }) => request.url === "/calls/ws/runtime"));
@@ -76,8 +68,7 @@ describe("a runtime", () => {
     const { connection, channel } = await accept(script);
     const unavailable = { code: "SERVICE_UNAVAILABLE", message: "later" };
     const sent = [channel.send("chat", { text: "a" }), channel.send("chat", { text: "b" })];
-    await connection.refuse("send", unavailable);
-    await connection.refuse("send", unavailable, 1);
+    await connection.refuse("send", unavailable); // the reply to the second comes late
     await settled(connection);
     sent.push(channel.send("chat", { text: "c" }));
     const reported = script.runtime.report([{ characters: 1 }]);
@@ -87,6 +78,7 @@ describe("a runtime", () => {
     vi.advanceTimersByTime(1_000);
     await connection.receive("send", 4);
     expect(connection.all("send").slice(2).map(({ messages }) => messages[0].chat.text)).toEqual(["a", "b", "c"]);
+    expect(connection.all("send").map(({ retry }) => retry)).toEqual([undefined, undefined, true, undefined, undefined]);
     for (const index of [2, 3, 4]) await connection.answer("send", {}, index);
     await Promise.all(sent);
     void channel.send("chat", {});
@@ -155,23 +147,6 @@ describe("a runtime", () => {
 });
 
 describe("a channel", () => {
-  test("yields its entries, and ends when channel_ended is committed", async () => {
-    const { connection, channel, accepting } = await accept(script, { session: { sessionId: "c1" }, position: "1-1000", workItems: [{ workItemId: "w" }] });
-    expect(channel).toMatchObject({ id: "c1", info: { team: "t", endpoint: "e", session: { sessionId: "c1" } }, workItems: [{ workItemId: "w" }] });
-    connection.entries("c1", 2, 3);
-    connection.entries("unknown", 1);
-    connection.entry("c1", 4, { kind: "channel_ended", reason: "bye" });
-    const reader = read(channel);
-    expect(await connection.answer("commit")).toMatchObject({ channel: "c1", position: "4-1000" });
-    expect(await reader.ended).toBe("done");
-    expect(reader.texts()).toEqual(["text 2", "text 3", "channel_ended"]);
-    expect(reader.entries[0]).toMatchObject({ position: "2-1000", channelId: "c1", at: 1 });
-    await expect(channel.send("chat", {})).rejects.toMatchObject({ code: "CONVERSATION_ENDED" });
-    await channel.release();
-    void accepting.next();
-    await connection.receive("accept", 1);
-  });
-
   test("sends requests in order and matches replies in any order", async () => {
     const { connection, channel } = await accept(script);
     const sent = channel.send("browser_action", { a: 1 }, { messageId: "m1", trace: { traceId: "t1" } });
@@ -217,6 +192,18 @@ describe("a channel", () => {
     connection.socket.terminate();
     await until(() => script.runtime.state === "waiting");
     expect(channel.audio({ data: "x" })).toBe(false);
+  });
+
+  test("a commit does not wait for the service, and is not overtaken", async () => {
+    const { connection, channel } = await accept(script);
+    const reader = read(channel);
+    connection.entries("c1", 1);
+    await until(() => reader.entries.length === 1);
+    await channel.commit(reader.entries[0]!);
+    const released = channel.release();
+    await connection.answer("release");
+    await released;
+    expect(connection.frames.map((frame) => frame.op).slice(-2)).toEqual(["commit", "release"]);
   });
 
   test("bounds unanswered requests and their size", async () => {

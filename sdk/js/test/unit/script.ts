@@ -1,6 +1,9 @@
 import { afterEach, beforeEach, expect, vi } from "vitest";
 import { connect, type ChannelMessage, type ConnectOptions, type Session, type StateChange } from "../../src/index.js";
 
+/** The sessions of a test, which end with it. */
+const sessions: Session[] = [];
+
 /**
  * Gives every test of the file fake timers and a fixed Math.random. A test fails if timers remain: an ended session has
  * none.
@@ -8,6 +11,7 @@ import { connect, type ChannelMessage, type ConnectOptions, type Session, type S
 export function useFakeTimersAndRandom(random: number): void {
   beforeEach(() => void vi.useFakeTimers().spyOn(Math, "random").mockReturnValue(random));
   afterEach(() => {
+    for (const session of sessions.splice(0)) session.dispose();
     expect(vi.getTimerCount()).toBe(0);
     vi.restoreAllMocks();
     vi.unstubAllGlobals();
@@ -97,8 +101,16 @@ export interface Scripted {
 export async function open(options: Partial<ConnectOptions> = {}): Promise<Scripted> {
   ScriptedSocket.all = [];
   const session = connect({ token: token(), url: "ws://service/ws/session", WebSocket: ScriptedSocket, ...options } as ConnectOptions);
+  sessions.push(session);
   const states: StateChange[] = [];
   session.on("state", (change) => states.push(change));
   await vi.advanceTimersByTimeAsync(0);
   return { session, states };
+}
+
+/** Opens a session whose first socket is ready. */
+export async function openReady(options: Partial<ConnectOptions> = {}): Promise<Scripted> {
+  const opened = await open(options);
+  ScriptedSocket.latest.ready();
+  return opened;
 }
