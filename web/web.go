@@ -1,6 +1,5 @@
 // Package web embeds the web pages: the playground, built from src into dist, and
-// the API reference in docs, a page with Swagger UI (swagger-ui-dist 5.34.1,
-// compressed with gzip -9n).
+// the API reference in docs.
 package web
 
 import (

@@ -1,11 +1,13 @@
 import { TelapiError, type TokenResponse } from "@telapi/sdk";
+import type { Parts } from "./streamed.js";
 
 /** The playground's configuration. Without a key, the user has to enter one. */
 export interface PlaygroundConfig {
   apiKey?: string;
-  endpoints: Endpoint[];
   phrases: { say: string; does: string }[];
   speechProviders?: string[];
+  botUrl?: string;
+  ownBot?: boolean; // the bot is the user's, not the demo's
   instances?: number; // that can be killed and restarted
 }
 
@@ -20,8 +22,22 @@ export interface Instance {
 export interface Endpoint {
   id: string;
   name: string;
+  enabled: boolean;
+  capabilities: { modes: string[]; commands: string[] }; // those that the deployment has enabled
+}
+
+/** An endpoint as administrators see it. */
+export interface AdminEndpoint extends Endpoint {
   modes: string[];
-  gatewayProfile?: unknown;
+  origins: string[];
+  gatewayProfile: unknown;
+  warnings?: Issue[];
+}
+
+/** What the key of an administrator can do. */
+export interface Access {
+  teamId: string;
+  scopes: string[];
 }
 
 /** A problem at a JSON Pointer. */
@@ -53,6 +69,21 @@ export interface CommandSpec {
 export interface Credential {
   token: string;
   path: string;
+  expiresAt: string;
+}
+
+/** What a session waits for. */
+export interface Waiting {
+  forRuntime: boolean;
+  workItems: WaitingItem[] | null; // in the order in which their results are delivered
+}
+
+/** An open work item. Its result is parked if it waits for those of earlier items. */
+export interface WaitingItem {
+  id: string;
+  registeredAt: number; // when the feed found it
+  expiresAt: number;
+  parked: boolean;
 }
 
 export interface TokenRequest {
@@ -78,6 +109,7 @@ export interface TimelineEvent {
   ms?: number; // a duration by one clock: time spent in the lane, or the latency of an HTTP request
   http?: Exchange;
   data?: unknown;
+  parts?: Parts; // of a row for a streamed answer; its data is that of the newest part
 }
 
 /** An HTTP request, or its response if it has a status. */
@@ -108,7 +140,7 @@ export interface Usage {
 
 /** Number of feed lines kept to detect duplicates; more than the feed repeats. */
 const maxSeen = 5_000;
-const lintPath = "/api/v1/admin/callbacks/lint";
+const adminPath = "/api/v1/admin/";
 
 /** A client of the HTTP API. */
 export class Api {
@@ -117,12 +149,33 @@ export class Api {
     private readonly observer?: RequestObserver,
   ) {}
 
+  /** The ID of the key, which is not secret. */
+  get keyId(): string {
+    return this.key.split("_")[1] ?? "";
+  }
+
   static async config(): Promise<PlaygroundConfig> {
     return (await (await fetch("config.json")).json()) as PlaygroundConfig;
   }
 
   async endpoints(): Promise<Endpoint[]> {
-    return ((await (await this.request("GET", "/api/v1/endpoints")).json()) as { data: Endpoint[] }).data;
+    const { data } = (await (await this.request("GET", "/api/v1/endpoints?limit=200")).json()) as { data: Endpoint[] };
+    return data.filter(({ enabled }) => enabled);
+  }
+
+  /** What the key can manage. Rejects if it can manage nothing. */
+  async access(): Promise<Access> {
+    return (await (await this.request("GET", "/playground/access")).json()) as Access;
+  }
+
+  /** Sends a request of the administration. Returns the version of what it returns; with a version, changes only that one. */
+  async admin<Data>(method: string, path: string, body?: unknown, version?: string): Promise<{ data: Data; etag: string }> {
+    const response = await this.request(method, adminPath + path, body, undefined, version ? { "If-Match": version } : {});
+    return { data: (response.status === 204 ? undefined : await response.json()) as Data, etag: response.headers.get("ETag") ?? "" };
+  }
+
+  endpoint(id: string): Promise<{ data: AdminEndpoint; etag: string }> {
+    return this.admin("GET", `endpoints/${encodeURIComponent(id)}`);
   }
 
   /** Creates a session. Its WebSocket URL uses the page's host instead of the service's public URL. */
@@ -146,6 +199,11 @@ export class Api {
     return ((await (await this.request("GET", `/playground/instances${query}`)).json()) as { instances: Instance[] }).instances;
   }
 
+  /** The metrics of all instances, one after the other. */
+  async instanceMetrics(): Promise<string> {
+    return (await this.request("GET", "/playground/instances/metrics")).text();
+  }
+
   /** Kills the process of an instance, or starts it and waits until it is ready. */
   async changeInstance(number: number, action: "kill" | "start"): Promise<void> {
     await this.request("POST", `/playground/instances/${number}/${action}`);
@@ -159,12 +217,16 @@ export class Api {
   /** Reports what a callback would do. Body and profile are valid JSON; they are sent as they are, with duplicate names. */
   async lint(kind: string, body: string, profile: string): Promise<DryRun> {
     const request = `{"kind":${JSON.stringify(kind)},"body":${body},"profile":${profile}}`;
-    return (await (await this.request("POST", lintPath, request)).json()) as DryRun;
+    return (await this.admin<DryRun>("POST", "callbacks/lint", request)).data;
   }
 
   /** Creates a work item for one callback to the session. */
   async issueCredential(sessionId: string, kind: string): Promise<Credential> {
     return (await (await this.request("POST", `/playground/sessions/${sessionId}/credential?kind=${kind}`)).json()) as Credential;
+  }
+
+  async cancelWorkItem(sessionId: string, workItemId: string): Promise<void> {
+    await this.request("DELETE", `/playground/sessions/${sessionId}/items/${encodeURIComponent(workItemId)}`);
   }
 
   /** Sends a callback as a provider would, without the API key. */
@@ -178,12 +240,12 @@ export class Api {
     return (await (await this.request("GET", `/api/v1/usage/tts-characters${query}`)).json()) as Usage;
   }
 
-  /** Streams the events of a session until it has ended. Reconnects if the feed ends early, and skips repeated events. */
-  async streamEvents(sessionId: string, ended: () => boolean, signal: AbortSignal, onEvent: (event: TimelineEvent) => void): Promise<void> {
+  /** Streams the events of a session or channel until it has ended. Reconnects if the feed ends early, and skips repeated events. */
+  async streamEvents(of: { sessionId: string } | { channelId: string }, ended: () => boolean, signal: AbortSignal, onEvent: (event: TimelineEvent) => void): Promise<void> {
     const seen = new Set<string>();
     while (!signal.aborted) {
       try {
-        const response = await this.request("GET", `/playground/feed?sessionId=${sessionId}`, undefined, signal);
+        const response = await this.request("GET", `/playground/feed?${String(new URLSearchParams(of))}`, undefined, signal);
         for await (const line of lines(response.body!)) {
           if (seen.has(line)) continue;
           seen.add(line);
@@ -198,11 +260,11 @@ export class Api {
     }
   }
 
-  private async request(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
+  private async request(method: string, path: string, body?: unknown, signal?: AbortSignal, extra: Record<string, string> = {}): Promise<Response> {
     const started = performance.now();
     const http = { method, url: new URL(path, location.href).href };
-    const headers = { "X-API-Key": this.key, ...(body ? { "Content-Type": "application/json" } : {}) };
-    const observer = method === "GET" || path === lintPath ? undefined : this.observer; // neither changes anything
+    const headers = { "X-API-Key": this.key, ...(body ? { "Content-Type": "application/json" } : {}), ...extra };
+    const observer = method === "GET" || path.startsWith(adminPath) ? undefined : this.observer; // neither is part of a session
     observer?.requested({ ...http, headers }, body);
     const pending = fetch(path, {
       method,

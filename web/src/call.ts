@@ -1,7 +1,10 @@
 import { type Session, TelapiError } from "@telapi/sdk";
 import { callWebRtc, type Microphone, playAudio, sendMicrophone, type Speaker, type WebRtcCall } from "@telapi/sdk/voice";
+import { Devices } from "./devices.js";
 import { byId, make } from "./dom.js";
+import { showTurnsAfterCall } from "./layout.js";
 import { Levels } from "./levels.js";
+import { type OnSaved, Recorder } from "./recorder.js";
 
 const workletUrl = "voice-worklet.js";
 const button = (id: string) => byId<HTMLButtonElement>(id);
@@ -11,6 +14,8 @@ export const voiceModes = ["webrtc", "audio"];
 /** The call panel: microphone, levels, mute and hang up. It plays the bot's speech in every mode. */
 export class CallPanel {
   private readonly levels = new Levels();
+  private readonly devices = new Devices((read) => this.showTest(read), () => this.useSpeaker(), (error) => this.explain(error));
+  private testing = false; // the level of the microphone is shown before a call
   private session: Session | undefined;
   private mode = "";
   private speaker: Speaker | undefined; // of `audio` frames
@@ -18,10 +23,11 @@ export class CallPanel {
   private webrtc: WebRtcCall | undefined;
   private attempt: AbortController | undefined; // cancels a call that is not connected yet
   private connectedAt = 0;
+  private recorder: Recorder | undefined;
   private interruptions = 0; // of the bot, by the caller
 
-  /** Takes a function that opens a session in a mode of voiceModes. */
-  constructor(openSession: () => void) {
+  /** Takes a function that opens a session in a mode of voiceModes, and one that stores a recording. */
+  constructor(openSession: () => void, private readonly onRecorded: (sessionId: string, ...saved: Parameters<OnSaved>) => void) {
     button("call").onclick = () => {
       if (!this.canCall) openSession();
       if (this.canCall) void this.start();
@@ -80,6 +86,7 @@ export class CallPanel {
   }
 
   private async start(isRetry = false): Promise<void> {
+    this.devices.stop();
     const session = this.session!;
     const attempt = (this.attempt = new AbortController());
     const { signal } = attempt;
@@ -87,19 +94,23 @@ export class CallPanel {
     this.update("Calling… Allow the microphone if the browser asks.");
     try {
       if (this.mode === "webrtc") {
-        const call = await callWebRtc(session, { signal });
+        const call = await callWebRtc(session, { signal, constraints: this.devices.constraints });
         this.webrtc = call;
+        call.connection.addEventListener("connectionstatechange", () => this.showDuration());
         void call.ended.then((reason) => this.webrtc === call && this.onEnded(reason, isRetry));
       } else {
-        const microphone = await sendMicrophone(session, { signal, workletUrl });
+        const microphone = await sendMicrophone(session, { signal, workletUrl, constraints: this.devices.constraints });
         this.microphone = microphone;
         session.on("state", ({ state }) => state === "ended" && this.microphone === microphone && this.hangUp());
       }
       this.connectedAt = Date.now();
       this.interruptions = 0;
+      this.record(session);
       this.levels.start(() => [this.webrtc?.microphoneLevel ?? this.microphone?.level ?? 0, this.webrtc?.speakerLevel ?? this.speaker?.level ?? 0]);
       this.mute(false);
       this.setVolume();
+      this.useSpeaker();
+      void this.devices.list(); // their names are known now
     } catch (error) {
       if (signal.aborted) return; // hung up
       if (session.state !== "ended") this.explain(error); // otherwise the page shows why
@@ -111,12 +122,22 @@ export class CallPanel {
     }
   }
 
+  /** Records both sides until the call ends. */
+  private record(session: Session): void {
+    const recorder = byId<HTMLInputElement>("record").checked ? Recorder.start((...saved) => this.onRecorded(session.sessionId!, ...saved)) : undefined;
+    this.recorder = recorder;
+    recorder?.addStream("caller", (this.webrtc ?? this.microphone)!.stream);
+    if (this.webrtc) recorder?.addStream("bot", new MediaStream(this.webrtc.connection.getReceivers().map(({ track }) => track)));
+    else recorder?.addFrames(session);
+  }
+
   private async openSpeaker(session: Session): Promise<void> {
     try {
       const speaker = await playAudio(session, { workletUrl });
       if (this.session !== session) return speaker.stop();
       this.speaker = speaker;
       this.setVolume();
+      this.useSpeaker();
       if (!this.microphone) this.levels.start(() => [0, speaker.level]);
     } catch (error) {
       this.explain(error);
@@ -135,18 +156,37 @@ export class CallPanel {
     const text = this.connectedAt ? "The call has ended." : this.attempt ? "The call was cancelled." : "";
     this.attempt?.abort();
     this.attempt = undefined;
+    this.recorder?.stop();
     this.webrtc?.end();
     this.microphone?.stop();
-    this.webrtc = this.microphone = undefined;
+    this.webrtc = this.microphone = this.recorder = undefined;
+    this.mute(false);
     if (!this.speaker) this.levels.stop();
+    if (this.connectedAt) showTurnsAfterCall();
     this.connectedAt = 0;
     this.update(text);
   }
 
+  /** Plays on the chosen speaker, if the browser can. */
+  private useSpeaker(): void {
+    for (const output of [this.speaker, this.webrtc]) output?.setDevice(this.devices.speakerId).catch((error: unknown) => this.explain(error));
+  }
+
+  /** Shows the level of the microphone before a call, until it is called without a function. */
+  private showTest(read?: () => number): void {
+    this.testing = !!read;
+    if (read) this.levels.start(() => [read(), 0]);
+    else if (this.speaker) this.levels.start(() => [0, this.speaker?.level ?? 0]);
+    else this.levels.stop();
+    this.update();
+  }
+
   private mute(muted: boolean): void {
     button("mute").ariaPressed = String(muted);
+    byId("you").textContent = muted ? "You, muted" : "You";
     const microphone = this.webrtc ?? this.microphone;
     if (microphone) microphone.muted = muted;
+    this.showDuration();
   }
 
   /** Explains an error and what to do. Without one, hides the explanation. */
@@ -162,13 +202,18 @@ export class CallPanel {
   private showInterruption(): void {
     if (!this.connectedAt || !this.levels.mark()) return;
     this.interruptions++;
-    byId("interruption").textContent = `You interrupted the bot${this.interruptions > 1 ? ` ${this.interruptions} times` : ""}.`;
+    byId("interruption").replaceChildren(make("span", {}, `You interrupted the bot ${this.interruptions > 1 ? `${this.interruptions} times` : "once"}.`)); // a new element fades anew
   }
 
   private showDuration(): void {
     if (!this.connectedAt) return;
     const seconds = Math.floor((Date.now() - this.connectedAt) / 1_000);
-    byId("call-state").textContent = `In a call, ${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
+    byId("call-state").textContent = this.lineIsUp ? `In a call, ${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}${button("mute").ariaPressed === "true" ? ", muted" : ""}` : "The line is interrupted. The call continues if it comes back.";
+  }
+
+  /** Whether sound can pass: over WebRTC, or else over the session's connection. */
+  private get lineIsUp(): boolean {
+    return this.webrtc ? this.webrtc.connection.connectionState === "connected" : this.session?.state === "connected";
   }
 
   /** Shows the state and enables the buttons that work in it. */
@@ -179,11 +224,12 @@ export class CallPanel {
     const { active } = this;
     const open = !!this.session && this.session.state !== "ended";
     const focused = document.activeElement;
-    if (!open) this.levels.stop();
+    if (!open && !this.testing) this.levels.stop();
     button("call").disabled = active || (open && !this.canCall);
     button("hangup").disabled = !active;
     button("mute").disabled = !(this.webrtc ?? this.microphone);
-    byId("call-panel").dataset.active = String(active || (open && this.mode === "audio"));
+    byId("call-panel").dataset.active = String(active || this.testing || (open && this.mode === "audio"));
+    byId("devices").hidden = active;
     if (focused === button("call") && active) button("hangup").focus();
     if (focused === button("hangup") && !active) button("call").focus();
   }

@@ -1,5 +1,6 @@
 import type { Session, TelapiError } from "@telapi/sdk";
 import { byId, keepScrolledToEnd, make } from "./dom.js";
+import { joinSentences } from "./streamed.js";
 
 /** A message of the conversation, to show it again after a reload. */
 export interface SavedMessage {
@@ -9,6 +10,8 @@ export interface SavedMessage {
   label: string; // of the state
   messageId?: string;
   confirm?: string; // the type of a command that the user is asked about
+  workItemId?: string; // of an answer that streams
+  said?: string; // its complete sentences
 }
 
 /** The conversation panel: messages, their state, and the message box. */
@@ -31,6 +34,10 @@ export class Chat {
         return chip;
       }),
     );
+    const chat = byId("chat");
+    let following = true; // the newest message is visible
+    chat.onscroll = () => (following = chat.scrollHeight - chat.scrollTop - chat.clientHeight < 40);
+    new ResizeObserver(() => following && (chat.scrollTop = chat.scrollHeight)).observe(chat); // what the session waits for needs room
     this.updateControls();
   }
 
@@ -38,12 +45,16 @@ export class Chat {
   show(session: Session): void {
     this.session = session;
     this.list.replaceChildren();
-    session.on("chat", ({ text, from, spoken }) => this.add(from === "caller" ? "you" : from === "runtime" ? "runtime" : "bot", String(text ?? ""), spoken ? "spoken" : ""));
+    session.on("chat", ({ text, from, spoken, workItemId, part, unfinished }) => {
+      if (part) this.addPart(String(workItemId), String(text ?? ""), String(unfinished ?? ""), !!spoken);
+      else this.add(from === "caller" ? "you" : from === "runtime" ? "runtime" : "bot", String(text ?? ""), spoken ? "spoken" : "");
+    });
     session.on("action", (action) => {
       if (action.name === "confirm") this.askForConfirmation(action.command);
       else if (action.name === "transfer") this.note(`The call is transferred to ${String(action.target ?? "an agent")}.`);
     });
-    session.on("status", ({ event, digits }) => {
+    session.on("status", ({ event, digits, value }) => {
+      if (event === "answer_end") this.endAnswer(String(value));
       if (event === "dtmf") this.note(`Digits submitted: ${String(digits)}.`);
       if (event === "bot_timeout") this.note("The bot timed out.");
     });
@@ -68,16 +79,21 @@ export class Chat {
       label: item.querySelector("small")?.textContent ?? "",
       ...(item.dataset.messageId ? { messageId: item.dataset.messageId } : {}),
       ...(item.dataset.confirm ? { confirm: item.dataset.confirm } : {}),
+      ...(item.dataset.answer ? { workItemId: item.dataset.answer, said: item.dataset.said ?? "" } : {}),
     }));
   }
 
   /** Shows saved messages. Sends those again that were not acknowledged; the service ignores a message that it already has. */
   restore(messages: SavedMessage[]): void {
-    for (const { sender, text, state, label, messageId, confirm } of messages) {
+    for (const { sender, text, state, label, messageId, confirm, workItemId, said } of messages) {
       if (confirm) this.askForConfirmation({ type: confirm });
       else if (sender === "note") this.note(text);
       else if (sender === "you" && state === "sending…" && messageId) this.send(text, messageId);
-      else this.setState(this.add(sender, text, state), state, label);
+      else {
+        const item = this.add(sender, text, state);
+        this.setState(item, state, label);
+        if (workItemId) this.markAsOpen(item, workItemId, said ?? "");
+      }
     }
   }
 
@@ -122,6 +138,38 @@ export class Chat {
     return item;
   }
 
+  /** Adds a sentence to the message of an answer that streams, and shows the start of the next one. */
+  private addPart(workItemId: string, sentence: string, unfinished: string, spoken: boolean): void {
+    keepScrolledToEnd(byId("chat"), () => {
+      const item = this.answer(workItemId) ?? this.add("bot", "", "");
+      this.markAsOpen(item, workItemId, joinSentences(item.dataset.said ?? "", sentence));
+      item.querySelector("p")!.textContent = joinSentences(item.dataset.said!, unfinished);
+      item.dataset.spoken = String(spoken);
+      this.setState(item, "writing", "writing…");
+    });
+  }
+
+  /** Marks the message of an answer that goes on. A screen reader waits for its end. */
+  private markAsOpen(item: HTMLElement, workItemId: string, said: string): void {
+    item.dataset.answer = workItemId;
+    item.dataset.said = said;
+    item.ariaBusy = "true";
+  }
+
+  private endAnswer(workItemId: string): void {
+    const item = this.answer(workItemId);
+    if (!item) return;
+    delete item.dataset.answer;
+    delete item.dataset.said;
+    item.ariaBusy = null;
+    this.setState(item, item.dataset.spoken === "true" ? "spoken" : "");
+  }
+
+  /** The message of an answer whose parts arrive. */
+  private answer(workItemId: string): HTMLElement | undefined {
+    return [...this.list.querySelectorAll<HTMLElement>("[data-answer]")].find(({ dataset }) => dataset.answer === workItemId);
+  }
+
   private append(item: HTMLElement): void {
     keepScrolledToEnd(byId("chat"), () => this.list.append(item));
   }
@@ -131,7 +179,7 @@ export class Chat {
     const { session } = this;
     const open = !!session && session.state !== "ended";
     const enabled = open && session.textChat;
-    this.text.placeholder = enabled ? "Type a message" : open ? "Text chat is disabled" : "Connect to start";
+    this.text.placeholder = enabled ? "Type a message" : open ? "Text chat is disabled" : "Press Call or Chat to start";
     for (const control of document.querySelectorAll<HTMLButtonElement>("#phrases button, #text, #send")) control.disabled = !enabled;
   }
 }

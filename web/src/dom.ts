@@ -17,6 +17,25 @@ export function make<Name extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** Saves a text as a file. */
+export function download(text: string, name: string, type = "application/json"): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+/** Opens a popover below its button. */
+export function placeBelow(popover: HTMLElement, button: HTMLElement): void {
+  popover.addEventListener("beforetoggle", () => {
+    const { bottom, left, right } = button.getBoundingClientRect();
+    popover.style.top = `${bottom + 4}px`;
+    popover.style.left = left < innerWidth / 2 ? `${left}px` : "auto";
+    popover.style.right = left < innerWidth / 2 ? "auto" : `${innerWidth - right}px`;
+  });
+}
+
 /** Changes a scrollable list and keeps it scrolled to the end if it was there. */
 export function keepScrolledToEnd(list: HTMLElement, change: () => void): void {
   const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;

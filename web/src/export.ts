@@ -1,8 +1,10 @@
 import type { Lane, TimelineEvent } from "./api.js";
 import { timeOfDay } from "./dom.js";
+import type { ExportedRecording } from "./recorder.js";
 import { redact } from "./redact.js";
 import { lanes } from "./timeline-row.js";
 import { formatMs, type Part, parts, turnsOf } from "./turns.js";
+import { type Stage, stages, voiceTurnsOf } from "./voice-turns.js";
 
 /** The trace of a session as a file. It contains no credentials, and phone numbers are masked. */
 export interface Trace {
@@ -12,6 +14,7 @@ export interface Trace {
   exportedAt: string;
   clockOffsetMs: number; // of the service's clock, relative to the browser's
   events: TimelineEvent[];
+  recordings?: ExportedRecording[]; // of calls, as they were
 }
 
 /** Larger files are not opened. */
@@ -33,20 +36,29 @@ export function parseTrace(text: string): Trace {
   if (trace.version !== 1) throw new Error(`The trace has version ${String(trace.version)}. This page opens version 1.`);
   const invalid = trace.events.findIndex((event) => !isEvent(event));
   if (invalid >= 0) throw new Error(`Event ${invalid + 1} of the trace is invalid. Export the trace again.`);
+  const badRecording = (trace.recordings ?? []).findIndex((recording) => !isRecording(recording));
+  if (badRecording >= 0) throw new Error(`Recording ${badRecording + 1} of the trace is invalid. Export the session again.`);
   return { ...(trace as Trace), sessionId: String(trace.sessionId ?? ""), clockOffsetMs: Number(trace.clockOffsetMs) || 0 };
 }
 
 function isEvent(value: unknown): value is TimelineEvent {
-  const { at, lane, to, kind, title, source, seq, ids, after, ms, http } = (value ?? {}) as Record<keyof TimelineEvent, unknown>;
+  const { at, lane, to, kind, title, source, seq, ids, after, ms, http, parts } = (value ?? {}) as Record<keyof TimelineEvent, unknown>;
   const isLane = (lane: unknown) => lanes.includes(lane as Lane);
   const optional = (value: unknown, type: string) => value === undefined || typeof value === type;
   const areStrings = (list: unknown) => list === undefined || (Array.isArray(list) && list.every((item) => typeof item === "string"));
   const { method, url, status, headers } = (http ?? {}) as Record<string, unknown>;
   const isExchange = http === undefined || (typeof method === "string" && typeof url === "string" && optional(status, "number") && optional(headers, "object"));
+  const { workItemId, count, until, text, unfinished } = (parts ?? {}) as Record<string, unknown>;
+  const areParts = parts === undefined || (Number.isFinite(count) && Number.isFinite(until) && [workItemId, text, unfinished].every((value) => typeof value === "string"));
   return (
-    Number.isFinite(at) && isLane(lane) && (to === undefined || isLane(to)) && typeof kind === "string" && typeof title === "string" &&
+    areParts && Number.isFinite(at) && isLane(lane) && (to === undefined || isLane(to)) && typeof kind === "string" && typeof title === "string" &&
     optional(source, "string") && optional(seq, "number") && optional(ms, "number") && areStrings(ids) && areStrings(after) && isExchange
   );
+}
+
+function isRecording(value: unknown): value is ExportedRecording {
+  const { startedAt, ms, type, data } = (value ?? {}) as Record<keyof ExportedRecording, unknown>;
+  return Number.isFinite(startedAt) && Number.isFinite(ms) && /^audio\/\w+$/.test(String(type)) && typeof data === "string" && /^[A-Za-z0-9+/]*={0,2}$/.test(data);
 }
 
 /** Returns a trace as a page without scripts. Its events are in the given order and at the given times. */
@@ -58,6 +70,10 @@ export function traceAsHtml(trace: Trace, times: readonly number[]): string {
     const cells = names.map((name) => `<td>${formatMs(times[name])}</td>`).join("");
     return `<tr><th scope="row" dir="auto">${escape(text)}${parkedMs === undefined ? "" : ` (parked ${formatMs(parkedMs)})`}</th>${cells}<td>${formatMs(total)}</td></tr>`;
   });
+  const spoken = voiceTurnsOf(trace.events.map((event) => ({ event }))).map(({ text, times, response, interrupted }) => {
+    const cells = (Object.keys(stages) as Stage[]).map((name) => `<td>${formatMs(times[name])}</td>`).join("");
+    return `<tr><th scope="row" dir="auto">${escape(text)}${interrupted ? " (interrupted)" : ""}</th>${cells}<td>${formatMs(response)}</td></tr>`;
+  });
   return `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
@@ -68,6 +84,9 @@ export function traceAsHtml(trace: Trace, times: readonly number[]): string {
 <h2>Turns</h2>
 <table><thead><tr><th scope="col">utterance</th>${names.map((name) => `<th scope="col" title="${escape(parts[name])}">${name}</th>`).join("")}<th scope="col">total</th></tr></thead>
 <tbody>${turnRows.join("\n")}</tbody></table>
+${spoken.length ? `<h2>Spoken turns</h2>
+<table><thead><tr><th scope="col">utterance</th>${Object.entries(stages).map(([name, meaning]) => `<th scope="col" title="${escape(meaning)}">${name}</th>`).join("")}<th scope="col">response</th></tr></thead>
+<tbody>${spoken.join("\n")}</tbody></table>` : ""}
 <h2>Events</h2>
 <table class="events"><thead><tr><th scope="col">time</th><th scope="col">${lanes.join(" · ")}</th><th scope="col">route</th><th scope="col">kind</th><th scope="col">event</th></tr></thead>
 <tbody>${rows.join("\n")}</tbody></table>

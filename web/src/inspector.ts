@@ -32,14 +32,28 @@ export async function copyText(text: string, shownIn: HTMLElement): Promise<stri
 }
 
 addInspectorAction("Copy JSON", () => true, (event) => copyText(JSON.stringify(event, null, 2), byId("json")));
-addInspectorAction("Copy as curl", ({ http }) => !!http && !http.status, ({ http, data }) => copyText(curlOf(http!, data), byId("json")));
+addInspectorAction("Copy as curl", ({ http }) => !!http && !http.status, ({ http, data, sessionId }) => copyText(curlOf(http!, data, notesOn(http!, sessionId)), byId("json")));
 
-/** The command that repeats a request. Secrets are environment variables, such as $CALLBACK_TOKEN. */
-export function curlOf({ method, url, headers }: Exchange, body: unknown): string {
+/** Whether an event is a callback, whose token is used up. */
+export function needsCallbackToken({ http }: TimelineEvent): boolean {
+  return !!http && !http.status && Object.values(http.headers ?? {}).includes("$CALLBACK_TOKEN");
+}
+
+/** Says where the secrets of a command come from. */
+function notesOn({ headers }: Exchange, sessionId: string): string[] {
+  const values = Object.values(headers ?? {});
+  return [
+    ...(values.includes("$CALLBACK_TOKEN") ? [`The token of this callback is used up. Set CALLBACK_TOKEN to one that this command prints: telapi callback issue --channel ${sessionId}`] : []),
+    ...(values.includes("$API_KEY") ? ["Set API_KEY to the key of the team."] : []),
+  ];
+}
+
+/** The command that repeats a request, after notes as comments. Secrets are environment variables, such as $CALLBACK_TOKEN. */
+export function curlOf({ method, url, headers }: Exchange, body: unknown, notes: string[] = []): string {
   const words = ["curl", "-X", method, quote(url)];
   for (const [name, value] of Object.entries(headers ?? {})) words.push("-H", /^\$\w+$/.test(value) ? `"${name}: ${value}"` : quote(`${name}: ${value}`));
   if (body !== undefined && body !== null) words.push("--data-raw", quote(JSON.stringify(body)));
-  return words.join(" ");
+  return [...notes.map((note) => `# ${note}`), words.join(" ")].join("\n");
 }
 
 /** Quotes a word for a POSIX shell. */
@@ -93,7 +107,7 @@ export class Inspector {
 const clocks: Record<string, string> = { page: "browser", entries: "service", messages: "key-value store", demo: "demo" };
 
 /** The facts that an event has, with their names. */
-function factsOf({ at, lane, to, source, ms, http }: TimelineEvent): [string, string][] {
+function factsOf({ at, lane, to, source, ms, http, parts }: TimelineEvent): [string, string][] {
   const facts: [string, string][] = [
     ["route", to ? `${lane} → ${to}` : lane],
     ["time", `${timeOfDay(at)} by the clock of the ${clocks[source?.replace(/-.*/, "") ?? ""] ?? "sender"}`],
@@ -101,6 +115,7 @@ function factsOf({ at, lane, to, source, ms, http }: TimelineEvent): [string, st
   if (http) facts.push(["request", `${http.method} ${http.url}`]);
   if (http?.status) facts.push(["status", String(http.status)]);
   if (ms !== undefined) facts.push([http?.status ? "latency" : `in ${lane}`, formatMs(ms)]);
+  if (parts) facts.push(["parts", `${parts.count}, in ${formatMs(parts.until - at)}; this is the newest`]);
   for (const [name, value] of Object.entries(http?.headers ?? {})) facts.push([name, value]);
   return facts;
 }

@@ -50,6 +50,11 @@ export function setUpTabs(): void {
   showTab(narrow.matches ? "talk" : "timeline");
 }
 
+/** Shows the turns of a call that has ended, unless the conversation is a tab of its own. */
+export function showTurnsAfterCall(): void {
+  if (!narrow.matches && !byId("voice-chart").hidden) showTab("turns");
+}
+
 /** Shows a panel: the element with the ID tab-NAME. */
 export function showTab(name: string): void {
   document.querySelector("main")!.dataset.tab = name;
@@ -57,6 +62,7 @@ export function showTab(name: string): void {
     const selected = tab.dataset.tab === name;
     tab.ariaSelected = String(selected);
     tab.tabIndex = selected ? 0 : -1;
+    if (selected) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   for (const panel of document.querySelectorAll<HTMLElement>("[role=tabpanel]")) panel.hidden = panel.id !== `tab-${name}`;
   window.dispatchEvent(new Event("resize"));

@@ -1,6 +1,7 @@
 import type { TelapiError } from "@telapi/sdk";
 import type { Api, Decision, DryRun, Issue } from "./api.js";
 import { make } from "./dom.js";
+import { checkJson, lineAndColumn } from "./json-check.js";
 
 /** Delay between the last key and the check. */
 const pauseMs = 300;
@@ -16,20 +17,29 @@ export async function lint(api: Api, kind: string, body: string, profile: string
     return { run: await api.lint(kind, body, profile) };
   } catch (error) {
     const { message, context } = error as TelapiError;
-    const issues = Array.isArray(context.details) ? (context.details as Issue[]) : [{ path: "", message }];
+    const issues = Array.isArray(context.details) ? (context.details as Issue[]).map((issue) => locate(issue, { body, profile })) : [{ path: "", message }];
     return { title: context.status === 400 ? "Rejected with status 400" : "Not checked", issues };
   }
 }
 
-/** Reports where a text is not JSON. Browsers name the position in different words, and some not at all. */
+/** Reports where a text is not JSON. */
 function checkJSON(name: string, text: string): Issue[] {
-  try {
-    JSON.parse(text);
-    return [];
-  } catch (error) {
-    const [, line, column] = /line (\d+),? column (\d+)/.exec(String(error)) ?? [];
-    return [{ path: "", message: text.trim() ? `The ${name} is not valid JSON${line ? `: see line ${line}, column ${column}` : ""}.` : `The ${name} is empty.` }];
-  }
+  if (!text.trim()) return [{ path: "", message: `The ${name} is empty.` }];
+  return checkJson(text).problems.map(({ at, message }) => {
+    const { line, column } = lineAndColumn(text, at);
+    return { path: "", message: `The ${name} is not valid JSON, line ${line}, column ${column}: ${message}.` };
+  });
+}
+
+/** Adds the line of the value that a problem is about. A missing member has that of the object. */
+function locate({ path, message }: Issue, texts: Record<string, string>): Issue {
+  const [, name, pointer] = /^\/(body|profile)(.*)$/.exec(path) ?? ["", "body", path];
+  const text = texts[name!]!;
+  const { positions } = checkJson(text);
+  let found = pointer!;
+  while (!positions.has(found) && found) found = found.slice(0, found.lastIndexOf("/"));
+  const { line, column } = lineAndColumn(text, positions.get(found) ?? 0);
+  return { path, message: `${message} (${name} line ${line}, column ${column})` };
 }
 
 /** Returns a function that starts a check after typing has paused. A result is dropped if a newer check was requested. */

@@ -1,9 +1,13 @@
 import { connect, type Session, type StateChange, TelapiError, type TokenResponse } from "@telapi/sdk";
+import { AdminPanel } from "./admin.js";
 import { Api, type Endpoint, type PlaygroundConfig, type TokenRequest, type TimelineEvent } from "./api.js";
 import { Chat } from "./chat.js";
-import { byId, make } from "./dom.js";
+import { byId, make, timeOfDay } from "./dom.js";
 import { CallPanel, showSpeechNotice, voiceModes } from "./call.js";
-import { setUpTabs, setUpTheme } from "./layout.js";
+import { addInspectorAction, copyText, curlOf, needsCallbackToken } from "./inspector.js";
+import { HistoryPanel } from "./history.js";
+import { reconnectWhenHealthy } from "./health.js";
+import { setUpTabs, setUpTheme, showTab } from "./layout.js";
 import { SimulatedWebSocket } from "./network.js";
 import { PolicyPanel } from "./policy.js";
 import { showRates } from "./rates.js";
@@ -12,7 +16,7 @@ import { ResiliencePanel } from "./resilience.js";
 import { Timeline } from "./timeline.js";
 import { TracePanel } from "./trace-panel.js";
 import { UsagePanel } from "./usage.js";
-import { WaitingLine } from "./waiting.js";
+import { WaitingPanel } from "./waiting.js";
 import { Workbench } from "./workbench.js";
 
 const endpoint = byId<HTMLSelectElement>("endpoint");
@@ -20,17 +24,33 @@ const key = byId<HTMLInputElement>("key");
 const button = (id: string) => byId<HTMLButtonElement>(id);
 
 /** Which button gets the focus when the focused one is disabled. */
-const focusAfter: Record<string, string> = { open: "text", close: "open", cut: "resume", resume: "cut", drop: "resume" };
+const focusAfter: Record<string, string> = { retry: "text", open: "text", "text-chat": "text", close: "call", cut: "resume", resume: "cut", drop: "resume" };
 
 /** The page: one session at a time, and its panels. */
 class Playground {
   private readonly timeline = new Timeline();
-  private readonly call = new CallPanel(() => this.open(true));
+  private readonly call = new CallPanel(() => this.open(true), (...saved) => void this.history.addRecording(...saved));
   private readonly usage = new UsagePanel();
-  private readonly waiting = new WaitingLine();
+  private readonly waiting = new WaitingPanel({
+    cancel: (workItemId) => this.api.cancelWorkItem(this.session!.sessionId!, workItemId).catch((error: unknown) => this.showError(error)),
+    command: (withKey) => `TELAPI_URL=${location.origin} TELAPI_KEY=${withKey && key.value ? key.value : "tk_…"} go -C examples/runtime-go run ./echo`,
+  });
   private readonly policy = new PolicyPanel();
   private readonly workbench = new Workbench(this.policy, (title, receipt) => this.timeline.note(title, receipt));
+  private readonly admin = new AdminPanel({
+    keyChanged: () => void this.loadPolicy(),
+    endpointsChanged: () => void this.loadEndpoints(),
+    openPolicy: (api, endpointId) => {
+      void this.policy.load(api, endpointId, key.value ? this.api : api);
+      showTab("policy");
+    },
+    openUsage: (api) => {
+      this.usage.start(api);
+      showTab("usage");
+    },
+  });
   private readonly chat: Chat;
+  private readonly history: HistoryPanel;
   private readonly resilience: ResiliencePanel;
   private endpoints: Endpoint[] = [];
   private api = new Api("");
@@ -39,54 +59,85 @@ class Playground {
   private feed = new AbortController(); // ends the event feed
   private countdown: ReturnType<typeof setInterval> | undefined;
 
-  constructor(private readonly config: PlaygroundConfig) {
+  constructor(config: PlaygroundConfig) {
     this.chat = new Chat(config.phrases);
-    this.resilience = new ResiliencePanel(config.instances ?? 0, (title) => this.timeline.note(title));
-    if (!config.instances) showRates(); // each instance has its own
+    this.resilience = new ResiliencePanel(config.instances ?? 0, !!config.apiKey, (title) => this.timeline.note(title));
     new TracePanel(this.timeline);
+    this.history = new HistoryPanel(this.timeline);
+    addInspectorAction("Copy as curl with a new token", needsCallbackToken, (event) => this.copyWithToken(event));
     key.value = config.apiKey ?? "";
     showSpeechNotice(config.speechProviders);
+    byId("bot-url").hidden = !config.ownBot;
+    byId("bot-url").replaceChildren("Your bot answers: ", make("code", {}, config.botUrl ?? ""));
     byId<HTMLDetailsElement>("more").open = !config.apiKey;
-    key.onchange = () => void this.loadEndpoints();
-    endpoint.onchange = () => this.showEndpoint();
+    key.onchange = () => this.useKey();
+    endpoint.onchange = () => {
+      this.showModes();
+      void this.loadPolicy();
+    };
     byId("connect").onsubmit = (event) => {
       event.preventDefault();
       this.open();
     };
+    button("text-chat").onclick = () => {
+      document.querySelector<HTMLInputElement>("#modes input[value=chat]")!.checked = true;
+      this.open();
+    };
     button("close").onclick = () => void this.close();
+    button("retry").onclick = () => this.session?.resume();
     button("cut").onclick = () => this.session?.cut();
     button("resume").onclick = () => this.session?.resume();
     button("drop").onclick = () => void this.dropOnServer();
     byId("keypad").append(...[..."123456789*0#"].map((digit) => this.keypadButton(digit)));
     this.showState("idle", "Not connected");
-    void this.loadEndpoints();
+    this.useKey();
+    showRates(() => this.metrics());
     const saved = takeSavedSession();
     if (saved) this.resume(saved);
     saveWhenLeft(() => this.saved());
+    const channel = new URLSearchParams(location.search).get("channel");
+    if (channel) this.watch(channel);
   }
 
-  /** Loads the configured endpoints, or those of the API key's team. */
-  private async loadEndpoints(): Promise<void> {
+  /** The metrics of all instances; nothing if METRICS_TOKEN is set. */
+  private async metrics(): Promise<string | undefined> {
+    if (this.resilience.instances) return key.value ? this.api.instanceMetrics() : "";
+    const response = await fetch("/metrics");
+    return response.status === 401 ? undefined : response.ok ? response.text() : "";
+  }
+
+  private useKey(): void {
     this.api = new Api(key.value);
     this.resilience.use(this.api);
+    if (key.value) this.usage.start(this.api);
+    void this.loadEndpoints().then(() => this.loadPolicy());
+    void this.admin.offer(key.value);
+  }
+
+  /** Loads the endpoints of the API key's team. */
+  private async loadEndpoints(): Promise<void> {
     try {
-      this.endpoints = this.config.endpoints.length ? this.config.endpoints : key.value ? await this.api.endpoints() : [];
-      endpoint.replaceChildren(...this.endpoints.map(({ id, name }) => make("option", { value: id }, name)));
-      this.showEndpoint();
-      if (this.endpoints.length && key.value) this.usage.start(this.api);
+      this.endpoints = key.value ? await this.api.endpoints() : [];
+      const { value } = endpoint;
+      endpoint.replaceChildren(...this.endpoints.map(({ id, name }) => make("option", { value: id, ...(id === value ? { selected: "" } : {}) }, name)));
+      this.showModes();
     } catch (error) {
       this.showError(error);
     }
   }
 
-  /** Shows the modes and the policy of the selected endpoint. */
-  private showEndpoint(): void {
-    if (endpoint.value && key.value) {
-      const { api } = this;
-      void this.policy.load(api, endpoint.value).then((loaded) => loaded && this.workbench.use(api));
-    }
-    const modes = this.endpoints.find(({ id }) => id === endpoint.value)?.modes ?? [];
-    const preferred = modes.includes("chat") ? "chat" : modes[0];
+  /** Shows the policy of the selected endpoint, with a key that can manage it. */
+  private async loadPolicy(): Promise<void> {
+    if (!endpoint.value || !key.value) return;
+    for (const api of new Set([this.admin.api ?? this.api, this.api])) if (await this.policy.load(api, endpoint.value, this.api)) return this.workbench.use(api);
+  }
+
+  /** Shows the modes of the selected endpoint. Keeps the selected one, if it has it. */
+  private showModes(): void {
+    const modes = this.endpoints.find(({ id }) => id === endpoint.value)?.capabilities.modes ?? [];
+    const selected = document.querySelector<HTMLInputElement>("#modes input:checked")?.value;
+    const preferred = [selected, ...voiceModes].find((mode) => mode && modes.includes(mode)) ?? modes[0];
+    button("text-chat").hidden = !modes.includes("chat");
     byId("modes").replaceChildren(
       make("legend", {}, "Mode"),
       ...modes.map((mode) => make("label", {}, make("input", { type: "radio", name: "mode", value: mode, ...(mode === preferred ? { checked: "" } : {}) }), mode)),
@@ -108,11 +159,12 @@ class Playground {
   }
 
   /** Goes on with the session that the page had before it was reloaded. */
-  private resume({ token, position, messages, inCall }: SavedSession): void {
+  private resume({ token, position, messages, events, inCall }: SavedSession): void {
     this.api = new Api(key.value, this.timeline);
     this.token = token;
     this.start(connect({ token, ...(position ? { from: position } : {}), WebSocket: SimulatedWebSocket }), (token as { mode?: string }).mode ?? "chat", true);
     this.chat.restore(messages);
+    this.timeline.restore(events);
     if (inCall) this.call.offerAgain();
   }
 
@@ -120,7 +172,7 @@ class Playground {
   private saved(): SavedSession | undefined {
     const { session, token } = this;
     if (!session || !token || session.state === "ended") return undefined;
-    return { token, messages: this.chat.save(), inCall: this.call.active, ...(session.position ? { position: session.position } : {}) };
+    return { token, messages: this.chat.save(), events: this.timeline.ownEvents(), inCall: this.call.active, ...(session.position ? { position: session.position } : {}) };
   }
 
   /** Shows a session in all panels. */
@@ -129,7 +181,8 @@ class Playground {
     this.session?.dispose();
     this.feed.abort();
     this.feed = new AbortController();
-    byId("refusal").hidden = true;
+    byId("refusal").hidden = byId("session").hidden = true;
+    byId("session").textContent = ""; // not known yet
     this.timeline.start();
     this.usage.start(api);
 
@@ -137,6 +190,7 @@ class Playground {
     session.on("frame", (frame) => this.timeline.fromConnection(frame));
     session.on("refused", ({ error, final }) => this.timeline.note(`rejected: ${error.message}`, { code: error.code, ...error.context, final }));
     session.on("state", (change) => this.onStateChange(change));
+    reconnectWhenHealthy(session);
     this.resilience.showSession(api, session, resumed);
     this.chat.show(session);
     this.workbench.showSession(api, session);
@@ -160,7 +214,37 @@ class Playground {
       this.usage.addEvent(event);
       this.waiting.addEvent(event);
     };
-    this.api.streamEvents(session.sessionId!, () => session.state === "ended", this.feed.signal, onEvent).catch((error: unknown) => this.showError(error));
+    this.api.streamEvents({ sessionId: session.sessionId! }, () => session.state === "ended", this.feed.signal, onEvent).catch((error: unknown) => this.showError(error));
+  }
+
+  /** Shows a channel without a browser, which a call runtime has opened, such as a phone call. */
+  private watch(channelId: string): void {
+    let ended = false;
+    byId("session").textContent = channelId;
+    byId("session").hidden = false;
+    byId("session-summary").textContent = "opened by a call runtime";
+    this.showState("idle", "Watching a channel");
+    const onEvent = (event: TimelineEvent) => {
+      ended ||= event.kind === "session" && event.title.startsWith("ended:");
+      this.timeline.fromFeed(event);
+      this.waiting.addEvent(event);
+    };
+    this.api.streamEvents({ channelId }, () => ended, this.feed.signal, onEvent).catch((error: unknown) => this.showError(error));
+  }
+
+  /** Copies a callback as a curl command, with a credential that works once. */
+  private async copyWithToken({ http, data }: TimelineEvent): Promise<string> {
+    const { session } = this;
+    if (!session?.sessionId || session.state === "ended") return "Connect to get a token";
+    try {
+      const credential = await this.api.issueCredential(session.sessionId, "bot");
+      return await copyText(curlOf({ ...http!, url: new URL(credential.path, location.href).href, headers: { ...http!.headers, token: credential.token } }, data, [
+        `The token works once, until ${timeOfDay(Date.parse(credential.expiresAt)).slice(0, 8)}. Later answers wait for it until then.`,
+      ]), byId("json"));
+    } catch (error) {
+      this.showError(error);
+      return "No token";
+    }
   }
 
   private async close(): Promise<void> {
@@ -172,7 +256,7 @@ class Playground {
       this.showError(error);
     }
     session?.dispose(); // if the service has not ended it already
-    button("open").focus();
+    button("call").focus();
   }
 
   private async dropOnServer(): Promise<void> {
@@ -198,8 +282,9 @@ class Playground {
     this.timeline.note(texts[state].toLowerCase() + (reason ? `: ${reason.message}` : ""), reason && { code: reason.code, ...reason.context }, state);
     if (state !== "ended") return;
     this.waiting.clear();
+    void this.history.save();
     if (!normal) this.showError(reason);
-    else if (reason) this.chat.note("The session has ended. Connect to start another.");
+    else if (reason) this.chat.note("The session has ended. Press Call or Chat to start another.");
   }
 
   /** Counts down to the next attempt to connect. Screen readers announce the state alone. */
@@ -228,12 +313,13 @@ class Playground {
     byId("state").dataset.state = failed ? "failed" : state;
     byId("state").textContent = text;
     const live = state !== "idle" && state !== "ended";
-    button("open").disabled = live;
+    button("retry").hidden = state !== "waiting";
+    button("open").disabled = button("text-chat").disabled = live;
     button("close").disabled = !live;
     button("cut").disabled = !live || state === "cut";
     button("resume").disabled = !["cut", "waiting", "offline"].includes(state);
     button("drop").disabled = state !== "connected";
-    if (focused && button(focused).disabled) [focusAfter[focused]!, "open"].map(button).find(({ disabled }) => !disabled)?.focus();
+    if (focused && (button(focused).disabled || button(focused).hidden)) [focusAfter[focused]!, "call"].map(button).find(({ disabled }) => !disabled)?.focus();
     for (const key of byId("keypad").querySelectorAll("button")) key.disabled = !live;
   }
 

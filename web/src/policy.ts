@@ -1,26 +1,31 @@
 import type { TelapiError } from "@telapi/sdk";
-import type { Api, CommandSpec } from "./api.js";
-import { byId } from "./dom.js";
+import { issuesOf } from "./admin-form.js";
+import type { AdminEndpoint, Api, CommandSpec } from "./api.js";
+import { byId, timeOfDay } from "./dom.js";
+import { checkJson } from "./json-check.js";
 import { decisionRow, decisionTable, issueList, lint, liveCheck, type Outcome } from "./lint.js";
 
 /** Values for the required fields of a command, by type. */
 const sampleValues: Record<string, unknown> = { boolean: true, integer: 1, number: 1, string: "1", object: {}, any: "1" };
 
-/** The policy panel: decides on every command with an edited gateway profile. Nothing is saved. */
+/** The policy panel: decides on every command with an edited gateway profile, and saves it. */
 export class PolicyPanel {
   private readonly editor = byId<HTMLTextAreaElement>("profile");
   private readonly source = byId<HTMLSelectElement>("policy-source");
   private readonly target = byId<HTMLInputElement>("policy-target");
   private readonly check = liveCheck(() => this.decide(), (outcome) => this.show(outcome));
   private readonly listeners: (() => void)[] = [];
+  private readonly save = byId<HTMLButtonElement>("profile-save");
   private api: Api | undefined;
   private commands: CommandSpec[] = [];
   private saved = "{}"; // the endpoint's profile
+  private endpoint: { data: AdminEndpoint; etag: string } | undefined; // as it was read
 
   constructor() {
     this.editor.oninput = () => this.changed();
     this.source.onchange = this.target.oninput = () => this.changed();
-    byId("profile-reset").onclick = () => this.edit(this.saved);
+    byId("profile-reset").onclick = () => this.api && this.endpoint && void this.load(this.api, this.endpoint.data.id);
+    this.save.onclick = () => void this.saveProfile();
   }
 
   /** The profile of the endpoint, or the edited one, as JSON. */
@@ -33,27 +38,54 @@ export class PolicyPanel {
     this.listeners.push(listener);
   }
 
-  /** Shows the profile of an endpoint. Returns false if it cannot be read. */
-  async load(api: Api, endpointId: string): Promise<boolean> {
+  /**
+   * Shows the profile of an endpoint. Returns false if it cannot be read. Lists the commands with another client if the key
+   * cannot read them.
+   */
+  async load(api: Api, endpointId: string, other = api): Promise<boolean> {
     try {
-      const endpoints = await api.endpoints();
-      this.commands = await api.commands();
+      const endpoint = await api.endpoint(endpointId);
+      this.commands = await api.commands().catch(() => (other === api ? [] : other.commands())).catch(() => []);
       this.api = api;
-      this.saved = JSON.stringify(endpoints.find(({ id }) => id === endpointId)?.gatewayProfile ?? {}, null, 2);
-      this.edit(this.saved);
+      this.use(endpoint);
       return true;
     } catch (error) {
-      this.show({ title: "", issues: [{ path: "", message: (error as TelapiError).message }] });
+      this.show({ title: "", issues: issuesOf(error as TelapiError) });
       return false;
     }
   }
 
-  private edit(text: string): void {
-    this.editor.value = text;
+  private use(endpoint: { data: AdminEndpoint; etag: string }): void {
+    this.endpoint = endpoint;
+    this.saved = JSON.stringify(endpoint.data.gatewayProfile, null, 2);
+    byId("policy-endpoint").textContent = endpoint.data.name;
+    this.editor.value = this.saved;
     this.changed();
   }
 
+  /** Saves the edited profile, unless someone else has changed the endpoint since it was read. */
+  private async saveProfile(): Promise<void> {
+    const { data, etag } = this.endpoint!;
+    this.save.disabled = true;
+    try {
+      const body = `{"gatewayProfile":${this.editor.value},${JSON.stringify({ ...data, gatewayProfile: undefined }).slice(1)}`; // as it was edited, with duplicate names
+      const saved = await this.api!.admin<AdminEndpoint>("PUT", `endpoints/${data.id}`, body, etag);
+      this.use(saved);
+      byId("policy-saved").textContent = `Saved at ${timeOfDay(Date.now()).slice(0, 8)}. Open conversations keep the old profile.`;
+    } catch (error) {
+      byId("policy-error").replaceChildren(issueList(issuesOf(error as TelapiError), "issue")); // a check that ends later does not replace it
+      this.updateSave();
+    }
+  }
+
+  private updateSave(): void {
+    this.save.disabled = !this.endpoint || this.editor.value === this.saved || checkJson(this.editor.value).problems.length > 0;
+  }
+
   private changed(): void {
+    byId("policy-saved").textContent = "";
+    byId("policy-error").replaceChildren();
+    this.updateSave();
     if (this.api) this.check();
     for (const listener of this.listeners) listener();
   }
@@ -92,6 +124,7 @@ export class PolicyPanel {
     const rows = decisions.map((decision, index) => decisionRow(decision.type + (index ? "" : tested), decision));
     const allowed = decisions.filter(({ decision }) => decision === "allowed").length;
     byId("policy-summary").textContent = `${allowed} of ${decisions.length} allowed`;
-    result.replaceChildren(decisionTable(rows), issueList(warnings, "warning"));
+    const unknown = this.commands.length ? [] : [{ path: "", message: "The commands are unknown, because the key lacks the scope READ_TEAM_APPS. Enter a target to decide on a transfer." }];
+    result.replaceChildren(decisionTable(rows), issueList([...warnings, ...unknown], "warning"));
   }
 }

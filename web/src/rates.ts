@@ -17,8 +17,8 @@ export function sum(exposition: string, metric: string): number {
   return total;
 }
 
-/** Shows the sessions of this instance, and its frames and callbacks per second, while the page is visible. */
-export function showRates(): void {
+/** Shows the sessions of the service, and its frames and callbacks per second, while the page is visible. The function returns its metrics, or nothing if they are not accessible. */
+export function showRates(metrics: () => Promise<string | undefined>): void {
   let previous: Sample | undefined;
   let timer: ReturnType<typeof setTimeout> | undefined;
   const poll = async () => {
@@ -27,13 +27,12 @@ export function showRates(): void {
       previous = undefined; // a rate over the time in the background says nothing
       return;
     }
-    const response = await fetch("/metrics").catch(() => undefined);
-    if (response?.status === 401) return; // METRICS_TOKEN is set
-    if (response?.ok) {
-      const sample = read(await response.text());
-      if (previous && sample.frames >= previous.frames) show(previous, sample); // fewer: the instance was restarted
-      previous = sample;
-    }
+    const exposition = await metrics().catch(() => ""); // the service is down
+    if (exposition === undefined) return;
+    const sample = exposition && read(exposition);
+    if (sample && previous && sample.frames >= previous.frames) show(previous, sample); // fewer: an instance was stopped
+    if (!sample) byId("rates").textContent = ""; // they are outdated
+    previous = sample || undefined;
     timer = setTimeout(() => void poll(), previous ? intervalMs : intervalMs / 4);
   };
   document.addEventListener("visibilitychange", () => void poll());

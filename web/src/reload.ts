@@ -1,4 +1,5 @@
 import type { Position, TokenResponse } from "@telapi/sdk";
+import type { TimelineEvent } from "./api.js";
 import type { SavedMessage } from "./chat.js";
 
 /** What the page needs to go on with its session after a reload. */
@@ -6,6 +7,7 @@ export interface SavedSession {
   token: TokenResponse;
   position?: Position;
   messages: SavedMessage[];
+  events: TimelineEvent[]; // of the page itself; the feed repeats the others
   inCall: boolean;
 }
 

@@ -1,5 +1,5 @@
 import type { Session } from "@telapi/sdk";
-import type { Api, Instance, TimelineEvent } from "./api.js";
+import { Api, type Instance, type TimelineEvent } from "./api.js";
 import { byId, make } from "./dom.js";
 import { type Counts, Ledger } from "./ledger.js";
 import { network } from "./network.js";
@@ -7,7 +7,6 @@ import { network } from "./network.js";
 const refreshMs = 2_000;
 /** How an instance is shown if there is only one, which the page can't restart. */
 const onlyInstance: Instance = { number: 1, state: "running", serving: true };
-const unknownInstance = (number: number): Instance => ({ number, state: "starting", serving: false });
 
 /** The resilience panel: disturbs the connection, the network and the instances, and counts what became of the messages. */
 export class ResiliencePanel {
@@ -16,16 +15,13 @@ export class ResiliencePanel {
   private session: Session | undefined;
   private ledger = new Ledger(false);
   private showing = false; // the counts will be shown soon
-  private readonly rows: { text: HTMLElement; button: HTMLButtonElement }[];
+  private readonly rows: { text: HTMLElement; button: HTMLButtonElement }[] = [];
 
-  /** Takes the number of instances that can be killed, and a function that reports what happened to one. */
-  constructor(private readonly instances: number, private readonly onChange: (title: string) => void) {
-    byId("one-instance").hidden = instances > 0;
-    this.rows = Array.from({ length: instances || 1 }, () => ({ text: make("span"), button: make("button", { type: "button" }) }));
-    byId("instances").append(...this.rows.map(({ text, button }) => make("li", { class: "row" }, text, button)));
+  /** Takes the number of instances that can be killed, whether the service is telapi dev, and a function that reports what happened to one. */
+  constructor(public instances: number, private readonly development: boolean, private readonly onChange: (title: string) => void) {
     this.showSlider("latency", (value) => (network.latencyMs = value), (value) => `${value} ms`);
     this.showSlider("loss", (value) => (network.loss = value / 100), (value) => `${value} %`);
-    this.showInstances(instances ? this.rows.map((_, index) => unknownInstance(index + 1)) : [onlyInstance]);
+    this.showInstances(instances ? [] : [onlyInstance]);
     setInterval(() => void this.refresh(), refreshMs);
     new MutationObserver(() => void this.refresh()).observe(this.panel, { attributeFilter: ["hidden"] }); // the panel is selected
   }
@@ -45,9 +41,9 @@ export class ResiliencePanel {
       this.ledger.addFrame(frame);
       this.showCounts();
     });
-    session.on("state", () => {
+    session.on("state", ({ state }) => {
       if (!this.instances) this.showInstances([onlyInstance]);
-      void this.refresh();
+      void this.refresh(state === "connected"); // after a restart, perhaps with other instances
     });
     this.showCounts();
   }
@@ -78,14 +74,24 @@ export class ResiliencePanel {
     apply();
   }
 
-  private async refresh(): Promise<void> {
-    if (!this.instances || !this.api || this.panel.hidden || document.hidden) return;
-    const { sessionId } = this.session ?? {};
-    const instances = await this.api.instances(sessionId).catch(() => undefined); // the next refresh tries again
-    if (instances) this.showInstances(instances);
+  /** Asks for the instances if the panel is visible, or if forced. */
+  private async refresh(forced = false): Promise<void> {
+    if (!this.api || !forced && (this.panel.hidden || document.hidden)) return;
+    try {
+      const { apiKey, instances = 0 } = await Api.config();
+      if (this.development && !apiKey) return void setTimeout(() => void this.refresh(forced), refreshMs); // it is starting
+      this.instances = instances;
+      this.showInstances(this.instances ? await this.api.instances(this.session?.sessionId) : [onlyInstance]);
+    } catch {
+      // The next refresh tries again.
+    }
   }
 
   private showInstances(instances: Instance[]): void {
+    byId("one-instance").hidden = this.instances > 0;
+    while (this.rows.length < instances.length) this.rows.push({ text: make("span"), button: make("button", { type: "button" }) });
+    this.rows.length = instances.length;
+    if (byId("instances").childElementCount !== this.rows.length) byId("instances").replaceChildren(...this.rows.map(({ text, button }) => make("li", { class: "row" }, text, button)));
     for (const [index, { number, state, pid, serving }] of instances.entries()) {
       const { text, button } = this.rows[index]!;
       const served = serving && this.session?.state === "connected" ? ", serves this connection" : "";

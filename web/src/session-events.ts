@@ -2,6 +2,7 @@ import type { Frame } from "@telapi/sdk";
 import type { Exchange, RequestObserver, TimelineEvent } from "./api.js";
 import { byId } from "./dom.js";
 import { redact } from "./redact.js";
+import { withParts } from "./streamed.js";
 
 /** The source of this page's own events. */
 export const page = "page";
@@ -31,6 +32,15 @@ export abstract class SessionEvents implements RequestObserver {
     this.sent.clear();
   }
 
+  /** Continues the numbers of the page's own events after a reload. */
+  protected continueAfter(events: TimelineEvent[]): void {
+    const count = (matches: (event: TimelineEvent) => boolean) => events.filter(matches).length;
+    this.seq = Math.max(this.seq, ...events.map(({ seq }) => seq ?? 0));
+    this.issued = events.some(({ ids }) => ids?.includes("session"));
+    this.connections.attempt += count(({ ids }) => !!ids?.some((id) => id.startsWith("attempt:")));
+    this.connections.ready += count(({ title }) => title === "status: ready");
+  }
+
   /** Adds an event of the feed. A frame of the feed becomes the hop between service and runtime; fromConnection adds the other hop. */
   fromFeed(event: TimelineEvent): void {
     const { kind, title, lane, source } = event;
@@ -45,9 +55,9 @@ export abstract class SessionEvents implements RequestObserver {
       if (this.issued) after.push(`attempt:${this.connections.connected}`);
     }
     const caused = { ...event, ...(ids.length ? { ids } : {}), ...(after.length ? { after } : {}) };
-    if (kind !== "frame") return this.add(caused);
+    if (kind !== "frame") return this.add(withParts(caused));
     if (title.startsWith("audio")) return this.addSampledAudio(caused);
-    this.add({ ...caused, ...(lane === "browser" ? { lane: "service" } : { to: "service" }) });
+    this.add({ ...withParts(caused), kind: kindOf(title), ...(lane === "browser" ? { lane: "service" } : { to: "service" }) });
   }
 
   /** Adds a frame between this page and the service. */
@@ -61,20 +71,21 @@ export abstract class SessionEvents implements RequestObserver {
     if (sent && type !== "audio") this.sent.add(messageId);
     const after = sent ? [] : [`message:${messageId}`, ...(status?.event === "ack" ? [`stored:${String(status.messageId)}`] : [])];
     if (!sent && status?.event === "ready") after.push(`connected:${++this.connections.ready}`);
-    this.addOwn({
+    const event = this.ownEvent({
       lane: sent ? "browser" : "service",
       to: sent ? "service" : "browser",
-      kind: type === "audio" ? "audio" : /^p[io]ng$/.test(type) ? "ping" : "frame",
+      kind: kindOf(type + (summary ? `: ${String(summary)}` : "")),
       title: type + (summary ? `: ${String(summary)}` : "") + (duplicate ? " (duplicate, dropped)" : ""),
       ...(first ? { ids: [`frame:${messageId}`] } : {}), // the runtime stream has it once, however often it is sent
       after,
       data: message,
     });
+    this.add(duplicate ? event : withParts(event));
   }
 
   requested(http: Exchange, body: unknown): void {
     const headers = { ...http.headers, "X-API-Key": "$API_KEY" };
-    const ids = http.method === "DELETE" ? ["ending"] : [];
+    const ids = http.method === "DELETE" && http.url.includes("/api/") ? ["ending"] : [];
     this.addOwn({ ids, lane: "browser", to: "service", kind: "http", title: `${http.method} ${new URL(http.url).pathname}`, http: { ...http, headers }, data: redact(body) });
   }
 
@@ -91,6 +102,17 @@ export abstract class SessionEvents implements RequestObserver {
   }
 
   private addOwn(event: Omit<TimelineEvent, "at" | "sessionId">): void {
-    this.add({ at: Date.now(), sessionId: byId("session").textContent ?? "", source: page, seq: ++this.seq, ...event });
+    this.add(this.ownEvent(event));
   }
+
+  private ownEvent(event: Omit<TimelineEvent, "at" | "sessionId">): TimelineEvent {
+    return { at: Date.now(), sessionId: byId("session").textContent ?? "", source: page, seq: ++this.seq, ...event };
+  }
+}
+
+/** The kind of a frame, by its title. */
+function kindOf(title: string): string {
+  if (title === "audio" || /^p[io]ng$/.test(title)) return title === "audio" ? title : "ping";
+  if (title === "status: ack") return "ack";
+  return title === "control: webrtc_candidate" ? "candidate" : "frame";
 }

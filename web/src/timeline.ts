@@ -1,14 +1,19 @@
 import type { TimelineEvent } from "./api.js";
-import { byId, make, timeOfDay } from "./dom.js";
+import { byId, make, placeBelow, timeOfDay } from "./dom.js";
 import type { Trace } from "./export.js";
 import { Inspector } from "./inspector.js";
 import { showTab } from "./layout.js";
 import { orderByCause } from "./order.js";
+import { showRecordings } from "./player.js";
+import { importRecording } from "./recorder.js";
 import { page, SessionEvents } from "./session-events.js";
+import { addPart } from "./streamed.js";
 import { lanes, renderRow, setBadge } from "./timeline-row.js";
 import { Waterfall } from "./waterfall.js";
 
-const kinds = ["frame", "entry", "callback", "command", "denied", "timer", "speech", "http", "session", "audio", "ping"];
+const kinds = ["frame", "entry", "callback", "command", "denied", "timer", "speech", "http", "session", "audio", "ack", "candidate", "ping"];
+/** Kinds that are hidden until the user selects them: they say little, and there are many. */
+const noise = ["ack", "candidate", "ping"];
 const maxRows = 1_000;
 /** Audio frames within this time of the last one share its row. */
 const sameUtteranceMs = 2_000;
@@ -30,7 +35,7 @@ export class Timeline extends SessionEvents {
   private readonly list = byId("timeline");
   private readonly pause = byId<HTMLButtonElement>("pause");
   private readonly lane = byId<HTMLSelectElement>("lane");
-  private readonly kind = byId<HTMLSelectElement>("kind");
+  private readonly kinds: HTMLInputElement[];
   private readonly search = byId<HTMLInputElement>("search");
   private readonly newer = byId<HTMLButtonElement>("newer");
   private readonly banner = byId("trace");
@@ -44,18 +49,24 @@ export class Timeline extends SessionEvents {
   private live: Entry[] | undefined; // the session's rows while a trace is open
   private trace: Trace | undefined;
   private following = true; // the newest rows are visible
+  private endTop = 0; // where scrollToEnd has scrolled to
   private unseen = 0; // new rows below the visible ones
   private settling: ReturnType<typeof setTimeout> | undefined;
 
   constructor() {
     super();
     this.lane.append(...lanes.map((lane) => make("option", {}, lane)));
-    this.kind.append(...kinds.map((kind) => make("option", {}, kind)));
-    this.lane.onchange = this.kind.onchange = this.search.oninput = () => this.applyFilter();
+    this.kinds = kinds.map((kind) => make("input", { type: "checkbox", value: kind, ...(noise.includes(kind) ? {} : { checked: "" }) }));
+    byId("kinds").append(...this.kinds.map((kind) => make("label", {}, kind, kind.value)));
+    byId("kinds").onchange = () => this.applyFilter();
+    byId("all-kinds").onclick = () => this.selectKinds(() => true);
+    byId("no-kinds").onclick = () => this.selectKinds(() => false);
+    placeBelow(byId("kinds-menu"), byId("kinds-open"));
+    this.lane.onchange = this.search.oninput = () => this.applyFilter();
     byId("clear").onclick = () => this.clear();
     byId("unfilter").onclick = () => {
-      this.lane.value = this.kind.value = this.search.value = "";
-      this.applyFilter();
+      this.lane.value = this.search.value = "";
+      this.selectKinds((kind) => !noise.includes(kind));
       this.search.focus();
     };
     this.newer.onclick = () => {
@@ -63,7 +74,7 @@ export class Timeline extends SessionEvents {
       this.scrollToEnd();
     };
     this.list.onscroll = () => {
-      this.following = this.list.scrollHeight - this.list.scrollTop - this.list.clientHeight < 40;
+      this.following = this.isAtEnd();
       if (this.following) this.showUnseen(0);
     };
     new ResizeObserver(() => this.following && !this.inspector.isOpen && this.scrollToEnd()).observe(this.list);
@@ -75,6 +86,7 @@ export class Timeline extends SessionEvents {
     };
     this.list.onkeydown = (event) => this.moveFocus(event);
     this.arrange();
+    this.applyFilter();
   }
 
   private get paused(): boolean {
@@ -94,9 +106,9 @@ export class Timeline extends SessionEvents {
   }
 
   /** What the timeline shows: a trace or the session. */
-  content(): { sessionId: string; clockOffset: number; entries: readonly Entry[] } {
+  content(): { sessionId: string; clockOffset: number; entries: readonly Entry[]; isTrace: boolean } {
     this.arrange();
-    return { sessionId: this.trace?.sessionId ?? byId("session").textContent ?? "", clockOffset: this.offset, entries: this.entries };
+    return { sessionId: this.trace?.sessionId ?? byId("session").textContent ?? "", clockOffset: this.offset, entries: this.entries, isTrace: !!this.trace };
   }
 
   /** Shows a trace instead of the session, whose events are kept until closeTrace. */
@@ -105,6 +117,25 @@ export class Timeline extends SessionEvents {
     this.trace = trace;
     byId("trace-title").textContent = `Trace of session ${trace.sessionId || "unknown"}, exported at ${trace.exportedAt}.`;
     this.replace(trace.events.map((event) => newEntry(event, Infinity)));
+  }
+
+  /** Selects the event with this source and number, if it is there. */
+  reveal(source: string, seq: number): void {
+    this.arrange();
+    const entry = this.entries.find(({ event }) => event.source === source && event.seq === seq);
+    if (entry) this.inspect(entry);
+  }
+
+  /** The page's own events, for a reload. */
+  ownEvents(): TimelineEvent[] {
+    return (this.live ?? this.entries).map(({ event }) => event).filter(({ source, kind }) => source === page && kind !== "audio");
+  }
+
+  /** Shows the page's own events from before a reload. */
+  restore(events: TimelineEvent[]): void {
+    this.continueAfter(events);
+    this.entries.push(...events.map((event) => newEntry(event, event.at)));
+    this.arrange();
   }
 
   /** Shows the session again. */
@@ -117,6 +148,7 @@ export class Timeline extends SessionEvents {
 
   private replace(entries: Entry[]): void {
     this.banner.hidden = !this.trace;
+    showRecordings(byId("trace-recordings"), (this.trace?.recordings ?? []).map(importRecording));
     this.entries = entries;
     this.list.replaceChildren();
     this.inspector.close();
@@ -130,13 +162,27 @@ export class Timeline extends SessionEvents {
   }
 
   protected add(event: TimelineEvent): void {
-    if (event.kind === "heartbeat") return;
+    if (event.kind === "heartbeat" || event.kind === "waiting") return;
     if (event.kind === "audio" && this.mergeIntoRow(event)) return;
-    const entry = newEntry(event, Date.now());
     this.waterfall.light(event);
+    this.settling ??= setTimeout(() => this.arrange(), settleMs);
+    if (event.parts && this.addToAnswer(event, event.parts.workItemId)) return;
+    const entry = newEntry(event, Date.now());
     if (!this.paused && !this.trace) this.entries.push(entry);
     else if (this.pausedEvents.push(entry) > maxRows) this.pausedEvents.shift();
-    this.settling ??= setTimeout(() => this.arrange(), settleMs);
+  }
+
+  /** Adds a part of a streamed answer to the row of the earlier ones on the same hop. Returns false if there is none. */
+  private addToAnswer(event: TimelineEvent, workItemId: string): boolean {
+    const row = [...(this.live ?? this.entries), ...this.pausedEvents].findLast(({ event: { parts, source, kind } }) => parts?.workItemId === workItemId && source === event.source && kind === event.kind);
+    if (!row) return false;
+    row.event = addPart(row.event, event);
+    row.searchText = searchTextOf(row.event);
+    if (row.item) {
+      row.item.querySelector(".title")!.lastChild!.textContent = row.event.title; // after a badge
+      row.item.hidden = !this.matches(row);
+    }
+    return true;
   }
 
   /** Adds a sampled audio frame of the feed. It passed the service before the browser received it, and after the browser sent it. */
@@ -174,6 +220,7 @@ export class Timeline extends SessionEvents {
   private arrange(): void {
     clearTimeout(this.settling);
     this.settling = undefined;
+    if (this.list.scrollTop < this.endTop && !this.isAtEnd()) this.following = false; // the reader has scrolled up, and onscroll follows
     const { offset } = this;
     for (const entry of this.entries) entry.time = Math.min(entry.event.at + (entry.event.source === page ? offset : 0), entry.arrivedAt + offset);
     this.entries = orderByCause(this.entries);
@@ -222,9 +269,14 @@ export class Timeline extends SessionEvents {
     this.inspector.open(event, item);
   }
 
+  private isAtEnd(): boolean {
+    return this.list.scrollHeight - this.list.scrollTop - this.list.clientHeight < 40;
+  }
+
   private scrollToEnd(): void {
     this.following = true;
     this.list.scrollTop = this.list.scrollHeight;
+    this.endTop = this.list.scrollTop;
   }
 
   /** Tells a reader who has scrolled up that there are new rows. */
@@ -236,10 +288,17 @@ export class Timeline extends SessionEvents {
 
   private matches({ event, searchText }: Entry): boolean {
     const lane = this.lane.value;
-    return (!lane || event.lane === lane || event.to === lane) && (!this.kind.value || event.kind === this.kind.value) && searchText.includes(this.search.value.toLowerCase());
+    return (!lane || event.lane === lane || event.to === lane) && this.kinds.every(({ value, checked }) => checked || value !== event.kind) && searchText.includes(this.search.value.toLowerCase());
+  }
+
+  private selectKinds(selected: (kind: string) => boolean): void {
+    for (const kind of this.kinds) kind.checked = selected(kind.value);
+    this.applyFilter();
   }
 
   private applyFilter(): void {
+    const hidden = this.kinds.filter(({ checked }) => !checked).length;
+    byId("kinds-open").textContent = hidden ? `Kinds: ${hidden} hidden` : "Kinds: all";
     for (const entry of this.entries) if (entry.item) entry.item.hidden = !this.matches(entry);
     this.scrollToEnd();
     this.showUnseen(0);
@@ -265,7 +324,11 @@ export class Timeline extends SessionEvents {
 }
 
 function newEntry(event: TimelineEvent, arrivedAt: number): Entry {
-  return { event, arrivedAt, time: event.at, searchText: (event.title + JSON.stringify(event.data ?? "")).toLowerCase(), frames: 1 };
+  return { event, arrivedAt, time: event.at, searchText: searchTextOf(event), frames: 1 };
+}
+
+function searchTextOf({ title, data }: TimelineEvent): string {
+  return (title + JSON.stringify(data ?? "")).toLowerCase();
 }
 
 function showTime(item: HTMLElement, time: number): void {

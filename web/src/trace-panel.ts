@@ -1,4 +1,4 @@
-import { byId } from "./dom.js";
+import { byId, download, placeBelow } from "./dom.js";
 import { createTrace, maxTraceBytes, parseTrace, traceAsHtml } from "./export.js";
 import type { Timeline } from "./timeline.js";
 
@@ -10,11 +10,7 @@ export class TracePanel {
 
   constructor(private readonly timeline: Timeline) {
     const opener = byId("trace-open");
-    this.menu.addEventListener("beforetoggle", () => {
-      const { bottom, right } = opener.getBoundingClientRect();
-      this.menu.style.top = `${bottom + 4}px`;
-      this.menu.style.right = `${innerWidth - right}px`;
-    });
+    placeBelow(this.menu, opener);
     byId("export-json").onclick = () => this.export("json");
     byId("export-html").onclick = () => this.export("html");
     byId("import").onclick = () => this.file.click();
@@ -42,12 +38,7 @@ export class TracePanel {
     const { sessionId, clockOffset, entries } = this.timeline.content();
     const trace = createTrace(sessionId, clockOffset, entries.map(({ event }) => event));
     const text = form === "json" ? JSON.stringify(trace, null, 1) : traceAsHtml(trace, entries.map(({ time }) => time));
-    const url = URL.createObjectURL(new Blob([text], { type: form === "json" ? "application/json" : "text/html" }));
-    const link = document.createElement("a");
-    link.href = url;
-    link.download = `telapi-trace-${sessionId.replace(/[^\w.-]/g, "_") || "empty"}.${form}`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+    download(text, `telapi-trace-${sessionId.replace(/[^\w.-]/g, "_") || "empty"}.${form}`, form === "json" ? "application/json" : "text/html");
   }
 
   private async open(file: File | undefined): Promise<void> {

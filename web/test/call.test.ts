@@ -1,32 +1,23 @@
-import { chromium, type Page } from "playwright-core";
+import { chromium } from "playwright-core";
 import { expect, test } from "vitest";
-import { Playground, Setup, startService } from "./browser.js";
+import { highest, Playground, Setup, startService } from "./browser.js";
 import { chromiumOptions } from "./chromium.js";
 
 const setup = new Setup();
-
-/** Polls the highest value that a meter has shown since the given function was created. */
-async function highest(page: Page, name: string): Promise<() => Promise<number>> {
-  await page.getByRole("meter", { name, includeHidden: true }).evaluate((meter) => {
-    meter.dataset.highest = "0";
-    new MutationObserver(() => (meter.dataset.highest = String(Math.max(Number(meter.dataset.highest), Number(meter.ariaValueNow))))).observe(meter, { attributeFilter: ["aria-valuenow"] });
-  });
-  return async () => Number(await page.getByRole("meter", { name, includeHidden: true }).getAttribute("data-highest"));
-}
 
 const [you, bot] = ["Level of your microphone", "Level of the bot"];
 /** The value of a meter at -42 dB, well above noise. */
 const audible = 30;
 
-test.each(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, repeats it, and can be interrupted", async (mode) => {
+test.for(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, repeats it, and can be interrupted", async (mode, { expect }) => {
   await using playground = await setup.open();
   const { page } = playground;
   const callState = page.locator("#call-state");
-  await page.getByRole("radio", { name: mode }).check();
+  await playground.chooseMode(mode);
   const speech = await highest(page, you);
   await playground.click("Call");
   await callState.filter({ hasText: "In a call" }).waitFor();
-  await expect.poll(speech, { timeout: 60_000 }).toBeGreaterThan(audible);
+  await expect.poll(speech).toBeGreaterThan(audible);
 
   // The runtime has measured the same sound, and sends it back.
   const heard = playground.timelineEvent(/heard [\d.]+ s, level/);
@@ -34,7 +25,7 @@ test.each(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, rep
   expect(Number(/level \D?([\d.]+) dBFS/.exec((await heard.first().textContent())!)![1])).toBeLessThan(40); // below full scale
   await playground.message("I heard").first().waitFor();
   await playground.timelineEvent("repeats what it heard").first().waitFor();
-  await expect.poll(await highest(page, bot), { timeout: 60_000 }).toBeGreaterThan(audible);
+  await expect.poll(await highest(page, bot)).toBeGreaterThan(audible);
   await playground.screenshot(`call-${mode}`);
 
   // A long answer is interrupted by the next sound, as the greeting may have been.
@@ -46,6 +37,7 @@ test.each(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, rep
 
   await playground.disturb("Cut connection");
   await playground.waitForState("Connection cut");
+  expect(await callState.textContent()).toMatch(mode === "audio" ? /^The line is interrupted/ : /^In a call/);
   await playground.disturb("Resume");
   await playground.waitForState("Connected");
   expect(await callState.textContent()).toMatch(/^In a call, \d+:\d\d$/);
@@ -55,10 +47,17 @@ test.each(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, rep
   if (mode === "webrtc") await playground.timelineEvent("digit 5 (RTP)").waitFor();
 
   await playground.click("Mute");
-  await expect.poll(() => page.getByRole("meter", { name: you }).getAttribute("aria-valuenow"), { timeout: 60_000 }).toBe("0");
+  await expect.poll(() => page.getByRole("meter", { name: you }).getAttribute("aria-valuenow")).toBe("0");
   await playground.click("Hang up");
   await callState.filter({ hasText: "The call has ended." }).waitFor();
   expect(await page.evaluate(() => document.activeElement!.textContent)).toBe("Call");
+
+  // Then the page shows how long the answers took.
+  expect(await page.getByRole("tab", { selected: true }).textContent()).toBe("Turns");
+  const spoken = page.getByRole("list", { name: "Spoken turns" }).getByRole("button");
+  await spoken.filter({ hasText: /spoke for \d\.\d s.*text [\d.]+ m?s, audio [\d.]+ m?s, playback/ }).first().waitFor();
+  await page.locator("#voice-summary").filter({ hasText: /^\d+ answered, p50 [\d.]+ m?s, p95 [\d.]+ m?s$/ }).waitFor();
+  await playground.checkAccessible(`call-${mode}-turns`);
   await playground.click("Call"); // again, in the same session
   await callState.filter({ hasText: "In a call" }).waitFor();
   await playground.click("Disconnect");
@@ -66,16 +65,37 @@ test.each(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, rep
   await callState.filter({ hasText: "The call has ended." }).waitFor();
 });
 
+test("a call is the default, chat is one click away, and the microphone has a level before the call", async ({ expect }) => {
+  await using playground = await setup.open();
+  const { page } = playground;
+  expect(await page.getByRole("radio", { name: "webrtc", includeHidden: true }).isChecked()).toBe(true);
+  await page.getByText("Microphone and speaker").click();
+  const level = await highest(page, you);
+  await playground.click("Test microphone");
+  await expect.poll(level).toBeGreaterThan(audible);
+  const microphones = page.getByRole("combobox", { name: "Microphone" });
+  await expect.poll(() => microphones.getByRole("option").allTextContents()).toContain("Fake Audio Input 1");
+  await microphones.selectOption({ index: 1 });
+  await playground.checkAccessible("devices");
+  await playground.click("Test microphone");
+  await expect.poll(() => page.getByRole("meter", { name: you, includeHidden: true }).getAttribute("aria-valuenow")).toBe("0");
+  await playground.click("Chat");
+  await playground.message("Hello, this is the demo bot").waitFor();
+  expect(await page.locator("#session-summary").textContent()).toContain("chat");
+  await playground.click("Disconnect");
+  await playground.click("Call"); // with the chosen microphone
+  await page.locator("#call-state").filter({ hasText: "In a call" }).waitFor();
+});
+
 test.each([["dark", { colorScheme: "dark" }], ["phone", { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2 }]] as const)("accessible during a call: %s", async (name, options) => {
   await using playground = await setup.open(options);
-  const { page } = playground;
-  await page.getByRole("radio", { name: "audio" }).check();
+  await playground.chooseMode("audio");
   await playground.click("Call");
   await playground.message("I heard").first().waitFor();
   await playground.checkAccessible(`call-${name}`);
 });
 
-test("after a reload, one click continues the call", async () => {
+test("after a reload, one click continues the call", async ({ expect }) => {
   await using playground = await setup.open();
   const { page } = playground;
   const callState = page.locator("#call-state");
@@ -88,7 +108,7 @@ test("after a reload, one click continues the call", async () => {
   expect([await playground.sessionId(), await page.evaluate(() => document.activeElement!.id)]).toEqual([id, "call"]);
   await page.keyboard.press("Enter");
   await callState.filter({ hasText: "In a call" }).waitFor();
-  await expect.poll(await highest(page, bot), { timeout: 60_000 }).toBeGreaterThan(audible);
+  await expect.poll(await highest(page, bot)).toBeGreaterThan(audible);
 });
 
 test("Call chooses a mode with voice; hanging up cancels a call that is not connected yet", async () => {

@@ -18,9 +18,9 @@ test("waiting counts down, rates are shown, and a hang-up is not an error", asyn
   const waiting = page.locator("#waiting");
   await waiting.filter({ hasText: /Waiting for the bot: [12]:\d\d until the request times out/ }).waitFor();
   const first = await waiting.textContent();
-  await expect.poll(() => waiting.textContent(), { timeout: 60_000 }).not.toBe(first);
+  await expect.poll(() => waiting.textContent()).not.toBe(first);
   await playground.message("The bot did not answer in time.").waitFor();
-  expect(await waiting.textContent()).toBe("");
+  await expect.poll(() => waiting.textContent()).toBe("");
   await page.locator("#rates").filter({ hasText: /^\d+ sessions? · \d+\.\d frames\/s · \d+\.\d callbacks\/s$/ }).waitFor();
   await playground.click("hang up");
   await playground.waitForState("Ended");
@@ -28,8 +28,7 @@ test("waiting counts down, rates are shown, and a hang-up is not an error", asyn
 });
 
 test("the bot can pause text chat", async () => {
-  await using playground = await setup.open();
-  await playground.start();
+  await using playground = await setup.start();
   await playground.click("pause chat");
   await playground.message("The runtime disabled text chat.").waitFor();
   await playground.message("The runtime enabled text chat.").waitFor();
@@ -43,13 +42,14 @@ test("everything on a phone is large enough to touch", async () => {
   await playground.start();
   for (const tab of await page.getByRole("tab").allTextContents()) {
     await playground.showTab(tab);
-    const small = await page.evaluate(() => [...document.querySelectorAll<HTMLElement>("button, select, input:not([type=radio], [type=file])")]
+    const small = await page.evaluate(() => [...document.querySelectorAll<HTMLElement>("button, select, input:not([type=radio], [type=file], [type=checkbox]), label:has([type=checkbox])")]
       .filter((control) => control.offsetWidth && control.getBoundingClientRect().height < 44).map(({ outerHTML }) => outerHTML));
     expect(small, tab).toEqual([]);
   }
   await playground.showTab("Talk");
   await playground.click("call me slowly");
   await playground.message("Press up to four keys").waitFor();
-  for (const key of ["4", "2", "#"]) await playground.click(key); // next to the conversation
-  await playground.message("You pressed 4 2.").waitFor();
+  await playground.click("4"); // next to the conversation
+  await playground.click("#");
+  await playground.message("You pressed 4.").waitFor();
 });

@@ -1,8 +1,12 @@
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import type { AxeResults } from "axe-core";
 import type { Page } from "playwright-core";
 import { expect, test } from "vitest";
 import { openTab, Setup } from "./browser.js";
 
 const setup = new Setup();
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 /** Opens the API reference. The returned function closes it and reports errors of the page. */
 async function openReference(options = {}): Promise<[Page, () => Promise<void>]> {
@@ -10,9 +14,9 @@ async function openReference(options = {}): Promise<[Page, () => Promise<void>]>
   const errors: string[] = [];
   page.on("console", (message) => message.type() === "error" && errors.push(message.text())); // includes violations of the Content-Security-Policy
   page.on("pageerror", (error) => errors.push(error.message));
-  page.on("request", (request) => /^(data|blob):/.test(request.url()) || request.url().startsWith(setup.service.url) || errors.push(`request to another origin: ${request.url()}`));
+  page.on("request", (request) => request.url().startsWith(setup.service.url) || errors.push(`request to another origin: ${request.url()}`));
   await page.goto(`${setup.service.url}/docs`);
-  await page.locator(".opblock").first().waitFor();
+  await page.locator(".operation").first().waitFor();
   const close = async () => {
     await page.context().close();
     expect(errors).toEqual([]);
@@ -20,37 +24,61 @@ async function openReference(options = {}): Promise<[Page, () => Promise<void>]>
   return [page, close];
 }
 
-test("the API reference opens on the operations, and its example works as it stands", async () => {
+test("the API reference opens on the operations, and its example works as it stands", async ({ expect }) => {
   const [page, close] = await openReference();
-  expect((await page.locator(".opblock").first().boundingBox())!.y).toBeLessThan(600);
+  expect((await page.locator(".operation").first().boundingBox())!.y).toBeLessThan(600);
   const file = await (await fetch(`${setup.service.url}/openapi.yaml`)).text();
-  expect(await page.locator(".opblock").count()).toBe(file.match(/^ {6}operationId:/gm)?.length);
-  expect(await page.locator(".opblock-summary-path", { hasText: /playground|docs/ }).count()).toBe(0);
+  expect(await page.locator(".operation").count()).toBe(file.match(/^ {6}operationId:/gm)?.length);
+  expect(await page.locator(".operation summary", { hasText: /playground|docs/ }).count()).toBe(0);
 
-  const issueToken = page.locator("#operations-Sessions-createSessionToken");
-  await issueToken.locator(".opblock-summary-control").click();
-  await issueToken.locator(".try-out__btn").click();
-  expect(await issueToken.locator("tr[data-param-in=header] input").evaluateAll((inputs) => inputs.map((input) => (input as HTMLInputElement).value))).toEqual(["", ""]);
-  await issueToken.locator(".execute").click(); // with the demo's API key and endpoint
-  await issueToken.locator(".live-responses-table .response-col_status", { hasText: "201" }).waitFor();
+  const issueToken = page.locator("#createSessionToken");
+  await issueToken.locator("summary").first().click();
+  expect(page.url()).toMatch(/#createSessionToken$/);
+  await issueToken.getByRole("button", { name: "Send" }).click(); // with the demo's API key and endpoint
+  await issueToken.getByText(/^201/).last().waitFor();
+  await issueToken.getByText('"sessionId"').waitFor();
+
+  await page.getByRole("searchbox", { name: "Find" }).fill("createsessiontoken");
+  expect(await page.locator(".operation:visible").count()).toBe(1);
+  await page.reload(); // opens the same operation
+  await issueToken.getByRole("heading", { name: "Responses" }).waitFor();
   await close();
 });
 
-test("the API reference asks for the API key first, keeps it for the session, and follows the theme", async ({ expect }) => {
-  const [page, close] = await openReference({ colorScheme: "dark" });
-  const dark = () => page.evaluate(() => document.documentElement.classList.contains("dark-mode"));
-  const dialog = page.locator(".modal-ux");
-  expect(await dark()).toBe(true);
-  await page.locator(".btn.authorize").click();
-  await dialog.getByRole("button", { name: "Remove authorization" }).click(); // the demo's key
-  expect(await dialog.locator("h4").first().textContent()).toContain("ApiKey");
-  await dialog.getByRole("textbox").first().fill("tk_mine");
-  await dialog.getByRole("button", { name: "Apply credentials" }).first().click();
-  await page.evaluate(() => localStorage.setItem("theme", "light"));
+test("the API reference keeps the credential for the session, and follows the theme", async ({ expect }) => {
+  const [page, close] = await openReference();
+  const credential = page.getByLabel("API key or console JWT");
+  expect(await credential.inputValue()).toMatch(/^tk_/); // the demo's
+  await credential.fill("tk_mine");
+  await credential.blur();
+  await page.evaluate(() => localStorage.setItem("theme", "dark"));
   await page.reload();
-  await page.locator(".btn.authorize").click();
-  await dialog.getByRole("button", { name: "Remove authorization" }).waitFor();
-  expect(await dialog.locator("h4").first().evaluate((title) => title.getBoundingClientRect().top)).toBeGreaterThan(0); // not scrolled to the last credential
-  expect([await dark(), await page.evaluate(() => Object.keys(localStorage).join())]).toEqual([false, "theme"]);
+  await page.locator(".operation").first().waitFor();
+  expect(await credential.inputValue()).toBe("tk_mine");
+  expect(await page.evaluate(() => [document.documentElement.style.colorScheme, Object.keys(localStorage).join()])).toEqual(["dark", "theme"]);
+  await close();
+});
+
+test.each([["wide", 1280, "light"], ["dark", 1280, "dark"], ["phone", 375, "light"]] as const)("the API reference is accessible and fits: %s", async (name, width, colorScheme) => {
+  const [page, close] = await openReference({ viewport: { width, height: 900 }, colorScheme });
+  await page.evaluate(() => {
+    for (const details of document.querySelectorAll<HTMLDetailsElement & { fill: () => void }>(".about, #createSessionToken, #postBotResult, #schema-Endpoint")) {
+      details.open = true;
+      details.fill();
+      for (const nested of details.querySelectorAll<typeof details>(".nested")) {
+        nested.open = true;
+        nested.fill();
+      }
+    }
+  });
+  await page.evaluate(axe);
+  const { violations } = (await page.evaluate("axe.run()")) as AxeResults;
+  expect(violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html).join(" ")}`)).toEqual([]);
+  expect(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page does not scroll sideways").toBe(true);
+  await page.evaluate(() => {
+    for (const details of document.querySelectorAll<HTMLDetailsElement>("details")) details.open = details.id === "createSessionToken";
+    document.getElementById("createSessionToken")!.scrollIntoView();
+  });
+  await page.screenshot({ path: `../test-artifacts/docs-${name}.png` });
   await close();
 });

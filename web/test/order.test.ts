@@ -5,6 +5,8 @@ import { createTrace, parseTrace, traceAsHtml } from "../src/export.js";
 import { curlOf } from "../src/inspector.js";
 import { orderByCause } from "../src/order.js";
 import { redact } from "../src/redact.js";
+import { addPart, withParts } from "../src/streamed.js";
+import { voiceTurnsOf } from "../src/voice-turns.js";
 import { formatMs, percentile, turnsOf } from "../src/turns.js";
 
 /** An event in short form. */
@@ -83,6 +85,59 @@ test("a parked answer shows how long it was parked; a bot that reports nothing i
 test("the second part of an answer belongs to the same utterance", () => {
   const second = event("request 2", 4_060, { ids: ["request:X"], after: ["request:W"] });
   expect(turns([...turn(), second]).map(({ text }) => text)).toEqual(["hello", "hello"]);
+});
+
+/** A spoken turn: speech ends at 1000; the end is noticed 700 ms later. With a bot, the answer is played, and interrupted. */
+const spoken = (bot: boolean): TimelineEvent[] => [
+  event("heard", 1_700, { source: "demo", ids: ["heard:U"], data: { ms: 1_500, silenceMs: 700 } }),
+  ...(bot
+    ? [
+        event("transcript: hi", 1_900, { source: "demo", after: ["heard:U"], data: { text: "hi", ms: 200 } }),
+        event("request", 1_910, { source: "demo", ids: ["request:W"], after: ["heard:U"], data: { text: "hi" } }),
+        event("entry", 0, { source: "entries", ids: ["entry:2"], after: ["request:W"] }),
+        event("sends chat", 2_210, { source: "demo", kind: "mark", ids: ["sending:N"], after: ["entry:2"] }),
+        event("plays", 2_300, { source: "demo", ids: ["playing:N"], after: ["sending:N"] }),
+      ]
+    : [
+        event("sends chat", 1_710, { source: "demo", kind: "mark", ids: ["sending:N"] }),
+        event("repeats", 1_720, { source: "demo", ids: ["playing:N"], after: ["sending:N", "heard:U"] }),
+      ]),
+  event(bot ? "playback stopped" : "played", 3_220, { source: "demo", after: ["playing:N"] }),
+];
+
+test("a spoken turn has its stages, with a bot and without", () => {
+  const turnOf = (events: TimelineEvent[]) => voiceTurnsOf(events.map((event) => ({ event }))).map(({ node, ...turn }) => turn);
+  expect(turnOf(spoken(true))).toEqual([{ text: "hi", times: { request: 910, text: 300, audio: 90, playback: 920 }, response: 1_300, interrupted: true }]);
+  expect(turnOf(spoken(false))).toEqual([{ text: "spoke for 1.5 s", times: { text: 710, audio: 10, playback: 1_500 }, response: 720, interrupted: false }]);
+  expect(turnOf(spoken(false).slice(0, 1))).toEqual([{ text: "spoke for 1.5 s", times: {}, interrupted: false }]);
+  expect(turns(spoken(true)).map(({ spoken }) => spoken)).toEqual([true]);
+});
+
+test("a spoken turn of an answer that streams lasts from its first sentence to the end of its last", () => {
+  const second = [
+    event("entry", 0, { source: "entries", ids: ["entry:3"], after: ["request:W"] }),
+    event("sends chat", 2_900, { source: "demo", kind: "mark", ids: ["sending:O"], after: ["entry:3"] }),
+    event("sends status", 2_950, { source: "demo", kind: "mark", ids: ["sending:P"], after: ["entry:3"] }),
+    event("plays", 3_230, { source: "demo", ids: ["playing:O"], after: ["sending:O"] }),
+    event("played", 4_300, { source: "demo", after: ["playing:O"] }),
+  ];
+  const [turn] = voiceTurnsOf([...spoken(true), ...second].map((event) => ({ event })));
+  expect([turn!.times, turn!.response]).toEqual([{ request: 910, text: 300, audio: 90, playback: 2_000 }, 1_300]);
+});
+
+test("a typed turn of an answer that streams has the time of its first text", () => {
+  const part = (text: string, part: number) => ({ message: { chat: { text, part, workItemId: "W" } } });
+  const events = turn().map((row) =>
+    /^(?:message|received)$/.test(row.title) ? addPart(withParts({ ...row, data: part("Hello!", 1) }), { ...row, at: row.at + 500, data: part("Bye.", 2) }) : row);
+  const [sent, received] = ["frame:", "message:"].map((id) => events.find(({ source, ids = [], after = [] }) => source === "page" && [...ids, ...after].some((other) => other.startsWith(id)))!);
+  const [streamed] = turns(events);
+  expect([streamed!.times.stream, streamed!.times.bot]).toEqual([500, 311]); // the runtime's wait
+  expect(streamed!.firstTextMs).toBe(received!.at - sent!.at);
+  expect(streamed!.total).toBe(streamed!.firstTextMs! + 500 + (streamed!.times.speech ?? 0));
+});
+
+test("a turn of keys is named by its digits", () => {
+  expect(turns(turn({ request: { data: { dtmf: "42", part: 1 } } }))[0]!.text).toBe("digits 42");
 });
 
 test("percentiles are nearest ranks", () => {

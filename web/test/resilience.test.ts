@@ -78,7 +78,7 @@ test("the conversation continues when its instance is killed, and both instances
   for (const text of said) await playground.message(text).filter({ hasText: "acknowledged" }).waitFor();
   const answers = (await page.locator("#chat li:not(.you) p").allTextContents()).filter((text) => text.startsWith("You said"));
   expect(answers.map((text) => /"(.*)"/.exec(text)![1])).toEqual(said);
-  await expect.poll(() => counts(playground), { timeout: 60_000 }).toMatchObject({ sent: said.length, acknowledged: said.length, lost: 0, duplicates: 0 });
+  await expect.poll(() => counts(playground)).toMatchObject({ sent: said.length, acknowledged: said.length, lost: 0, duplicates: 0 });
   expect((await counts(playground)).received).toBeGreaterThanOrEqual(said.length);
 });
 
@@ -99,7 +99,7 @@ test("the panel sees a message that is lost and one that arrives twice", async (
   const before = await counts(playground);
   for (const text of ["lose this", "repeat this"]) await setup.service.send(id, "chat", { text });
   await playground.message("repeat this").waitFor();
-  await expect.poll(() => counts(playground), { timeout: 60_000 }).toEqual({ ...before, received: before.received! + 1, lost: 1, duplicates: 1 });
+  await expect.poll(() => counts(playground)).toEqual({ ...before, received: before.received! + 1, lost: 1, duplicates: 1 });
 });
 
 test("the sliders delay frames and drop the connection, and nothing is lost", async ({ expect }) => {
@@ -127,28 +127,13 @@ test("the sliders delay frames and drop the connection, and nothing is lost", as
   await playground.timelineEvent("The simulated network lost a frame.").first().waitFor();
   const texts = await page.locator("#chat li:not(.you) p").allTextContents();
   expect(texts.filter((text) => text.startsWith("You said")).map((text) => /"(.*)"/.exec(text)![1])).toEqual(["slow 1", "slow 2", "slow 3", "dropped"]);
-  await expect.poll(() => counts(playground), { timeout: 60_000 }).toMatchObject({ sent: 4, acknowledged: 4, lost: 0, duplicates: 0 });
+  await expect.poll(() => counts(playground)).toMatchObject({ sent: 4, acknowledged: 4, lost: 0, duplicates: 0 });
 });
 
 test("with one instance, the panel says how to start two", async () => {
-  await using playground = await setup.open();
-  await playground.start();
+  await using playground = await setup.start();
   await playground.showTab("Resilience");
   await playground.page.getByText("make run ARGS='--instances 2'").waitFor();
   await playground.page.getByText("Instance 1: running, serves this connection").waitFor();
   expect(await playground.page.getByRole("button", { name: "Kill instance 1" }).isDisabled()).toBe(true);
-});
-
-test.each([
-  ["light", { colorScheme: "light" }],
-  ["dark", { colorScheme: "dark" }],
-  ["phone", { viewport: { width: 375, height: 812 }, deviceScaleFactor: 2 }],
-] as const)("accessible: %s", async (name, options) => {
-  await using playground = await setup.open(options);
-  await playground.start();
-  await playground.send("hello");
-  await playground.message("Hello! How are you?").waitFor();
-  await playground.showTab("Resilience");
-  await playground.page.getByText("serves this connection").waitFor();
-  await playground.checkAccessible(`resilience-${name}`);
 });

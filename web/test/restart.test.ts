@@ -6,32 +6,8 @@ const setup = new Setup();
 /** The texts of the conversation, without notes. */
 const texts = (playground: Playground) => playground.page.locator("#chat li p").allTextContents();
 
-test("an open page resumes after the server was stopped with Ctrl-C and started again", async () => {
-  await using service = await startService();
-  await using playground = await Playground.open(setup.browser, service);
-  await playground.start();
-  await playground.send("before");
-  await playground.message('You said "before"').waitFor();
-  await playground.send("out of order"); // the second answer is parked until the first one arrives
-  await playground.message("out of order").filter({ hasText: "acknowledged" }).waitFor();
-
-  await service.restart("SIGINT", async () => {
-    await playground.waitForState("retrying");
-    await playground.send("meanwhile");
-  });
-  await playground.page.evaluate(() => dispatchEvent(new Event("online"))); // do not wait for the next attempt
-  await playground.message('You said "meanwhile"').waitFor();
-  await playground.message("meanwhile").filter({ hasText: "acknowledged" }).waitFor();
-  playground.errors.splice(0); // the browser reports failed connections
-  await playground.message("Reconnected").waitFor();
-  expect(await playground.message("messages are missing").count()).toBe(0);
-  const answers = (await texts(playground)).filter((text) => /^(You said|This is)/.test(text)).map((text) => text.slice(0, 20));
-  expect(answers).toEqual(['You said "before". S', "This is the first an", "This is the second a", 'You said "meanwhile"']);
-});
-
 test("a reloaded page resumes its session and shows the conversation", async () => {
-  await using playground = await setup.open();
-  await playground.start();
+  await using playground = await setup.start();
   await playground.send("before");
   await playground.message('You said "before"').waitFor();
   const [id, before] = [await playground.sessionId(), await texts(playground)];
@@ -51,4 +27,40 @@ test("a reloaded page resumes its session and shows the conversation", async () 
   await playground.waitForState("Ended");
   await playground.page.reload();
   await playground.waitForState("Not connected");
+});
+
+/** How many seconds were left in each countdown that the page has shown, at its end. */
+const countdowns = ({ page }: Playground) => page.evaluate<number[]>("countdowns");
+
+test("after a restart, the page reconnects before its countdown ends, and shows the instances that there are now", async ({ expect }) => {
+  await using service = await startService();
+  await using playground = await Playground.open(setup.browser, service);
+  const { page } = playground;
+  await playground.start();
+  await playground.showTab("Resilience");
+  await page.getByText("Instance 1: running").waitFor();
+  await page.evaluate(() => {
+    const ended: number[] = [];
+    let left: number | undefined;
+    new MutationObserver(() => {
+      const [, seconds] = / in (\d+) s/.exec(document.getElementById("state")!.textContent!) ?? [];
+      if (left !== undefined && seconds === undefined) ended.push(left);
+      left = seconds === undefined ? undefined : Number(seconds);
+    }).observe(document.getElementById("state")!, { childList: true, subtree: true, characterData: true });
+    Object.assign(window, { countdowns: ended });
+    Math.random = () => 30; // the SDK waits for minutes
+  });
+  await service.restart("SIGKILL", async () => {
+    await page.getByRole("button", { name: "Retry now" }).click(); // in vain
+    await page.locator("#state").filter({ hasText: /in \d\d+ s/ }).waitFor();
+    await playground.checkAccessible("retrying");
+  }, ["--instances", "2"]);
+  await playground.waitForState("Connected");
+  expect((await countdowns(playground)).at(-1)).toBeGreaterThan(1);
+  await page.getByText("Instance 2: running").waitFor();
+  expect(await page.getByText("Only one instance is running").isVisible()).toBe(false);
+  await playground.send("hello");
+  await playground.message("Hello! How are you?").waitFor();
+  await page.locator("#rates").filter({ hasText: /^1 session · / }).waitFor();
+  playground.expected = /./; // errors of the missing service
 });

@@ -19,6 +19,17 @@ export class Service {
     await promisify(execFile)(this.program, args, { env: this.env });
   }
 
+  /** Lets the demo wait for its bot as long as it can, so that a test on a slow machine sees it wait. */
+  async waitForBot(sessionId: string): Promise<void> {
+    const { apiKey } = (await (await fetch(`${this.url}/playground/config.json`)).json()) as { apiKey: string };
+    const issued = await fetch(`${this.url}/playground/sessions/${sessionId}/credential?kind=bot`, { method: "POST", headers: { "X-API-Key": apiKey } });
+    const { token, path } = (await issued.json()) as { token: string; path: string };
+    const event = { custom: { name: "config", value: { sessionParams: { botNoInputTimeoutMs: 60_000, botNoInputGiveUpTimeoutMs: 120_000 } } } };
+    const body = JSON.stringify({ conversation: { identifier: { id: sessionId } }, messages: { message: [{ content: { event } }] } });
+    const response = await fetch(this.url + path, { method: "POST", headers: { token, "Content-Type": "application/json" }, body });
+    if (response.status !== 202) throw new Error(`${response.status} ${await response.text()}`);
+  }
+
   /** Sends to the browser on behalf of the runtime. */
   async send(sessionId: string, type: string, payload: object): Promise<void> {
     await this.telapi("channel", "send", sessionId, "--type", type, "--payload", JSON.stringify(payload));
@@ -55,10 +66,10 @@ export class OwnService extends Service implements AsyncDisposable {
   }
 
   /** Stops the server and starts it again on the same port and data directory. `meanwhile` runs while it is down. */
-  async restart(signal: NodeJS.Signals, meanwhile = async () => {}): Promise<void> {
+  async restart(signal: NodeJS.Signals, meanwhile = async () => {}, args = this.args): Promise<void> {
     await this.stop(signal);
     await meanwhile();
-    [, this.server] = await OwnService.spawn(this.program, this.env, this.args);
+    [, this.server] = await OwnService.spawn(this.program, this.env, args);
   }
 
   private async stop(signal: NodeJS.Signals): Promise<void> {

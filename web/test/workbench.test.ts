@@ -25,7 +25,7 @@ test("a callback of the session is edited, checked and sent with a new credentia
   expect([await send.isDisabled(), await result.getByRole("listitem").count()]).toEqual([true, 1]);
   await page.getByRole("combobox", { name: "Kind" }).selectOption("bot");
   await body.fill("{\n");
-  await result.getByText("The body is not valid JSON: see line 2, column 1.").waitFor();
+  await result.getByText('The body is not valid JSON, line 2, column 1: expected "}" before the end of the text.').waitFor();
   await body.fill(sent.replace(await playground.sessionId(), "other"));
   await result.getByText("/conversation/identifier/id Must be ses_").waitFor();
 
@@ -41,8 +41,8 @@ test("a callback of the session is edited, checked and sent with a new credentia
   await page.getByText("Receipt: 202 accepted").waitFor();
   await playground.message("The call is transferred to tel:+4930.").waitFor(); // the endpoint's policy decides
   await playground.waitForState("Ended");
-  await expect.poll(() => send.isDisabled(), { timeout: 60_000 }).toBe(true);
-  expect(playground.errors.splice(0).filter((text) => !text.includes("400"))).toEqual([]);
+  await expect.poll(() => send.isDisabled()).toBe(true);
+  playground.expected = /400/;
 });
 
 test("every template is valid, and has a callback of its kind sent", async ({ expect }) => {
@@ -52,12 +52,36 @@ test("every template is valid, and has a callback of its kind sent", async ({ ex
   await playground.showTab("Workbench");
   for (const name of await page.locator("#template option").allTextContents()) {
     await page.getByRole("combobox", { name: "Start from" }).selectOption(name);
-    await expect.poll(() => page.getByRole("button", { name: "Send callback" }).isEnabled(), { timeout: 60_000, message: name }).toBe(true);
+    await expect.poll(() => page.getByRole("button", { name: "Send callback" }).isEnabled(), { message: name }).toBe(true);
     if (!/: (text|result)$/.test(name)) continue;
     await playground.click("Send callback");
     await page.getByText("Receipt: 202 accepted").waitFor();
   }
   await playground.message("Your order is on its way.").nth(1).waitFor(); // of the bot and the LLM
+});
+
+test("a callback can be sent while it is checked with another policy", async ({ expect }) => {
+  await using playground = await setup.start();
+  const { page } = playground;
+  const send = page.getByRole("button", { name: "Send callback" });
+  await playground.showTab("Workbench");
+  await expect.poll(() => send.isEnabled()).toBe(true);
+  let release = () => {};
+  const released = new Promise<void>((done) => (release = done));
+  await page.route("**/callbacks/lint", async (route) => {
+    await released;
+    await route.continue();
+  });
+  await playground.showTab("Policy");
+  const check = page.waitForRequest("**/callbacks/lint");
+  await page.getByRole("textbox", { name: "Gateway profile" }).fill("{}");
+  await check;
+  await playground.showTab("Workbench");
+  expect(await send.isEnabled()).toBe(true);
+  await send.click();
+  await page.getByText("Receipt: 202 accepted").waitFor();
+  release();
+  await page.unrouteAll({ behavior: "wait" });
 });
 
 test("the policy simulator decides on commands and targets without saving", async ({ expect }) => {
@@ -93,5 +117,5 @@ test("the policy simulator decides on commands and targets without saving", asyn
   await page.reload();
   await playground.showTab("Policy");
   await row("hangup allowed"); // the endpoint is unchanged
-  expect(playground.errors.splice(0).filter((text) => !text.includes("400"))).toEqual([]);
+  playground.expected = /400/;
 });
