@@ -2,7 +2,7 @@
 # Builds the container image from a release archive, without Go and without other
 # images. Run it in the directory of the unpacked archive:
 #
-#   deploy/docker/build-from-binary.sh telapi:0.9.19
+#   deploy/docker/build-from-binary.sh telapi:0.9.20
 #
 # BUILD is the command that builds an image; "docker build" by default.
 set -euo pipefail
