@@ -116,7 +116,7 @@ test("a new key is shown once, and can be revoked", async ({ expect }) => {
   const secret = await playground.copied();
   expect((await admin(service, "GET", `teams/${team}`, undefined, secret)).status).toBe(200);
   await submit("Close");
-  expect(await page.content()).not.toContain(secret);
+  await expect.poll(() => page.content()).not.toContain(secret); // emptied just after it is hidden
   await row("backend").getByText("2999-12-31 12:00:00").waitFor();
   await page.getByRole("button", { name: "Revoke backend" }).click();
   await submit("Revoke");
