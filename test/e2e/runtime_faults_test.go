@@ -177,10 +177,8 @@ func TestRuntimeRequestsSurviveSecretRotation(t *testing.T) {
 // While too few replicas confirm writes, a runtime's requests are rejected.
 func TestRuntimeRequestsWaitForReplicas(t *testing.T) {
 	t.Parallel()
-	env, master := harness.RealStores(t, testkit.RedisArgs("--repl-diskless-sync-delay", "0"))
-	replica := testkit.StartRedis(t)
-	host, port, _ := strings.Cut(master.Addr(), ":")
-	replica.MustDo("REPLICAOF", host, port)
+	env, master := harness.RealStores(t)
+	replica := testkit.StartReplica(t, master)
 	env["KV_MIN_REPLICAS"] = "1"
 	i := harness.Start(t, env)
 	tenant := harness.NewTenant(t, i, "tenant")
