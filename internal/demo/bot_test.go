@@ -218,7 +218,7 @@ func TestSpeechIsRequestedAgainFromAnotherInstance(t *testing.T) {
 		"instance ended":           {[]int{0, 200}, ""},
 		"no instance for a moment": {[]int{503, 200}, ""},
 		"no provider":              {[]int{503, 503}, "status 503"},
-		"refused":                  {[]int{400}, "status 400"},
+		"rejected":                 {[]int{400}, "status 400"},
 	} {
 		var requests atomic.Int64
 		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

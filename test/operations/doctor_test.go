@@ -63,15 +63,8 @@ func TestDoctorDetectsProblems(t *testing.T) {
 
 func TestDoctorWarnsOfLossInFailures(t *testing.T) {
 	t.Parallel()
-	master := testkit.StartRedis(t, testkit.RedisDurable(), testkit.RedisArgs("--appendfsync", "everysec", "--repl-diskless-sync-delay", "0"))
-	replica := testkit.StartRedis(t)
-	host, port, _ := strings.Cut(master.Addr(), ":")
-	replica.MustDo("REPLICAOF", host, port)
-	testkit.Until(t, "a replica", func() bool {
-		reply := master.MustDo("INFO", "replication")
-		info, _ := reply.ToString()
-		return strings.Contains(info, "state=online")
-	})
+	master := testkit.StartRedis(t, testkit.RedisDurable(), testkit.RedisArgs("--appendfsync", "everysec"))
+	testkit.StartReplica(t, master)
 	for _, tt := range []struct{ minToWrite, minReplicas, want string }{
 		{"0", "0", "accepts writes that a failover discards. Set it to 1"},
 		{"1", "0", "Set KV_MIN_REPLICAS to 1"},
