@@ -40,7 +40,7 @@ export class Setup {
 /** Opens a tab. Actions and navigations have time enough on a busy machine. */
 export async function openTab(browser: Browser, options: BrowserContextOptions): Promise<Page> {
   const context = await browser.newContext(options);
-  context.setDefaultTimeout(120_000);
+  context.setDefaultTimeout(240_000);
   return context.newPage();
 }
 

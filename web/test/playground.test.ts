@@ -256,4 +256,4 @@ test("accessible in light and dark, and on a phone", async () => {
       await playground.checkAccessible(panel === "Timeline" ? `playground-${name}` : `playground-${name}-${panel.toLowerCase()}`);
     }
   }
-}, 900_000);
+});
