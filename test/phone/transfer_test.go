@@ -127,7 +127,7 @@ func TestTransferByInvite(t *testing.T) {
 			t.Parallel()
 			l, far := newLine(t, nil), newEar(t)
 			target := startSIPp(t, []string{far.use(answer), receiveBye}, "-m", "1")
-			s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":%q,%s}`, target.port, method, headers), pause(12*time.Second), sendBye)
+			s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":%q,%s}`, target.port, method, headers), cue, sendBye)
 			l.awaitTransfer(method, "done")
 			target.one("INVITE").expect(t, map[string]string{
 				"X-Case": "4711", "User-to-User": "56a3;encoding=hex", "X-Skill": "billing & tax", "Referred-By": "<sip:bot@example.com>", "bot-trace-transaction-id": transaction,
@@ -138,6 +138,7 @@ func TestTransferByInvite(t *testing.T) {
 			if before != 0 {
 				t.Error("the call has ended")
 			}
+			s.cue(1)
 			s.wait()
 			target.wait() // the BYE reaches the target at its contact
 			if want := fmt.Sprintf("BYE sip:target@127.0.0.1:%d SIP/2.0", target.port); target.one("BYE").line != want {
@@ -174,7 +175,7 @@ func TestTransferDirectly(t *testing.T) {
 	t.Parallel()
 	l, far := newLine(t, nil), newEar(t)
 	target := startSIPp(t, []string{far.use(answer), receiveBye}, "-m", "1")
-	s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), reinvited, pause(time.Second), sendBye)
+	s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), reinvited, cue, sendBye)
 	l.awaitTransfer("sip_invite_reinvite_p2p", "done")
 	if body := target.one("INVITE").body; !strings.Contains(body, near.use("m=audio [media_port] RTP/AVP 8 96")) {
 		t.Errorf("the target is offered %q, want the caller's stream", body)
@@ -182,6 +183,7 @@ func TestTransferDirectly(t *testing.T) {
 	if body := s.one("INVITE").body; !strings.Contains(body, far.use("m=audio [media_port] RTP/AVP 8 101")) {
 		t.Errorf("the caller is offered %q, want the target's stream", body)
 	}
+	s.cue(1)
 	s.wait()
 	target.wait()
 	l.awaitIdle()
@@ -222,7 +224,7 @@ func TestDirectTransferToAnotherPort(t *testing.T) {
 			t.Parallel()
 			l, moved, far := newLine(t, nil), newEar(t), newEar(t)
 			l.bot.answer("2", event("Goodbye.", "hangup", `{}`))
-			again, then := reinvited, []string{moved.use(reinvited), pause(time.Second), sendBye}
+			again, then := reinvited, []string{moved.use(reinvited), cue, sendBye}
 			if !accepted {
 				again, then = rejected, []string{moved.use(reinvited), reinvited, receiveBye}
 			}
@@ -230,6 +232,7 @@ func TestDirectTransferToAnotherPort(t *testing.T) {
 			s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), then...)
 			if accepted {
 				l.awaitTransfer("sip_invite_reinvite_p2p", "done")
+				s.cue(1)
 			} else {
 				l.awaitMessage(l.channel(), "caller and target cannot talk directly")
 				near.press(t, "2")
