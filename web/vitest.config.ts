@@ -9,6 +9,6 @@ export default defineConfig({
     maxConcurrency: 3,
     testTimeout: 300_000,
     hookTimeout: 120_000,
-    expect: { poll: { timeout: 60_000 } }, // enough on a busy machine
+    expect: { poll: { timeout: 120_000 } }, // enough on a busy machine
   },
 });

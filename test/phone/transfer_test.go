@@ -189,8 +189,8 @@ func TestTransferDirectly(t *testing.T) {
 	l.awaitIdle()
 }
 
-// refused refuses a re-INVITE.
-const refused = `<recv request="INVITE"/><send><![CDATA[
+// rejected rejects a re-INVITE.
+const rejected = `<recv request="INVITE"/><send><![CDATA[
 SIP/2.0 488 Not Acceptable Here
 [last_Via:]
 [last_From:]
@@ -201,13 +201,13 @@ Content-Length: 0
 
 ]]></send><recv request="ACK"/>`
 
-// A caller that refuses the re-INVITE stays with the bot.
-func TestDirectTransferIsRefused(t *testing.T) {
+// A caller that rejects the re-INVITE stays with the bot.
+func TestDirectTransferIsRejected(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, nil)
 	l.bot.answer("2", event("Goodbye.", "hangup", `{}`))
 	target := startSIPp(t, []string{answer, receiveBye}, "-m", "1")
-	s, e := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), refused, receiveBye)
+	s, e := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), rejected, receiveBye)
 	l.awaitMessage(l.channel(), "caller and target cannot talk directly")
 	target.wait()
 	e.press(t, "2")
@@ -216,17 +216,17 @@ func TestDirectTransferIsRefused(t *testing.T) {
 }
 
 // A caller that answers the re-INVITE with another port is offered to the target again. If
-// the target refuses, the caller returns to the bot.
+// the target rejects, the caller returns to the bot.
 func TestDirectTransferToAnotherPort(t *testing.T) {
 	t.Parallel()
-	for name, accepted := range map[string]bool{"accepted": true, "refused": false} {
+	for name, accepted := range map[string]bool{"accepted": true, "rejected": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l, moved, far := newLine(t, nil), newEar(t), newEar(t)
 			l.bot.answer("2", event("Goodbye.", "hangup", `{}`))
 			again, then := reinvited, []string{moved.use(reinvited), cue, sendBye}
 			if !accepted {
-				again, then = refused, []string{moved.use(reinvited), reinvited, receiveBye}
+				again, then = rejected, []string{moved.use(reinvited), reinvited, receiveBye}
 			}
 			target := startSIPp(t, []string{far.use(answer), far.use(again), receiveBye}, "-m", "1")
 			s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), then...)

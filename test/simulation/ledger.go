@@ -126,7 +126,7 @@ type itemRecord struct {
 	claim          *claimedChannel
 	acceptedAt     time.Time
 	callbackID     string
-	refusedAt      time.Time
+	rejectedAt     time.Time
 	cancelling     bool
 	isCancelled    bool
 	cancelledAt    time.Time
@@ -200,11 +200,11 @@ func (r *channelRecord) closed(code channel.CloseCode) {
 	}
 }
 
-func (r *channelRecord) refused(code fault.Code) {
+func (r *channelRecord) rejected(code fault.Code) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.ended {
-		r.violation("the handshake was refused with %s while the channel is open", code)
+		r.violation("the handshake was rejected with %s while the channel is open", code)
 	}
 }
 
