@@ -131,17 +131,19 @@ func (c *campaign) pace() {
 	}
 }
 
-// probe waits until every browser has completed an operation that starts from now
-// on. As operations of a session complete in order, earlier ones are then completed
-// or lost. An operation that takes long may be lost and is repeated, but not so soon
-// that the repetitions of many browsers keep the machine busy.
+// probe starts an operation of every browser and waits until it is completed. As
+// operations of a session complete in order, earlier ones are then completed or lost. An
+// operation that takes long may be lost and is repeated, but not so soon that the
+// repetitions of many browsers keep the machine busy. Only the completion of the last
+// repetition counts: one that is still running could be lost to the next fault.
 func (c *campaign) probe(browsers []*browser) {
 	c.t.Helper()
 	since := time.Now()
-	waiting := slices.Clone(browsers)
+	waiting, probed := slices.Clone(browsers), map[*browser]time.Time{}
 	for repeat := since; len(waiting) > 0; {
 		if !time.Now().Before(repeat) {
 			for _, b := range waiting {
+				probed[b] = time.Now()
 				b.start(true)
 			}
 			repeat = time.Now().Add(10*time.Second + time.Duration(len(browsers))*10*time.Millisecond)
@@ -149,7 +151,7 @@ func (c *campaign) probe(browsers []*browser) {
 		if !pause(c.ctx, 20*time.Millisecond) {
 			return
 		}
-		waiting = c.ledger.incomplete(waiting, since)
+		waiting = c.ledger.incomplete(waiting, probed)
 		if len(waiting) > 0 && time.Since(since) > recoveryTimeout {
 			c.t.Fatalf("%d of %d conversations do not continue; the first:\n%s\n%v", len(waiting), len(browsers),
 				c.ledger.describe(waiting[0].session), c.ledger.takeNotes())

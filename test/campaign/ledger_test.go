@@ -187,11 +187,11 @@ func (l *ledger) receive(id, cursor string) {
 	})
 }
 
-// incomplete returns the browsers without a completed operation since a time.
-func (l *ledger) incomplete(browsers []*browser, since time.Time) []*browser {
+// incomplete returns the browsers without a completed operation since a time of theirs.
+func (l *ledger) incomplete(browsers []*browser, since map[*browser]time.Time) []*browser {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.DeleteFunc(browsers, func(b *browser) bool { return !l.sessions[b.session].newest.Before(since) })
+	return slices.DeleteFunc(browsers, func(b *browser) bool { return !l.sessions[b.session].newest.Before(since[b]) })
 }
 
 // lossReported records that one side of a session was notified of a loss.
