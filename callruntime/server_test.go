@@ -11,13 +11,13 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/gorilla/websocket"
-	"go.uber.org/goleak"
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
+	"telapi/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // timeout is how long anything may take. It is long so that tests pass on a busy
 // machine.

@@ -7,8 +7,8 @@ export default defineConfig({
     maxWorkers: 2, // tests wait more than they compute, but browsers need much CPU time
     sequence: { concurrent: true },
     maxConcurrency: 3,
-    testTimeout: 300_000,
-    hookTimeout: 120_000,
-    expect: { poll: { timeout: 60_000 } }, // enough on a busy machine
+    testTimeout: 900_000,
+    hookTimeout: 240_000,
+    expect: { poll: { timeout: 240_000 } }, // enough on a busy machine
   },
 });

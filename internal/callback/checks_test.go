@@ -250,7 +250,7 @@ func (f *fixture) end() {
 	must(f, f.channel.End(f.Context(), "done"))
 }
 
-// fillBacklog delivers entries until the store refuses more. Its calls are not
+// fillBacklog delivers entries until the store rejects more. Its calls are not
 // recorded.
 func (f *fixture) fillBacklog() {
 	f.Helper()

@@ -21,6 +21,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/redisstore"
 	"telapi/test/stores"
+	"telapi/test/testkit"
 )
 
 const (
@@ -108,7 +109,9 @@ func newFixture(t *testing.T, o options) *fixture {
 	f := &fixture{T: t, engine: engine, store: &recordingStore{Store: redisstore.NewCallbacks(engine)}, now: time.Now()}
 	f.useService(o.disabled...)
 	var err error
-	f.runtime, err = calls.New(calls.Options{Store: engine.ClientOption(), Name: "runtime", Limits: o.limits})
+	option := engine.ClientOption()
+	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, also on a busy machine
+	f.runtime, err = calls.New(calls.Options{Store: option, Name: "runtime", Limits: o.limits})
 	must(t, err)
 	t.Cleanup(f.runtime.Close)
 	f.channel = f.open(channelID, o.profile)

@@ -230,13 +230,13 @@ func TestOldestParkedCallbackIsReported(t *testing.T) {
 func TestTeamsShareParkedBytes(t *testing.T) {
 	f := newFixture(t, options{})
 	first := f.request(wire.BotItem, helloBody)
-	parked, refused := f.request(wire.BotItem, helloBody), f.request(wire.BotItem, helloBody)
+	parked, rejected := f.request(wire.BotItem, helloBody), f.request(wire.BotItem, helloBody)
 	must(t, f.service.TakeParked("team", f.service.ParkedShare()-2<<10))
 	if receipt := f.accept(parked); receipt.Status != "parked" {
 		t.Fatalf("receipt %+v, want parked", receipt)
 	}
 	for range 2 { // the first attempt asks the store what is still parked
-		if _, err := f.service.Accept(t.Context(), refused); !fault.Is(err, fault.RateLimitExceeded) || fault.From(err).RetryAfter == 0 {
+		if _, err := f.service.Accept(t.Context(), rejected); !fault.Is(err, fault.RateLimitExceeded) || fault.From(err).RetryAfter == 0 {
 			t.Errorf("over the share: %v, want RATE_LIMIT_EXCEEDED with Retry-After", err)
 		}
 	}
@@ -255,8 +255,8 @@ func TestTeamsShareParkedBytes(t *testing.T) {
 	if receipt := f.accept(f.requestOn(waiting, calls.AwaitOptions{}, helloBody)); receipt.Status != "parked" {
 		t.Errorf("receipt %+v after others were routed, want parked", receipt)
 	}
-	if receipt := f.accept(refused); receipt.Status != "accepted" {
-		t.Errorf("receipt %+v of the refused callback, want accepted", receipt)
+	if receipt := f.accept(rejected); receipt.Status != "accepted" {
+		t.Errorf("receipt %+v of the rejected callback, want accepted", receipt)
 	}
 }
 

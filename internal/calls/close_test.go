@@ -11,6 +11,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
 	"telapi/internal/kv"
+	"telapi/test/testkit"
 )
 
 func TestWaitingCallsReturnErrClosed(t *testing.T) {
@@ -77,7 +78,9 @@ func connect(t *testing.T, dataDir string) *calls.Runtime {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runtime, err := calls.New(calls.Options{Store: kv.ClientOption(store), Name: "node-1", Lease: time.Minute})
+	option := kv.ClientOption(store)
+	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, also on a busy machine
+	runtime, err := calls.New(calls.Options{Store: option, Name: "node-1", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,9 @@ func request(resume *channel.Cursor) channel.AttachRequest {
 func openEmbedded(t *testing.T) (channel.Store, func(*testing.T)) {
 	t.Helper()
 	kv := stores.OpenEmbedded(t)
-	runtime, err := calls.New(calls.Options{Store: kv.ClientOption(), Name: "runtime", Lease: time.Minute})
+	option := kv.ClientOption()
+	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, also on a busy machine
+	runtime, err := calls.New(calls.Options{Store: option, Name: "runtime", Lease: time.Minute})
 	testkit.Must(t, err)
 	t.Cleanup(runtime.Close)
 	var claimed *calls.Channel

@@ -24,6 +24,7 @@ const (
 	maxRequest         = 64 << 10
 	botShutdownTimeout = 2 * time.Second
 	maxPosts           = 60 // attempts to post an answer, one per second
+	maxNextWait        = 20 * time.Second
 )
 
 // botRequest is the body of a request to the bot: a question, and where to post the
@@ -53,6 +54,7 @@ type Bot struct {
 	log       *slog.Logger
 	listener  net.Listener
 	answers   sync.WaitGroup
+	waiting   sync.Map        // channels that are closed when an answer is posted, by its work item
 	ctx       context.Context // for answers, which outlive their questions; set by Run
 }
 
@@ -107,24 +109,52 @@ func (b *Bot) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	parts := answerParts(q.question)
 	if parts == nil && b.model != nil {
-		parts = []part{{0, b.askModel}}
+		parts = []part{{body: b.askModel}}
 	} else if parts == nil {
-		parts = []part{{thinkingTime, textAnswer(smallTalk(q.Text))}}
+		parts = []part{{after: thinkingTime, body: textAnswer(smallTalk(q.Text))}}
 	}
 	if q.Part < 1 || q.Part > len(parts) {
 		http.Error(w, "invalid part", http.StatusBadRequest)
 		return
+	}
+	part := parts[q.Part-1]
+	var next any
+	if part.afterNext { // the runtime asks for the next part when it has the response to this request
+		next, _ = b.waiting.LoadOrStore(q.nextItem(), make(chan struct{}))
 	}
 	received := time.Now()
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusAccepted)
 	_, _ = fmt.Fprintf(w, `{"parts":%d}`, len(parts))
 	b.answers.Go(func() {
-		part := parts[q.Part-1]
+		if part.afterNext {
+			b.waitForNext(q, next)
+		}
 		if background.Sleep(b.ctx, part.after) == nil {
 			b.post(b.ctx, q, part.body(q), received)
 		}
+		if posted, ok := b.waiting.LoadAndDelete(q.WorkItemID); ok {
+			close(posted.(chan struct{}))
+		}
 	})
+}
+
+// waitForNext waits until the next part of an answer is posted, or until the runtime
+// has had time enough to ask for it.
+func (b *Bot) waitForNext(q botRequest, posted any) {
+	select {
+	case <-posted.(chan struct{}):
+	case <-time.After(maxNextWait):
+		b.waiting.CompareAndDelete(q.nextItem(), posted)
+	case <-b.ctx.Done():
+	}
+}
+
+// nextItem returns the ID of the work item for the next part of the answer.
+func (q botRequest) nextItem() string {
+	asked := q.question
+	asked.itemID = q.WorkItemID
+	return asked.next().itemID
 }
 
 // post posts an answer with the work item's token. It retries after a network error
@@ -210,8 +240,9 @@ type scriptEntry struct {
 // part is a part of an answer. It is posted after a delay. Each part has its own work
 // item.
 type part struct {
-	after time.Duration
-	body  func(botRequest) any
+	after     time.Duration
+	body      func(botRequest) any
+	afterNext bool // the delay starts when the next part is posted, whenever that is
 }
 
 // thinkingTime is the delay of most answers.
@@ -226,40 +257,40 @@ const (
 var script = []scriptEntry{
 	{Phrase{"hello", "small talk; the bot answers anything else, too"}, nil},
 	{Phrase{"transfer me", "a transfer that the policy allows: the call is transferred and ends"}, []part{
-		{thinkingTime, textAnswer("I will transfer you now.", customEvent("transfer", object{"transferTarget": allowedTarget}))}}},
+		{after: thinkingTime, body: textAnswer("I will transfer you now.", customEvent("transfer", object{"transferTarget": allowedTarget}))}}},
 	{Phrase{"transfer me abroad", "a transfer that the policy denies"}, []part{
-		{thinkingTime, textAnswer("I will try to transfer you abroad.", customEvent("transfer", object{"transferTarget": deniedTarget}))}}},
+		{after: thinkingTime, body: textAnswer("I will try to transfer you abroad.", customEvent("transfer", object{"transferTarget": deniedTarget}))}}},
 	{Phrase{"call me slowly", "digit collection: press up to four keys, or # to finish"}, []part{
-		{thinkingTime, textAnswer("Press up to four keys, slowly. # submits them.", customEvent("config", object{"sessionParams": object{
+		{after: thinkingTime, body: textAnswer("Press up to four keys, slowly. # submits them.", customEvent("config", object{"sessionParams": object{
 			"sendDTMF": true, "bargeIn": true, "bargeInOnDTMF": true, "dtmfCollect": true, "dtmfDigits": "0123456789",
 			"dtmfCollectMaxDigits": 4, "dtmfCollectInterDigitTimeoutMS": 3000, "dtmfCollectSubmitDigit": "#",
 		}}))}}},
 	{Phrase{"be silent", "comfort prompts while the bot is silent, then a timeout"}, []part{
-		{thinkingTime, textAnswer("I will be silent for a while.", customEvent("config", object{"sessionParams": object{
+		{after: thinkingTime, body: textAnswer("I will be silent for a while.", customEvent("config", object{"sessionParams": object{
 			"botNoInputTimeoutMs": 2000, "botNoInputSpeech": "The bot is still thinking.", "botNoInputRetries": 1, "botNoInputGiveUpTimeoutMs": 6000,
 		}}))},
-		{9 * time.Second, textAnswer("This answer is late and will be rejected.")}}},
+		{after: 9 * time.Second, body: textAnswer("This answer is late and will be rejected.")}}},
 	{Phrase{"fail", "the provider reports an error and the conversation continues"}, []part{
-		{thinkingTime, func(botRequest) any {
+		{after: thinkingTime, body: func(botRequest) any {
 			return object{"error": object{"code": "DEMO_FAILURE", "message": "The demo bot was asked to fail."}}
 		}}}},
 	{Phrase{"out of order", "two answers, the second posted first; they arrive in order"}, []part{
-		{1500 * time.Millisecond, textAnswer("This is the first answer, posted last.")},
-		{thinkingTime, textAnswer("This is the second answer, posted first and parked.")}}},
+		{after: 1200 * time.Millisecond, body: textAnswer("This is the first answer, posted last."), afterNext: true},
+		{after: thinkingTime, body: textAnswer("This is the second answer, posted first and parked.")}}},
 	{Phrase{"pause chat", "the runtime disables text chat for three seconds"}, []part{
-		{thinkingTime, eventAnswer("Text chat is off for three seconds.", disableTextChat)},
-		{3 * time.Second, eventAnswer("Text chat is on again.", enableTextChat)}}},
+		{after: thinkingTime, body: eventAnswer("Text chat is off for three seconds.", disableTextChat)},
+		{after: 3 * time.Second, body: eventAnswer("Text chat is on again.", enableTextChat)}}},
 	{Phrase{"speak", "synthesized speech in every mode; say it twice to see a cache hit"}, []part{
-		{thinkingTime, voiceAnswer("This sentence is synthesized once and then read from the media cache.")}}},
+		{after: thinkingTime, body: voiceAnswer("This sentence is synthesized once and then read from the media cache.")}}},
 	{Phrase{"hang up", "the call ends after all playback has finished"}, []part{
-		{thinkingTime, textAnswer("Goodbye.", customEvent("hangup", object{"hangupReason": "the demo bot hung up"}))}}},
+		{after: thinkingTime, body: textAnswer("Goodbye.", customEvent("hangup", object{"hangupReason": "the demo bot hung up"}))}}},
 	{Phrase{"help", "the list of these phrases"}, nil},
 }
 
 // answerParts returns the parts of the scripted answer to a question, or nil.
 func answerParts(q question) []part {
 	if q.DTMF != "" {
-		return []part{{thinkingTime, textAnswer("You pressed " + strings.Join(strings.Split(q.DTMF, ""), " ") + ".")}}
+		return []part{{after: thinkingTime, body: textAnswer("You pressed " + strings.Join(strings.Split(q.DTMF, ""), " ") + ".")}}
 	}
 	said := strings.ToLower(strings.Trim(strings.TrimSpace(q.Text), ".!?"))
 	for _, e := range script {
@@ -268,7 +299,7 @@ func answerParts(q question) []part {
 		}
 	}
 	if said == "help" {
-		return []part{{thinkingTime, textAnswer(help())}}
+		return []part{{after: thinkingTime, body: textAnswer(help())}}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -56,6 +57,44 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 	}
 	stop()
 	<-ended
+}
+
+// However long the runtime takes to ask for the second answer, the bot posts it first.
+func TestAnswersOutOfOrderArePostedInReverse(t *testing.T) {
+	posts := make(chan string, 2)
+	api := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { posts <- r.Header.Get("Token") }))
+	defer api.Close()
+	bot, err := NewBot(api.URL, api.Client(), nil, nil, slog.New(slog.DiscardHandler))
+	testkit.Must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { bot.Run(ctx) })
+	ask := func(q question) {
+		request := botRequest{ChannelID: "c", WorkItemID: q.itemID, question: q, Callback: callbackTarget{URL: api.URL + "/a", Token: fmt.Sprint(q.Part)}}
+		if response, err := roundTrip(ctx, api.Client(), http.MethodPost, bot.URL(), nil, request); err != nil || response.status != http.StatusAccepted {
+			t.Fatalf("part %d: status %d, %v; want 202", q.Part, response.status, err)
+		}
+	}
+	first := question{Text: "out of order", Part: 1, itemID: "first"}
+	ask(first)
+	select {
+	case part := <-posts:
+		t.Fatalf("part %s was posted before the runtime asked for part 2", part)
+	case <-time.After(2 * time.Second):
+	}
+	ask(first.next())
+	for _, want := range []string{"2", "1"} {
+		select {
+		case part := <-posts:
+			if part != want {
+				t.Errorf("part %s was posted, want %s", part, want)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("part %s was not posted", want)
+		}
+	}
 }
 
 // pieces is the body of a response: each read returns one piece.
@@ -179,7 +218,7 @@ func TestSpeechIsRequestedAgainFromAnotherInstance(t *testing.T) {
 		"instance ended":           {[]int{0, 200}, ""},
 		"no instance for a moment": {[]int{503, 200}, ""},
 		"no provider":              {[]int{503, 503}, "status 503"},
-		"refused":                  {[]int{400}, "status 400"},
+		"rejected":                 {[]int{400}, "status 400"},
 	} {
 		var requests atomic.Int64
 		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

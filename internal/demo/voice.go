@@ -81,7 +81,7 @@ func (c *call) handleOffer(offer signal) {
 	c.closeCall("replaced by a new call")
 	c.calling, c.callID = true, offer.CallID
 	if err := c.effects.answer(offer); err != nil {
-		c.endCall("The call was refused: "+err.Error()+".", false)
+		c.endCall("The call was rejected: "+err.Error()+".", false)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"telapi/internal/callback"
 	"telapi/internal/fault"
+	"telapi/internal/httpserve"
 )
 
 const (
@@ -242,8 +243,7 @@ func (s *streamReader) respond(x *exchange, send func() error) error {
 	x.cut = true
 	err := send()
 	if err == nil && s.used && s.conn.Flush() == nil {
-		_ = s.conn.SetReadDeadline(time.Now().Add(streamLinger))
-		_, _ = io.Copy(io.Discard, s.body)
+		httpserve.Linger(x.Request.Context(), streamLinger)
 	}
 	return err
 }

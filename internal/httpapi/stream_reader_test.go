@@ -3,12 +3,15 @@ package httpapi
 import (
 	"errors"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"telapi/internal/httpserve"
 	"telapi/test/testkit"
 )
 
@@ -39,5 +42,41 @@ func TestConnectionOfInterruptedStreamIsNotUsedAgain(t *testing.T) {
 		testkit.Must(t, err)
 		_ = resp.Body.Close()
 		server.Close()
+	}
+}
+
+// A provider is still sending when its stream is interrupted. It gets the response, and its
+// connection is not reset.
+func TestResponseToInterruptedStreamArrives(t *testing.T) {
+	const first, rest = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1", "0\r\n0123456789abcdef\r\n"
+	responding, sent := make(chan struct{}), make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{}
+		x.ResponseWriter, x.Request = w, r
+		body := newStreamReader(x, r)
+		if _, err := body.readFirst(func() error { return errStreamRestart }); !errors.Is(err, errStreamRestart) {
+			t.Errorf("read: %v, want the interruption", err)
+		}
+		_ = body.respond(x, func() error {
+			close(responding)
+			<-sent
+			x.Fail(errStreamRestart)
+			return nil
+		})
+	}))
+	server.Listener = httpserve.Listen(server.Config, server.Listener, slog.New(slog.DiscardHandler))
+	server.Start()
+	defer server.Close()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	testkit.Must(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, first)
+	testkit.Must(t, err)
+	<-responding
+	_, err = io.WriteString(conn, rest)
+	testkit.Must(t, err)
+	close(sent)
+	if response, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(response), "HTTP/1.1 503 ") || !strings.Contains(string(response), "again") {
+		t.Errorf("read %q, %v; want status 503", response, err)
 	}
 }

@@ -30,7 +30,24 @@ func Listen(srv *http.Server, l net.Listener, log *slog.Logger) net.Listener {
 			next(c.Conn, state)
 		}
 	}
+	srv.ConnContext = func(ctx context.Context, nc net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, nc.(wrapped).base())
+	}
 	return listener{l, srv.ReadHeaderTimeout, log}
+}
+
+// connKey is the key of the connection in the contexts of its requests.
+type connKey struct{}
+
+// Linger waits until a client has closed its connection, at most for the given time, and
+// drops what it still sends. If a connection is closed with unread input, the client may not
+// receive the response. Call it after a complete response, at the end of a handler. It works
+// after a failed read of the body, which cannot be read any more. ctx is that of the request.
+func Linger(ctx context.Context, timeout time.Duration) {
+	if c, ok := ctx.Value(connKey{}).(*conn); ok && c.CloseWrite() == nil {
+		_ = c.SetReadDeadline(time.Now().Add(timeout))
+		_, _ = io.Copy(io.Discard, c.Conn)
+	}
 }
 
 type listener struct {

@@ -77,7 +77,7 @@ const (
 	ReplicatedReportsKey = "telapi:{" + ReportsStream + "}:replicated"
 	// RejectedReportsStream holds reports that could not be counted: the fields
 	// report and reason.
-	RejectedReportsStream = "telapi:usage:refused"
+	RejectedReportsStream = "telapi:usage:rejected"
 
 	// LimitsKey holds the rate limits, one JSON value. A process that changes it publishes
 	// ratelimit.Topic on AnnounceTopic.

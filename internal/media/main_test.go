@@ -11,14 +11,14 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	"telapi/internal/media"
 	"telapi/internal/redact"
+	"telapi/test/leaks"
 	"telapi/test/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // token is the upload token, if a service requires one.
 const token = "the-upload-token"

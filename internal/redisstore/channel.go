@@ -76,7 +76,7 @@ func (c *Channels) CheckAttach(ctx context.Context, a channel.AttachRequest) err
 	return attachError(status)
 }
 
-// attachError returns the error for a status with which a connection is refused.
+// attachError returns the error for a status with which a connection is rejected.
 func attachError(status string) error {
 	switch status {
 	case "in_use":

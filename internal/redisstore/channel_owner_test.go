@@ -32,15 +32,15 @@ func sessionOwner(t *testing.T, opts Options) {
 	defer stop()
 	s.attach("a")
 	reject := func(a *channel.AttachRequest) { a.Reject = true }
-	refused := s.attachment("b")
-	refused.Reject = true
-	wantFault(t, "attach a second connection", errorOf(s.channels.Attach(t.Context(), refused)), fault.SessionInUse)
-	wantFault(t, "check of a second connection", s.channels.CheckAttach(t.Context(), refused), fault.SessionInUse)
+	rejected := s.attachment("b")
+	rejected.Reject = true
+	wantFault(t, "attach a second connection", errorOf(s.channels.Attach(t.Context(), rejected)), fault.SessionInUse)
+	wantFault(t, "check of a second connection", s.channels.CheckAttach(t.Context(), rejected), fault.SessionInUse)
 	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); err != nil || subscriber.recorded() != "" {
 		t.Errorf("check of a connection that replaces the owner: %v; published %q, want nothing", err, subscriber.recorded())
 	}
-	refused.Succeeds = "other"
-	wantFault(t, "connection that succeeds a non-owner", errorOf(s.channels.Attach(t.Context(), refused)), fault.SessionInUse)
+	rejected.Succeeds = "other"
+	wantFault(t, "connection that succeeds a non-owner", errorOf(s.channels.Attach(t.Context(), rejected)), fault.SessionInUse)
 	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
 	testkit.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b" })
 	s.attach("c")

@@ -174,7 +174,7 @@ func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 
 func (s *Store) logFull(full bool) {
 	if full {
-		s.log.Error("the key-value store is full: it refuses frames, callbacks and new sessions until data is removed", "remedy", s.FullRemedy())
+		s.log.Error("the key-value store is full: it rejects frames, callbacks and new sessions until data is removed", "remedy", s.FullRemedy())
 	} else {
 		s.log.Info("the key-value store accepts writes again")
 	}
@@ -193,7 +193,7 @@ func (s *Store) probe(ctx context.Context, client rueidis.Client) error {
 	return s.onAnyNode(ctx, client, func(ctx context.Context, node rueidis.Client) error {
 		err := probeNode(ctx, node, client.Mode())
 		if kv.IsFull(err) {
-			s.refused.Store(time.Now().UnixNano())
+			s.rejected.Store(time.Now().UnixNano())
 			return nil
 		}
 		return err

@@ -19,7 +19,7 @@ import (
 	"telapi/test/testkit"
 )
 
-// A full store refuses what adds data and keeps what it has acknowledged. Removing data
+// A full store rejects what adds data and keeps what it has acknowledged. Removing data
 // works, and so does everything that is needed for it.
 func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 	t.Parallel()
@@ -40,17 +40,17 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 			d := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogBytes = 1 << 30 })
 			d.attach("browser")
 			first := d.await(calls.AwaitOptions{Kind: wire.BotItem, TTL: time.Hour})
-			refused := d.fill(settle)
+			rejected := d.fill(settle)
 			d.checkFull(d.delivery(first, "answer"))
 
-			events, position := d.receive(d.Channel, fmt.Sprint(refused-1))
-			if len(events) != refused+1 { // and the event of the connection
-				t.Errorf("the runtime received %d entries, want the %d that were acknowledged", len(events), refused+1)
+			events, position := d.receive(d.Channel, fmt.Sprint(rejected-1))
+			if len(events) != rejected+1 { // and the event of the connection
+				t.Errorf("the runtime received %d entries, want the %d that were acknowledged", len(events), rejected+1)
 			}
 			if err := d.Commit(t.Context(), position); err != nil {
 				t.Errorf("commit in a full store: %v", err)
 			}
-			testkit.Until(t, "space after a commit", func() bool { return d.largeFrame(refused) == channel.Appended })
+			testkit.Until(t, "space after a commit", func() bool { return d.largeFrame(rejected) == channel.Appended })
 			testkit.Until(t, "the store is not full", func() bool { return !d.store.Full() })
 			if status, _ := d.deliver(d.delivery(first, "answer")); status != "routed" {
 				t.Errorf("callback after the store was full: %s, want routed", status)
@@ -65,7 +65,7 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 }
 
 // fill appends frames until the store is full, even after it has settled, and returns the
-// number of the refused frame.
+// number of the rejected frame.
 func (d *callbackFixture) fill(settle func()) int {
 	d.channelFixture.Helper()
 	for n, settled := 0, false; n < 2000; {
@@ -91,7 +91,7 @@ func (d *callbackFixture) largeFrame(n int) channel.Outcome {
 	return d.append("browser", channel.Frame{MessageID: fmt.Sprint("frame", n), Entry: []byte(entry)})[0]
 }
 
-// checkFull checks what a full store refuses and what it accepts.
+// checkFull checks what a full store rejects and what it accepts.
 func (d *callbackFixture) checkFull(answer callback.DeliverParams) {
 	d.channelFixture.Helper()
 	ctx := d.Context()
@@ -163,7 +163,7 @@ func TestMemoryIsCounted(t *testing.T) {
 	}
 }
 
-// A script that a full engine refuses changes nothing, and one that removes something
+// A script that a full engine rejects changes nothing, and one that removes something
 // first runs to its end.
 func TestFullEngineRunsScriptsWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
@@ -174,8 +174,8 @@ func TestFullEngineRunsScriptsWholeOrNotAtAll(t *testing.T) {
 	c.do("AUTH", "secret")
 	c.do("SET", "large", strings.Repeat("x", 1000))
 	for _, test := range []struct {
-		command []string
-		refused bool
+		command  []string
+		rejected bool
 	}{
 		{[]string{"SET", "k", "v"}, true},
 		{[]string{"GET", "k"}, false},
@@ -187,8 +187,8 @@ func TestFullEngineRunsScriptsWholeOrNotAtAll(t *testing.T) {
 	} {
 		c.err = nil
 		reply := c.do(test.command...)
-		if refused := c.err != nil && c.err.Error() == errorFull; refused != test.refused {
-			t.Errorf("%q: %v, %v, want it refused: %t", test.command, reply, c.err, test.refused)
+		if rejected := c.err != nil && c.err.Error() == errorFull; rejected != test.rejected {
+			t.Errorf("%q: %v, %v, want it rejected: %t", test.command, reply, c.err, test.rejected)
 		}
 	}
 	if keys := c.strings("KEYS", "*"); strings.Join(keys, " ") != "k4" {

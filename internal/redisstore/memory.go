@@ -10,7 +10,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// errorFull is the error with which a full engine refuses a command, as Redis does.
+// errorFull is the error with which a full engine rejects a command, as Redis does.
 const errorFull = "OOM command not allowed when used memory > 'maxmemory'. Set EMBEDDED_KV_MAX_BYTES to a higher value."
 
 const (
@@ -32,13 +32,13 @@ const (
 type effect int
 
 const (
-	adds    effect = iota + 1 // refused by a full engine
+	adds    effect = iota + 1 // rejected by a full engine
 	removes                   // or has a small, bounded need
 	unknown                   // adds, to any key
 )
 
 // effects has the commands that the program uses, and those that need no memory
-// although they are not read-only. All others are unknown. Whether a command is refused
+// although they are not read-only. All others are unknown. Whether a command is rejected
 // is as in Redis (its flag denyoom).
 var effects = map[string]effect{
 	"APPEND": adds, "COPY": adds, "HINCRBY": adds, "HSET": adds, "INCR": adds, "INCRBY": adds, "LPUSH": adds, "RPUSH": adds,
@@ -68,10 +68,10 @@ type memory struct {
 	used    int                 // sum of keys
 	swept   time.Time
 
-	writing sync.Mutex // held while a script or a command that writes runs; protects the fields below
-	full    bool       // when the script started
-	wrote   bool       // the script has changed something
-	refused bool       // a command of the script was refused
+	writing  sync.Mutex // held while a script or a command that writes runs; protects the fields below
+	full     bool       // when the script started
+	wrote    bool       // the script has changed something
+	rejected bool       // a command of the script was rejected
 }
 
 // keySize is the size of a key: when it was measured, and what was added since.
@@ -85,7 +85,7 @@ func newMemory(e *engine, limit int) *memory {
 }
 
 // hook runs before each command, and instead of it if it returns true. It counts what
-// the command adds. A full engine refuses a command that adds something; in a script, it
+// the command adds. A full engine rejects a command that adds something; in a script, it
 // does so only if the script has changed nothing before, so that a script runs as a
 // whole or not at all.
 func (m *memory) hook(c *server.Peer, command string, args ...string) bool {
@@ -118,7 +118,7 @@ func (m *memory) hook(c *server.Peer, command string, args ...string) bool {
 		return true
 	}
 	if effect != removes && m.full && !m.wrote {
-		m.refused = true
+		m.rejected = true
 		c.WriteError(errorFull)
 		return true
 	}
@@ -183,12 +183,12 @@ func (m *memory) setRunning(c *server.Peer, isRunning bool) {
 	m.peers[c] = isRunning
 }
 
-// runScript runs a script. If one of its commands was refused, the reply is that
+// runScript runs a script. If one of its commands was rejected, the reply is that
 // command's error.
 func (m *memory) runScript(c *server.Peer, args []string) {
 	m.writing.Lock()
 	defer m.writing.Unlock()
-	m.full, m.wrote, m.refused = m.isFull(), false, false
+	m.full, m.wrote, m.rejected = m.isFull(), false, false
 	defer func() { m.full = false }()
 	if !m.full {
 		m.dispatch(c, args)
@@ -203,7 +203,7 @@ func (m *memory) runScript(c *server.Peer, args []string) {
 	delete(m.peers, buffered)
 	m.mu.Unlock()
 	_ = writer.Flush()
-	if m.refused {
+	if m.rejected {
 		c.WriteError(errorFull)
 		return
 	}

@@ -25,15 +25,8 @@ import (
 // startReplicated starts a server and a replica of it.
 func startReplicated(t *testing.T) (master, replica *testkit.Redis) {
 	t.Helper()
-	master, replica = testkit.StartRedis(t, testkit.RedisArgs("--repl-diskless-sync-delay", "0")), testkit.StartRedis(t)
-	host, port, _ := strings.Cut(master.Addr(), ":")
-	replica.MustDo("REPLICAOF", host, port)
-	testkit.Until(t, "replication", func() bool {
-		reply := replica.MustDo("INFO", "replication")
-		info, _ := reply.ToString()
-		return strings.Contains(info, "master_link_status:up")
-	})
-	return master, replica
+	master = testkit.StartRedis(t)
+	return master, testkit.StartReplica(t, master)
 }
 
 func TestFramesAndCallbacksWaitForReplicas(t *testing.T) {

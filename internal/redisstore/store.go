@@ -59,7 +59,7 @@ type Store struct {
 	timeouts   timeouts
 	clock      kv.Clock      // of the servers
 	probes     chan struct{} // requests for an early probe
-	refused    atomic.Int64  // when the store was last full, in Unix ns
+	rejected   atomic.Int64  // when the store was last full, in Unix ns
 	tasks      *background.Group
 	scripts    map[string]*rueidis.Lua         // the channel scripts
 	replicated map[string]*kv.ReplicatedScript // used instead, where they exist
@@ -126,13 +126,13 @@ var errFull = fault.New(fault.ServiceUnavailable, "The key-value store is full. 
 
 const (
 	fullRetryAfter = 5 * time.Second
-	// fullMemory is how long the store counts as full after it has refused a write. It
+	// fullMemory is how long the store counts as full after it has rejected a write. It
 	// is longer than the interval between probes.
 	fullMemory = 3 * probeInterval
 )
 
-// Full reports whether the store has just refused a write because it has no memory left.
-func (s *Store) Full() bool { return time.Since(time.Unix(0, s.refused.Load())) < fullMemory }
+// Full reports whether the store has just rejected a write because it has no memory left.
+func (s *Store) Full() bool { return time.Since(time.Unix(0, s.rejected.Load())) < fullMemory }
 
 // FullRemedy returns what the operator of a full store can do.
 func (s *Store) FullRemedy() string {
@@ -167,7 +167,7 @@ func (s *Store) do(caller context.Context, operation string, run func(context.Co
 		return nil
 	}
 	if kv.IsFull(err) {
-		s.refused.Store(time.Now().UnixNano())
+		s.rejected.Store(time.Now().UnixNano())
 		return errFull.WithCause(fmt.Errorf("%s: %w", operation, err))
 	}
 	if !unavailable(err) {

@@ -16,6 +16,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/kv"
 	"telapi/internal/redact"
+	"telapi/test/leaks"
 	"telapi/test/testkit"
 )
 
@@ -258,9 +259,7 @@ func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 		}
 	}
 	e.Close()
-	for deadline := time.Now().Add(20 * time.Second); goleak.Find(before) != nil && time.Now().Before(deadline); {
-	}
-	goleak.VerifyNone(t, before)
+	leaks.Verify(t, before)
 }
 
 func save(ctx context.Context, s *Store) error {

@@ -44,7 +44,9 @@ func claimedSessionOf(t *testing.T, store *redisstore.Store) (*Conn, *countingSo
 	_, err := channels.Attach(t.Context(), channel.AttachRequest{ChannelID: "s", ConnectionID: "b", Lease: time.Hour, TeamID: "team",
 		Offer: []byte(`{"sessionId":"s","teamId":"team"}`), Entry: []byte(`{"kind":"session"}`)})
 	testkit.Must(t, err)
-	runtime, err := calls.New(calls.Options{Store: store.ClientOption(), Name: "r", Lease: Lease})
+	option := store.ClientOption()
+	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, also on a busy machine
+	runtime, err := calls.New(calls.Options{Store: option, Name: "r", Lease: Lease})
 	testkit.Must(t, err)
 	t.Cleanup(runtime.Close)
 	c, socket := newConn(t)

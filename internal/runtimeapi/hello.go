@@ -43,7 +43,7 @@ func (c *Conn) greet(envelope wire.Request, frame []byte, err error) bool {
 		c.key = hello.Key
 	}
 	p, err := c.authorize(ctx, c.key)
-	if refused(err) {
+	if rejected(err) {
 		c.fail(err, channel.CloseUnauthorized)
 		return false
 	}

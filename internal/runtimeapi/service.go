@@ -192,14 +192,14 @@ func (s *Service) checkCredentials(ctx context.Context) {
 		checking, cancel := context.WithTimeout(ctx, storeTimeout)
 		_, err := c.authorize(checking, c.key)
 		cancel()
-		if refused(err) {
+		if rejected(err) {
 			c.fail(err, channel.CloseUnauthorized)
 		}
 	}
 }
 
-// refused reports whether a credential is invalid, rather than not verifiable now.
-func refused(err error) bool {
+// rejected reports whether a credential is invalid, rather than not verifiable now.
+func rejected(err error) bool {
 	return fault.Is(err, fault.Unauthorized) || fault.Is(err, fault.Forbidden)
 }
 

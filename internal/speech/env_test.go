@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/audio"
@@ -21,11 +20,12 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/speech"
 	"telapi/internal/sqlstore"
+	"telapi/test/leaks"
 	"telapi/test/speechtest"
 	"telapi/test/stores"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // env is the environment of services: a SQLite database, in-memory blobs and
 // leases that pass the conformance suites of the real ones, and a clock.

@@ -24,16 +24,16 @@ import (
 	logspb "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	"go.uber.org/goleak"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
 	"telapi/internal/httpserve"
 	"telapi/internal/redact"
+	"telapi/test/leaks"
 	"telapi/test/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 const (
 	secret = "q8Zf3mN0vXc1B7yTtQe5KpLrS2wUoJ9hGdAi4EnRk_M"

@@ -115,12 +115,12 @@ func TestPhrasesHaveTheirEffect(t *testing.T) {
 		"pause chat": func(b *harness.Browser) {
 			readUntil(b, "control", "disable_text_chat")
 			b.Chat("hello")
-			refused, enabled := false, false
+			rejected, enabled := false, false
 			for m := b.Next(); !strings.Contains(m.Raw, "How are you?"); m = b.Next() {
-				refused = refused || strings.Contains(m.Raw, "TEXT_CHAT_DISABLED") // unless three seconds have passed
+				rejected = rejected || strings.Contains(m.Raw, "TEXT_CHAT_DISABLED") // unless three seconds have passed
 				enabled = enabled || strings.Contains(m.Raw, "enable_text_chat")
-				if refused && enabled {
-					refused = false
+				if rejected && enabled {
+					rejected = false
 					b.Chat("hello")
 				}
 			}

@@ -134,7 +134,7 @@ func TestAdminRoutes(t *testing.T) {
 				expect("stale version", 412, code("PRECONDITION_FAILED"), rt.body, "Authorization", platform, "If-Match", `"stale", W/"weak"`)
 			}
 			if n := recorded(t, i, rt.action); n != before {
-				t.Errorf("refused requests recorded %d changes, want none", n-before)
+				t.Errorf("rejected requests recorded %d changes, want none", n-before)
 			}
 
 			headers := []string{"Authorization", platform}

@@ -44,7 +44,7 @@ func TestConsoleOnAnotherOrigin(t *testing.T) {
 			if rt.Scope == "" {
 				continue
 			}
-			for _, headers := range [][]string{{"Origin", origin}, {"Origin", origin, "Authorization", bearer}} { // refused and accepted
+			for _, headers := range [][]string{{"Origin", origin}, {"Origin", origin, "Authorization", bearer}} { // rejected and accepted
 				if strings.HasSuffix(rt.Path, "/feed") {
 					break
 				}

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"telapi/test/harness"
+	"telapi/test/leaks"
 	"telapi/test/testkit"
 )
 
@@ -62,5 +63,5 @@ func TestStopLeavesNoGoroutines(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	harness.VerifyNoLeaks(t, before)
+	leaks.Verify(t, before)
 }

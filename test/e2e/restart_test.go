@@ -124,9 +124,7 @@ func TestDevRestartKeepsConversations(t *testing.T) {
 	if got := fmt.Sprint(received); got != `[{"text":"not received yet"} one two]` {
 		t.Errorf("the runtime received %s", got)
 	}
-	if !d.process.Stderr.Has("restored the embedded key-value store") {
-		t.Error("the log does not report that the store was restored")
-	}
+	testkit.Until(t, "the log reports that the store was restored", func() bool { return d.process.Stderr.Has("restored the embedded key-value store") })
 }
 
 // A crash loses what was stored after the last snapshot, and the browser is notified.
@@ -146,9 +144,7 @@ func TestDevCrashReportsLoss(t *testing.T) {
 	testkit.Must(t, os.WriteFile(d.snapshot(), snapshot, 0o600))
 
 	d.start()
-	if !d.process.Stderr.Has("did not stop normally") {
-		t.Error("the log does not report the crash")
-	}
+	testkit.Until(t, "the log reports the crash", func() bool { return d.process.Stderr.Has("did not stop normally") })
 	browser := harness.Connect(t, d.Instance, c.session, c.token, "?streamId="+lost)
 	browser.Expect(`"ready"`)
 	browser.Expect(`"reconnect"`, `"recovered":false`)

@@ -129,8 +129,8 @@ func (r *runtimeSocket) ok(id int) map[string]any {
 	return ok
 }
 
-// refused sends a request and returns the code of its error.
-func (r *runtimeSocket) refused(op, members string) string {
+// rejected sends a request and returns the code of its error.
+func (r *runtimeSocket) rejected(op, members string) string {
 	r.t.Helper()
 	m := r.reply(r.send(op, members))
 	e, _ := m["error"].(map[string]any)
@@ -230,11 +230,11 @@ func TestRuntimeRunsSession(t *testing.T) {
 			t.Errorf("browser closed with %d", code)
 		}
 		testkit.Until(t, "the session is ended", func() bool { return sessionState(t, i, tenant, session) == "ended" })
-		if code := r.refused("send", channel+`,"messages":[{"type":"chat","chat":{"text":"late"}}]`); code != "CONVERSATION_ENDED" {
+		if code := r.rejected("send", channel+`,"messages":[{"type":"chat","chat":{"text":"late"}}]`); code != "CONVERSATION_ENDED" {
 			t.Errorf("send to an ended channel: %s", code)
 		}
 		r.must("commit", channel+fmt.Sprintf(`,"position":%q`, position))
-		if code := r.refused("release", channel); code != "NOT_FOUND" {
+		if code := r.rejected("release", channel); code != "NOT_FOUND" {
 			t.Errorf("release of an ended channel: %s", code)
 		}
 	})
@@ -270,7 +270,7 @@ func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 		if lost := first.push("claim_lost"); lost["channel"] != "call-1" || lost["claim"] != claimed["claim"] {
 			t.Errorf("claim_lost %v", lost)
 		}
-		if code := first.refused("end", channel); code != "NOT_FOUND" {
+		if code := first.rejected("end", channel); code != "NOT_FOUND" {
 			t.Errorf("end without claim: %s", code)
 		}
 		e, position := second.entry()
@@ -284,7 +284,7 @@ func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 			t.Errorf("opened again: %v", again)
 		}
 		other := greetedRuntime(t, i, key, `"name":"other"`)
-		if code := other.refused("open", open); code != "SESSION_IN_USE" {
+		if code := other.rejected("open", open); code != "SESSION_IN_USE" {
 			t.Errorf("open by another runtime: %s", code)
 		}
 		second.must("release", channel)

@@ -28,14 +28,14 @@ func TestRuntimeHandshakesAreCountedLikeThoseOfBrowsers(t *testing.T) {
 	}
 	setLimit(t, i, ratelimit.API, 1, time.Hour)
 	setLimit(t, i, ratelimit.Auth, 10, time.Hour)
-	testkit.Until(t, "wrong keys are refused", func() bool {
+	testkit.Until(t, "wrong keys are rejected", func() bool {
 		_, resp, _ := dialRuntime(t, i, "X-API-Key: tk_x_y")
 		return resp.StatusCode == http.StatusTooManyRequests
 	})
 	if _, resp, _ := dialRuntime(t, i); resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("handshake without a key: %d, want 429", resp.StatusCode)
 	}
-	testkit.Until(t, "requests are refused", func() bool {
+	testkit.Until(t, "requests are rejected", func() bool {
 		resp, _ := i.Call(t, "GET", capabilities, "X-API-Key", key)
 		return resp.StatusCode == http.StatusTooManyRequests
 	})
@@ -66,10 +66,10 @@ func TestCommitOfEntriesFromEarlierConnection(t *testing.T) {
 		r.send("hello", fmt.Sprintf(`"name":"x","resume":[{"channel":"c","claim":%q,"received":%q}]`, claimed["claim"], received))
 		return r
 	}
-	refuse := func(r *runtimeSocket, positions ...string) {
+	reject := func(r *runtimeSocket, positions ...string) {
 		t.Helper()
 		for _, position := range positions {
-			if code := r.refused("commit", channel+fmt.Sprintf(`,"position":%q`, position)); code != "VALIDATION_ERROR" {
+			if code := r.rejected("commit", channel+fmt.Sprintf(`,"position":%q`, position)); code != "VALIDATION_ERROR" {
 				t.Errorf("commit of %s: %s, want VALIDATION_ERROR", position, code)
 			}
 		}
@@ -79,13 +79,13 @@ func TestCommitOfEntriesFromEarlierConnection(t *testing.T) {
 			}
 		}
 	}
-	refuse(first, "1-1", fmt.Sprintf("%d-1", entries))
+	reject(first, "1-1", fmt.Sprintf("%d-1", entries))
 	second := reconnect()
-	refuse(second, "150-1")
+	reject(second, "150-1")
 	commit := second.send("commit", channel+fmt.Sprintf(`,"position":%q`, received))
 	second.ok(commit)
 	beyond := fmt.Sprintf("%d-%s", entries+1, strings.SplitN(received, "-", 2)[1])
-	refuse(second, beyond, "999-1")
+	reject(second, beyond, "999-1")
 	second.must("end", channel)
 	e, last := second.entry()
 	for e["kind"] != "channel_ended" {
@@ -96,7 +96,7 @@ func TestCommitOfEntriesFromEarlierConnection(t *testing.T) {
 	third := reconnect()
 	commit = third.send("commit", channel+fmt.Sprintf(`,"position":%q`, last))
 	third.ok(commit)
-	if code := third.refused("release", channel); code != "NOT_FOUND" {
+	if code := third.rejected("release", channel); code != "NOT_FOUND" {
 		t.Errorf("release after the last commit: %s, want NOT_FOUND", code)
 	}
 }
@@ -136,7 +136,7 @@ func TestRuntimeIsNotifiedOfEachLoss(t *testing.T) {
 		// Another runtime has the channel after a loss.
 		fields := store.B().Hset().Key(kv.MetaKey(session)).FieldValue().FieldValue("claimToken", "").FieldValue("claimedBy", "other/x").Build()
 		testkit.Must(t, store.Do(t.Context(), fields).Error())
-		if code := r.refused("send", send); code != "NOT_FOUND" {
+		if code := r.rejected("send", send); code != "NOT_FOUND" {
 			t.Errorf("send without the claim: %s, want NOT_FOUND", code)
 		}
 		if lost := r.push("claim_lost"); lost["channel"] != session {
@@ -174,13 +174,11 @@ func TestRuntimeRequestsSurviveSecretRotation(t *testing.T) {
 	}
 }
 
-// While too few replicas confirm writes, a runtime's requests are refused.
+// While too few replicas confirm writes, a runtime's requests are rejected.
 func TestRuntimeRequestsWaitForReplicas(t *testing.T) {
 	t.Parallel()
-	env, master := harness.RealStores(t, testkit.RedisArgs("--repl-diskless-sync-delay", "0"))
-	replica := testkit.StartRedis(t)
-	host, port, _ := strings.Cut(master.Addr(), ":")
-	replica.MustDo("REPLICAOF", host, port)
+	env, master := harness.RealStores(t)
+	replica := testkit.StartReplica(t, master)
 	env["KV_MIN_REPLICAS"] = "1"
 	i := harness.Start(t, env)
 	tenant := harness.NewTenant(t, i, "tenant")

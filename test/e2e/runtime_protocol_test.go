@@ -70,13 +70,13 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 		{"report", `"reports":[{"id":"x","characters":0}]`, "VALIDATION_ERROR"},
 		{"report", fmt.Sprintf(`"reports":[{"id":%q,"characters":1,"teamId":%q}]`, uuid.NewString(), other.Team.ID), "NOT_FOUND"},
 	} {
-		if got := r.refused(row.op, row.members); got != row.code {
+		if got := r.rejected(row.op, row.members); got != row.code {
 			t.Errorf("%s %.80s: %s, want %s", row.op, row.members, got, row.code)
 		}
 		r.must("report", fmt.Sprintf(`"reports":[{"id":%q,"characters":1}]`, uuid.NewString())) // a good request in between
 	}
 	r.must("await", channel+`,"workItemId":"w","kind":"tool"`)
-	if code := r.refused("await", channel+`,"workItemId":"w","kind":"llm"`); code != "IDEMPOTENCY_CONFLICT" {
+	if code := r.rejected("await", channel+`,"workItemId":"w","kind":"llm"`); code != "IDEMPOTENCY_CONFLICT" {
 		t.Errorf("await with another kind: %s", code)
 	}
 	for _, frame := range []string{`{`, `[]`, `{"op":"accept"}`, `{"id":0,"op":"accept"}`, `{"id":1.5,"op":"accept"}`, `{"id":9007199254740992,"op":"accept"}`, `{"id":"1","op":"accept"}`, `{"op":"audio","channel":"call-1"}`} {
@@ -154,7 +154,7 @@ func TestRuntimeHandshakes(t *testing.T) {
 	}
 	for _, credential := range []string{key, consoleJWT(t, tenant.Team.ID, auth.RunAllCalls)} {
 		r := anonymous()
-		if code := r.refused("hello", fmt.Sprintf(`"key":%q`, credential)); code != "VALIDATION_ERROR" {
+		if code := r.rejected("hello", fmt.Sprintf(`"key":%q`, credential)); code != "VALIDATION_ERROR" {
 			t.Errorf("hello without name: %s", code)
 		}
 		welcome := r.must("hello", fmt.Sprintf(`"name":"x","key":%q,"resumeMs":0`, credential))
@@ -345,7 +345,7 @@ func TestRuntimeThatDoesNotReadIsClosed(t *testing.T) {
 	})
 }
 
-// 20,000 accepts: half of them are refused, none is lost.
+// 20,000 accepts: half of them are rejected, none is lost.
 func TestOutstandingAcceptsAreBounded(t *testing.T) {
 	t.Parallel()
 	i, tenant := startTenant(t, harness.Env{})

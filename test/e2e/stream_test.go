@@ -289,8 +289,8 @@ func TestInvalidStreamIsRejected(t *testing.T) {
 	wantStatus(t, resp, body, 400, "work item")
 }
 
-// A provider that is still sending gets the whole refusal. The connection is not reset.
-func TestEarlyRefusalOfStreamArrives(t *testing.T) {
+// A provider that is still sending gets the whole rejection. The connection is not reset.
+func TestEarlyRejectionOfStreamArrives(t *testing.T) {
 	t.Parallel()
 	i := harness.Start(t, harness.Env{})
 	body := strings.Repeat(delta(strings.Repeat("a", 1000)), 100)
@@ -306,8 +306,8 @@ func TestEarlyRefusalOfStreamArrives(t *testing.T) {
 	}
 }
 
-// A provider with a wrong token is refused before it sends anything.
-func TestSilentStreamIsRefused(t *testing.T) {
+// A provider with a wrong token is rejected before it sends anything.
+func TestSilentStreamIsRejected(t *testing.T) {
 	t.Parallel()
 	i := harness.Start(t, harness.Env{})
 	for name, header := range map[string]string{"silent": "", "waiting": "Expect: 100-continue\r\n"} {

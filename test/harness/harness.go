@@ -8,9 +8,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
-
-	"go.uber.org/goleak"
 
 	"telapi/internal/app"
 	"telapi/internal/config"
@@ -137,18 +134,4 @@ func (i *Instance) Stop() error {
 	i.stop()
 	<-i.done
 	return i.err
-}
-
-// VerifyNoLeaks fails the test if goroutines that were started since before do not
-// end within testkit.Timeout.
-func VerifyNoLeaks(t testing.TB, before goleak.Option) {
-	t.Helper()
-	deadline := time.Now().Add(testkit.Timeout)
-	err := goleak.Find(before) // waits less than a second
-	for err != nil && time.Now().Before(deadline) {
-		err = goleak.Find(before)
-	}
-	if err != nil {
-		t.Error(err)
-	}
 }

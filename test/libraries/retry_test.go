@@ -39,19 +39,19 @@ func (u *unavailable) read(op wire.Op) (q wire.Request) {
 	return q
 }
 
-// refuse refuses a request and returns how it is repeated.
-func (u *unavailable) refuse(q wire.Request, retryAfter time.Duration) wire.Request {
+// reject rejects a request and returns how it is repeated.
+func (u *unavailable) reject(q wire.Request, retryAfter time.Duration) wire.Request {
 	u.t.Helper()
-	refused := time.Now()
+	rejected := time.Now()
 	u.write(`{"id":%d,"error":{"code":"SERVICE_UNAVAILABLE","message":"later","details":{"retryAfterMs":%d}}}`, q.ID, retryAfter.Milliseconds())
 	again := u.read(q.Op)
-	if waited := time.Since(refused); waited < retryAfter-20*time.Millisecond { // timers of other languages round
+	if waited := time.Since(rejected); waited < retryAfter-20*time.Millisecond { // timers of other languages round
 		u.t.Errorf("%s is repeated after %v, want %v", q.Op, waited, retryAfter)
 	}
 	return again
 }
 
-func TestRefusedRequestIsRepeatedWhenTheServiceAsksForIt(t *testing.T) {
+func TestRejectedRequestIsRepeatedWhenTheServiceAsksForIt(t *testing.T) {
 	const retryAfter = 2500 * time.Millisecond // more than any default
 	for language := range languages {
 		t.Run(language, func(t *testing.T) {
@@ -76,13 +76,13 @@ func TestRefusedRequestIsRepeatedWhenTheServiceAsksForIt(t *testing.T) {
 			for range 8 { // all that the runtime sends at once
 				first = u.read(wire.OpAccept)
 			}
-			again := u.refuse(first, retryAfter)
+			again := u.reject(first, retryAfter)
 			if again.Retry {
 				t.Error("the accept has retry, which is about a channel")
 			}
 			u.write(`{"id":%d,"ok":{"channel":"s","claim":"secret","team":"t","endpoint":"e","position":""}}`, again.ID)
 			u.write(`{"event":"entry","channel":"s","position":"1-1","entry":{"kind":"frame","channelId":"s","at":1,"message":{"type":"chat","chat":{"text":"hi"}}}}`)
-			if again := u.refuse(u.read(wire.OpSend), retryAfter); !again.Retry {
+			if again := u.reject(u.read(wire.OpSend), retryAfter); !again.Retry {
 				t.Error("the repeated send has no retry")
 			}
 		})

@@ -45,9 +45,9 @@ func TestDoctorDetectsProblems(t *testing.T) {
 		"Redis has no replicas": {func(t *testing.T) harness.Env {
 			return harness.Merge(redis()(t), harness.Env{"KV_MIN_REPLICAS": "2"})
 		}, []string{"has 0 replicas, but KV_MIN_REPLICAS is 2"}},
-		"clocks differ by an hour": {func(t *testing.T) harness.Env {
-			return harness.Env{"DATABASE_URL": testkit.StartPostgres(t, testkit.PostgresOptions{Clock: "+1h"}).URL()}
-		}, []string{"clocks", "1h0m0", "NTP"}},
+		"clocks differ by more than an hour": {func(t *testing.T) harness.Env { // the measured difference can be a bit smaller or larger
+			return harness.Env{"DATABASE_URL": testkit.StartPostgres(t, testkit.PostgresOptions{Clock: "+90m"}).URL()}
+		}, []string{"clocks", "differs by 1h", "NTP"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,15 +63,8 @@ func TestDoctorDetectsProblems(t *testing.T) {
 
 func TestDoctorWarnsOfLossInFailures(t *testing.T) {
 	t.Parallel()
-	master := testkit.StartRedis(t, testkit.RedisDurable(), testkit.RedisArgs("--appendfsync", "everysec", "--repl-diskless-sync-delay", "0"))
-	replica := testkit.StartRedis(t)
-	host, port, _ := strings.Cut(master.Addr(), ":")
-	replica.MustDo("REPLICAOF", host, port)
-	testkit.Until(t, "a replica", func() bool {
-		reply := master.MustDo("INFO", "replication")
-		info, _ := reply.ToString()
-		return strings.Contains(info, "state=online")
-	})
+	master := testkit.StartRedis(t, testkit.RedisDurable(), testkit.RedisArgs("--appendfsync", "everysec"))
+	testkit.StartReplica(t, master)
 	for _, tt := range []struct{ minToWrite, minReplicas, want string }{
 		{"0", "0", "accepts writes that a failover discards. Set it to 1"},
 		{"1", "0", "Set KV_MIN_REPLICAS to 1"},

@@ -20,17 +20,20 @@ import (
 
 func TestCallerHangsUp(t *testing.T) {
 	t.Parallel()
-	l := newLine(t, nil)
+	l, e := newLine(t, nil), newEar(t)
 	l.bot.answer("1", text("Thank you."))
-	s := l.call(invite, pause(500*time.Millisecond), press("1"), pause(2*time.Second), sendBye)
+	s := l.callWith(e, invite, cue, sendBye)
+	id := l.channel()
+	e.press(t, "1")
+	q := l.bot.awaitAsked("1")
+	s.cue(1)
 	s.wait()
 	l.awaitIdle()
-	id := l.channel()
 	l.awaitMessage(id, `"state":"ended"`, "caller_hangup")
 	if got := s.one("SIP/2.0 200").header("bot-trace-transaction-id"); got != "7f0c1e52-6f0a-4a5e-9d5c-0f6f3f2f9a10" {
 		t.Errorf("transaction ID %q, want that of the INVITE", got)
 	}
-	if q := l.bot.awaitAsked("1"); q.ChannelID != id {
+	if q.ChannelID != id {
 		t.Errorf("asked for channel %s, want %s", q.ChannelID, id)
 	}
 	if strings.Contains(l.output(), "123456789") {
@@ -158,7 +161,9 @@ func TestInviteWithoutOffer(t *testing.T) {
 func TestMuLaw(t *testing.T) {
 	t.Parallel()
 	l, e := newLine(t, nil), newEar(t)
-	s := l.callWith(e, strings.ReplaceAll(invite, "CODEC", "0 8"), pause(time.Second), sendBye)
+	s := l.callWith(e, strings.ReplaceAll(invite, "CODEC", "0 8"), cue, sendBye)
+	testkit.Until(t, "audio", func() bool { return e.received() > 0 })
+	s.cue(1)
 	s.wait()
 	if body := s.one("SIP/2.0 200").body; !strings.Contains(body, "RTP/AVP 0 96") || !strings.Contains(body, "PCMU/8000") {
 		t.Errorf("the answer is %q, want the first codec of the offer", body)
@@ -264,8 +269,9 @@ func TestFiftyCallsAtOnce(t *testing.T) {
 	l := newLine(t, nil)
 	l.bot.answer("*", event("Goodbye.", "hangup", `{}`))
 	before := l.files()
-	s := startSIPp(t, []string{invite, pause(4 * time.Second), press("7"), receiveBye}, "-m", "50", "-l", "50", "-r", "50", l.address)
+	s := startSIPp(t, []string{invite, cue, press("7"), receiveBye}, "-m", "50", "-l", "50", "-r", "50", l.address)
 	testkit.Until(t, "the phone has 50 calls", func() bool { return l.calls() == 50 })
+	s.cue(50)
 	s.wait()
 	l.awaitIdle()
 	if got := strings.Count(l.output(), " state=ended "); got != 50 {

@@ -272,7 +272,7 @@ func (b *bot) post(q asked, members string) {
 // awaitAsked waits for a question with digits or a text and returns it.
 func (b *bot) awaitAsked(question string) (found asked) {
 	b.t.Helper()
-	testkit.Within(b.t, 10*time.Second, "the bot is asked "+question, func() bool {
+	testkit.Until(b.t, "the bot is asked "+question, func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, q := range b.asked {

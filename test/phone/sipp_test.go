@@ -149,6 +149,9 @@ func press(digits string) string {
 	return `<nop><action><exec play_dtmf="` + digits + `"/></action></nop>`
 }
 
+// cue waits until the test calls cue of the scenario.
+const cue = `<recv request="MESSAGE"/>`
+
 func pause(d time.Duration) string {
 	return fmt.Sprintf(`<pause milliseconds="%d"/>`, d.Milliseconds())
 }
@@ -240,6 +243,27 @@ func (s *sipp) wait() {
 	}
 }
 
+// cue waits for a number of calls of the scenario and lets them continue after the step cue.
+// They must be at that step, or their ACK the last step before it.
+func (s *sipp) cue(calls int) {
+	s.t.Helper()
+	answers := map[string]message{} // by call
+	testkit.Until(s.t, "the calls are answered", func() bool {
+		for _, m := range s.received("SIP/2.0 200") {
+			answers[m.header("Call-ID")] = m
+		}
+		return len(answers) == calls && len(s.logged("sent", "ACK ")) >= calls
+	})
+	conn, err := net.Dial("udp", fmt.Sprintf("127.0.0.1:%d", s.port))
+	testkit.Must(s.t, err)
+	defer conn.Close()
+	for id, m := range answers { // as if from the phone, whose tag the next request needs
+		_, err := fmt.Fprintf(conn, "MESSAGE sip:alice@127.0.0.1 SIP/2.0\r\nVia: SIP/2.0/UDP %s;branch=z9hG4bKcue\r\nFrom: %s\r\nTo: %s\r\nCall-ID: %s\r\nCSeq: 1 MESSAGE\r\nContent-Length: 0\r\n\r\n",
+			conn.LocalAddr(), m.header("To"), m.header("From"), id)
+		testkit.Must(s.t, err)
+	}
+}
+
 func (s *sipp) log() string {
 	raw, _ := os.ReadFile(s.messages)
 	return string(raw)
@@ -257,10 +281,13 @@ func (m message) header(name string) string {
 }
 
 // received returns the messages that SIPp has received, which start with a text.
-func (s *sipp) received(start string) (found []message) {
+func (s *sipp) received(start string) []message { return s.logged("received", start) }
+
+// logged returns the messages in one direction that start with a text.
+func (s *sipp) logged(direction, start string) (found []message) {
 	for _, block := range strings.Split(s.log(), "-----------------------------------------------") {
-		head, raw, ok := strings.Cut(block, "bytes :\n\n")
-		if !ok || !strings.Contains(head, "received") || !strings.HasPrefix(raw, start) {
+		head, raw, ok := strings.Cut(block, ":\n\n")
+		if !ok || !strings.Contains(head, direction) || !strings.HasPrefix(raw, start) {
 			continue
 		}
 		top, body, _ := strings.Cut(strings.ReplaceAll(raw, "\r\n", "\n"), "\n\n")

@@ -127,7 +127,7 @@ func TestTransferByInvite(t *testing.T) {
 			t.Parallel()
 			l, far := newLine(t, nil), newEar(t)
 			target := startSIPp(t, []string{far.use(answer), receiveBye}, "-m", "1")
-			s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":%q,%s}`, target.port, method, headers), pause(12*time.Second), sendBye)
+			s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":%q,%s}`, target.port, method, headers), cue, sendBye)
 			l.awaitTransfer(method, "done")
 			target.one("INVITE").expect(t, map[string]string{
 				"X-Case": "4711", "User-to-User": "56a3;encoding=hex", "X-Skill": "billing & tax", "Referred-By": "<sip:bot@example.com>", "bot-trace-transaction-id": transaction,
@@ -138,6 +138,7 @@ func TestTransferByInvite(t *testing.T) {
 			if before != 0 {
 				t.Error("the call has ended")
 			}
+			s.cue(1)
 			s.wait()
 			target.wait() // the BYE reaches the target at its contact
 			if want := fmt.Sprintf("BYE sip:target@127.0.0.1:%d SIP/2.0", target.port); target.one("BYE").line != want {
@@ -174,7 +175,7 @@ func TestTransferDirectly(t *testing.T) {
 	t.Parallel()
 	l, far := newLine(t, nil), newEar(t)
 	target := startSIPp(t, []string{far.use(answer), receiveBye}, "-m", "1")
-	s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), reinvited, pause(time.Second), sendBye)
+	s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), reinvited, cue, sendBye)
 	l.awaitTransfer("sip_invite_reinvite_p2p", "done")
 	if body := target.one("INVITE").body; !strings.Contains(body, near.use("m=audio [media_port] RTP/AVP 8 96")) {
 		t.Errorf("the target is offered %q, want the caller's stream", body)
@@ -182,13 +183,14 @@ func TestTransferDirectly(t *testing.T) {
 	if body := s.one("INVITE").body; !strings.Contains(body, far.use("m=audio [media_port] RTP/AVP 8 101")) {
 		t.Errorf("the caller is offered %q, want the target's stream", body)
 	}
+	s.cue(1)
 	s.wait()
 	target.wait()
 	l.awaitIdle()
 }
 
-// refused refuses a re-INVITE.
-const refused = `<recv request="INVITE"/><send><![CDATA[
+// rejected rejects a re-INVITE.
+const rejected = `<recv request="INVITE"/><send><![CDATA[
 SIP/2.0 488 Not Acceptable Here
 [last_Via:]
 [last_From:]
@@ -199,13 +201,13 @@ Content-Length: 0
 
 ]]></send><recv request="ACK"/>`
 
-// A caller that refuses the re-INVITE stays with the bot.
-func TestDirectTransferIsRefused(t *testing.T) {
+// A caller that rejects the re-INVITE stays with the bot.
+func TestDirectTransferIsRejected(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, nil)
 	l.bot.answer("2", event("Goodbye.", "hangup", `{}`))
 	target := startSIPp(t, []string{answer, receiveBye}, "-m", "1")
-	s, e := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), refused, receiveBye)
+	s, e := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), rejected, receiveBye)
 	l.awaitMessage(l.channel(), "caller and target cannot talk directly")
 	target.wait()
 	e.press(t, "2")
@@ -214,22 +216,23 @@ func TestDirectTransferIsRefused(t *testing.T) {
 }
 
 // A caller that answers the re-INVITE with another port is offered to the target again. If
-// the target refuses, the caller returns to the bot.
+// the target rejects, the caller returns to the bot.
 func TestDirectTransferToAnotherPort(t *testing.T) {
 	t.Parallel()
-	for name, accepted := range map[string]bool{"accepted": true, "refused": false} {
+	for name, accepted := range map[string]bool{"accepted": true, "rejected": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l, moved, far := newLine(t, nil), newEar(t), newEar(t)
 			l.bot.answer("2", event("Goodbye.", "hangup", `{}`))
-			again, then := reinvited, []string{moved.use(reinvited), pause(time.Second), sendBye}
+			again, then := reinvited, []string{moved.use(reinvited), cue, sendBye}
 			if !accepted {
-				again, then = refused, []string{moved.use(reinvited), reinvited, receiveBye}
+				again, then = rejected, []string{moved.use(reinvited), reinvited, receiveBye}
 			}
 			target := startSIPp(t, []string{far.use(answer), far.use(again), receiveBye}, "-m", "1")
 			s, near := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), then...)
 			if accepted {
 				l.awaitTransfer("sip_invite_reinvite_p2p", "done")
+				s.cue(1)
 			} else {
 				l.awaitMessage(l.channel(), "caller and target cannot talk directly")
 				near.press(t, "2")

@@ -193,11 +193,11 @@ func (b *browser) receive(c chunk) {
 	case closeNote:
 		b.lost(note.code)
 		return
-	case refusal:
-		b.world.trace(b.name, "is refused: %s", note.code)
+	case rejection:
+		b.world.trace(b.name, "is rejected: %s", note.code)
 		if !slices.Contains([]fault.Code{fault.ServiceUnavailable, fault.SessionInUse, fault.RateLimitExceeded}, note.code) {
 			b.final = 1
-			b.record.refused(note.code)
+			b.record.rejected(note.code)
 		}
 		b.lost(0)
 		return

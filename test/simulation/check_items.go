@@ -47,10 +47,10 @@ func (r *channelRecord) checkItem(i *itemRecord, in []streamed) {
 	if at := r.lostResult(i); !at.IsZero() && i.order > 0 && !i.acceptedAt.IsZero() && i.acceptedAt.Before(at) && !i.isCancelled && !i.maybeCancelled {
 		r.reported("the callback for item "+strconv.Itoa(i.number), at)
 	}
-	// Nobody reports a lost callback if its instance has crashed, or one that was refused
+	// Nobody reports a lost callback if its instance has crashed, or one that was rejected
 	// while its item was lost: the item times out, and delays those behind it until then.
 	waiting := slices.ContainsFunc(r.items, func(before *itemRecord) bool {
-		lost := r.crashedAround(r.lostResult(before)) || !before.refusedAt.IsZero() && !r.ledger.lostAt(r.id, "await", before.id).IsZero()
+		lost := r.crashedAround(r.lostResult(before)) || !before.rejectedAt.IsZero() && !r.ledger.lostAt(r.id, "await", before.id).IsZero()
 		return before.order > 0 && before.order <= i.order && time.Now().Before(before.deadline) && lost
 	})
 	open := i.order > 0 && !r.ended && !i.isCancelled && !i.maybeCancelled && results+timeouts == 0
@@ -67,8 +67,8 @@ func (r *channelRecord) checkItem(i *itemRecord, in []streamed) {
 	case waiting:
 	case !i.acceptedAt.IsZero() && r.lostResult(i).IsZero():
 		r.violation("the callback for item %d was accepted, but its result is not on the stream", i.number)
-	case !i.refusedAt.IsZero() && r.lostResult(i).IsZero():
-		r.violation("the callback for item %d was refused, but the item has not timed out", i.number)
+	case !i.rejectedAt.IsZero() && r.lostResult(i).IsZero():
+		r.violation("the callback for item %d was rejected, but the item has not timed out", i.number)
 	default:
 		r.violation("item %d has neither a result nor a timeout", i.number)
 	}

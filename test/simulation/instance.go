@@ -59,15 +59,15 @@ type database struct {
 	host *host
 }
 
-func (d database) AddBrowserActions(ctx context.Context, actions []session.Action) (refused int, err error) {
+func (d database) AddBrowserActions(ctx context.Context, actions []session.Action) (rejected int, err error) {
 	if !d.host.alive() {
 		return 0, fault.Unavailable("The database", errReset)
 	}
-	refused, err = d.Store.AddBrowserActions(ctx, actions)
+	rejected, err = d.Store.AddBrowserActions(ctx, actions)
 	if err == nil {
 		d.host.world.ledger.actionsStored(actions)
 	}
-	return refused, err
+	return rejected, err
 }
 
 func (i *instance) start() {

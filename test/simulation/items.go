@@ -129,8 +129,8 @@ func (r *channelRecord) answered(i *itemRecord, posted time.Time, receipt callba
 		r.ledger.world.trace("provider", "callback for %s: %s", i.id, fault.From(err).Code)
 		return false
 	default:
-		i.refusedAt = time.Now()
-		r.ledger.world.trace("provider", "callback for %s refused: %s", i.id, fault.From(err).Code)
+		i.rejectedAt = time.Now()
+		r.ledger.world.trace("provider", "callback for %s rejected: %s", i.id, fault.From(err).Code)
 	}
 	return true
 }

@@ -127,7 +127,7 @@ type itemRecord struct {
 	acceptedAt     time.Time
 	lastAccepted   time.Time // after the store has lost the result, it is accepted again
 	callbackID     string
-	refusedAt      time.Time
+	rejectedAt     time.Time
 	cancelling     bool
 	isCancelled    bool
 	cancelledAt    time.Time
@@ -201,11 +201,11 @@ func (r *channelRecord) closed(code channel.CloseCode) {
 	}
 }
 
-func (r *channelRecord) refused(code fault.Code) {
+func (r *channelRecord) rejected(code fault.Code) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.ended {
-		r.violation("the handshake was refused with %s while the channel is open", code)
+		r.violation("the handshake was rejected with %s while the channel is open", code)
 	}
 }
 

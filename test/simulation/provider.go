@@ -155,7 +155,7 @@ func (w *world) answer(r *channelRecord, item *itemRecord) {
 	}
 }
 
-// duplicate reports whether a callback was refused because it was accepted before.
+// duplicate reports whether a callback was rejected because it was accepted before.
 func duplicate(err error) bool {
 	if !fault.Is(err, fault.CallbackConsumed) {
 		return false

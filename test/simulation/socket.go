@@ -21,7 +21,7 @@ type (
 	pingNote  struct{} // of the WebSocket protocol
 	pongNote  struct{} // its answer
 	closeNote struct{ code channel.CloseCode }
-	refusal   struct{ code fault.Code } // of a handshake
+	rejection struct{ code fault.Code } // of a handshake
 )
 
 // serverSocket is the instance's end of a browser's connection. It does what
@@ -68,7 +68,7 @@ func (s *serverSocket) run(record *channelRecord, info channel.SessionInfo, succ
 	opened, err := s.open(ctx, info, succeeds, resume)
 	record.handshakeEnded(s.process.host)
 	if err != nil {
-		s.conn.down.notify(refusal{fault.From(err).Code})
+		s.conn.down.notify(rejection{fault.From(err).Code})
 		s.conn.down.end()
 		return
 	}

@@ -76,6 +76,21 @@ func StartRedis(t testing.TB, opts ...RedisOption) *Redis {
 	return r
 }
 
+// StartReplica starts a replica of a server. It returns when the server counts it: a WAIT
+// before that takes until its timeout.
+func StartReplica(t testing.TB, master *Redis) *Redis {
+	t.Helper()
+	master.MustDo("CONFIG", "SET", "repl-diskless-sync-delay", "0")
+	replica := StartRedis(t)
+	replica.MustDo("REPLICAOF", "127.0.0.1", strconv.Itoa(master.port))
+	Until(t, "the server has a replica", func() bool {
+		reply := master.MustDo("INFO", "replication")
+		info, _ := reply.ToString()
+		return strings.Contains(info, "state=online")
+	})
+	return replica
+}
+
 // Addr returns the server's host and port.
 func (r *Redis) Addr() string { return "127.0.0.1:" + strconv.Itoa(r.port) }
 

@@ -34,33 +34,41 @@ export function openForm({ title, text, fields = [], submit, danger, send }: For
   const inputs = fields.map((field) => ({ field, element: fieldElement(field) }));
   const confirm = make("button", { class: danger ? "danger" : "primary" }, submit);
   const cancel = make("button", { type: "button" }, "Cancel");
-  cancel.onclick = () => dialog().close();
+  cancel.onclick = () => close();
   const form = make("form", {}, make("h3", { id: "admin-dialog-title" }, title), ...(text ? [make("p", {}, text)] : []), issues, ...inputs.map(({ element }) => element), make("div", { class: "row" }, confirm, cancel));
-  let sent = false;
+  let [sent, closed] = [false, false];
+  const finish = () => {
+    if (closed) return;
+    closed = true;
+    dialog().replaceChildren(); // it may show a secret
+    if (sent) done();
+  };
+  const close = () => {
+    dialog().close();
+    finish(); // the event comes with the next frame, when another form may be open
+  };
   form.onsubmit = async (event) => {
     event.preventDefault();
     confirm.disabled = true;
     try {
       const result = await send(Object.fromEntries(inputs.flatMap(({ field, element }) => readField(field, element))));
       sent = true;
-      if (result) form.replaceChildren(make("h3", { id: "admin-dialog-title" }, title), result, make("div", { class: "row" }, closeButton()));
-      else dialog().close();
+      if (closed) done(); // by the user, who did not wait
+      else if (result) form.replaceChildren(make("h3", { id: "admin-dialog-title" }, title), result, make("div", { class: "row" }, closeButton(close)));
+      else close();
     } catch (error) {
       showIssues(error as TelapiError, issues, inputs);
     }
     confirm.disabled = false;
   };
-  dialog().onclose = () => {
-    dialog().replaceChildren(); // it may show a secret
-    if (sent) done();
-  };
+  dialog().onclose = () => dialog().open || finish(); // the user has pressed Escape
   dialog().replaceChildren(form);
   dialog().showModal();
 }
 
-function closeButton(): HTMLElement {
+function closeButton(close: () => void): HTMLElement {
   const button = make("button", { type: "button", class: "primary" }, "Close");
-  button.onclick = () => dialog().close();
+  button.onclick = close;
   queueMicrotask(() => button.focus());
   return button;
 }

@@ -168,7 +168,7 @@ export class AdminPanel {
       if (request === this.request) this.showError(error as TelapiError);
       return request === this.request;
     } finally {
-      byId("admin-content").ariaBusy = "false";
+      if (request === this.request) byId("admin-content").ariaBusy = "false";
     }
   }
 

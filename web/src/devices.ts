@@ -7,15 +7,16 @@ export class Devices {
   private readonly speaker = byId<HTMLSelectElement>("speaker");
   private readonly test = byId<HTMLButtonElement>("test-microphone");
   private opened: { stream: MediaStream; context: AudioContext } | undefined;
+  private opening: AbortController | undefined; // of a microphone that is not open yet
 
   /** Takes functions that show the level while the microphone is tested, use another speaker, and explain an error. */
   constructor(private readonly showLevel: (read?: () => number) => void, onSpeaker: () => void, private readonly explain: (error?: unknown) => void) {
     byId("speaker-choice").hidden = !("setSinkId" in AudioContext.prototype);
     this.speaker.onchange = onSpeaker;
     this.microphone.onchange = () => {
-      if (this.opened) void this.start();
+      if (this.opened ?? this.opening) void this.start();
     };
-    this.test.onclick = () => (this.opened ? this.stop() : void this.start());
+    this.test.onclick = () => (this.opened ?? this.opening ? this.stop() : void this.start());
     navigator.mediaDevices?.addEventListener("devicechange", () => void this.list());
     void this.list();
   }
@@ -43,6 +44,8 @@ export class Devices {
 
   /** Ends the test of the microphone. */
   stop(): void {
+    this.opening?.abort();
+    this.opening = undefined;
     if (!this.opened) return;
     for (const track of this.opened.stream.getTracks()) track.stop();
     void this.opened.context.close();
@@ -54,8 +57,10 @@ export class Devices {
   private async start(): Promise<void> {
     this.stop();
     this.explain();
+    const { signal } = (this.opening = new AbortController());
     try {
-      const stream = await openMicrophone({ constraints: this.constraints });
+      const stream = await openMicrophone({ constraints: this.constraints, signal });
+      this.opening = undefined;
       const context = new AudioContext();
       this.opened = { stream, context };
       const analyser = new AnalyserNode(context, { fftSize: 2_048 });
@@ -68,6 +73,8 @@ export class Devices {
       });
       await this.list();
     } catch (error) {
+      if (signal.aborted) return;
+      this.opening = undefined;
       this.explain(error);
     }
   }

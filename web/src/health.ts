@@ -7,7 +7,7 @@ const startMs = 15_000;
 /** Reconnects as soon as the service is healthy again after it was down, instead of at the next attempt. */
 export function reconnectWhenHealthy(session: Session): void {
   let timer: ReturnType<typeof setInterval> | undefined;
-  let downAt = -Infinity; // when it was last seen; a service that was not down has another reason to refuse
+  let downAt = -Infinity; // when it was last seen; a service that was not down has another reason to reject
   const check = async () => {
     const healthy = await fetch("/health").then(({ ok }) => ok, () => false);
     if (session.state !== "waiting") return;

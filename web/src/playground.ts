@@ -181,14 +181,14 @@ class Playground {
     this.session?.dispose();
     this.feed.abort();
     this.feed = new AbortController();
-    byId("refusal").hidden = byId("session").hidden = true;
+    byId("rejection").hidden = byId("session").hidden = true;
     byId("session").textContent = ""; // not known yet
     this.timeline.start();
     this.usage.start(api);
 
     this.session = session;
     session.on("frame", (frame) => this.timeline.fromConnection(frame));
-    session.on("refused", ({ error, final }) => this.timeline.note(`rejected: ${error.message}`, { code: error.code, ...error.context, final }));
+    session.on("rejected", ({ error, final }) => this.timeline.note(`rejected: ${error.message}`, { code: error.code, ...error.context, final }));
     session.on("state", (change) => this.onStateChange(change));
     reconnectWhenHealthy(session);
     this.resilience.showSession(api, session, resumed);
@@ -302,8 +302,8 @@ class Playground {
     const { message, code, context } = error instanceof TelapiError ? error : new TelapiError("UNREACHABLE", String(error));
     const { status, closeCode, requestId } = context;
     const details = [status && `HTTP ${status}`, closeCode && `close code ${closeCode}`, code, requestId && `request ${requestId}`].filter(Boolean).join(" · ");
-    byId("refusal").replaceChildren(make("strong", {}, message), make("small", {}, details));
-    byId("refusal").hidden = false;
+    byId("rejection").replaceChildren(make("strong", {}, message), make("small", {}, details));
+    byId("rejection").hidden = false;
   }
 
   /** Shows the state and enables the buttons that work in it. */

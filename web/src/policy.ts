@@ -20,6 +20,7 @@ export class PolicyPanel {
   private commands: CommandSpec[] = [];
   private saved = "{}"; // the endpoint's profile
   private endpoint: { data: AdminEndpoint; etag: string } | undefined; // as it was read
+  private loads = 0; // an endpoint that was selected later replaces one that arrives later
 
   constructor() {
     this.editor.oninput = () => this.changed();
@@ -43,14 +44,17 @@ export class PolicyPanel {
    * cannot read them.
    */
   async load(api: Api, endpointId: string, other = api): Promise<boolean> {
+    const load = ++this.loads;
     try {
       const endpoint = await api.endpoint(endpointId);
-      this.commands = await api.commands().catch(() => (other === api ? [] : other.commands())).catch(() => []);
+      const commands = await api.commands().catch(() => (other === api ? [] : other.commands())).catch(() => []);
+      if (load !== this.loads) return true;
+      this.commands = commands;
       this.api = api;
       this.use(endpoint);
       return true;
     } catch (error) {
-      this.show({ title: "", issues: issuesOf(error as TelapiError) });
+      if (load === this.loads) this.show({ title: "", issues: issuesOf(error as TelapiError) });
       return false;
     }
   }

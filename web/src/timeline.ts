@@ -52,6 +52,7 @@ export class Timeline extends SessionEvents {
   private endTop = 0; // where scrollToEnd has scrolled to
   private unseen = 0; // new rows below the visible ones
   private settling: ReturnType<typeof setTimeout> | undefined;
+  private pressed = false; // a mouse button or a finger is down, and rows must not move away from it
 
   constructor() {
     super();
@@ -85,6 +86,7 @@ export class Timeline extends SessionEvents {
       this.arrange();
     };
     this.list.onkeydown = (event) => this.moveFocus(event);
+    for (const [name, pressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false], ["blur", false]] as const) addEventListener(name, () => (this.pressed = pressed));
     this.arrange();
     this.applyFilter();
   }
@@ -224,6 +226,10 @@ export class Timeline extends SessionEvents {
     const { offset } = this;
     for (const entry of this.entries) entry.time = Math.min(entry.event.at + (entry.event.source === page ? offset : 0), entry.arrivedAt + offset);
     this.entries = orderByCause(this.entries);
+    if (this.pressed) {
+      this.settling = setTimeout(() => this.arrange(), settleMs);
+      return;
+    }
     this.dropOldest();
     const parked = new Set(this.entries.flatMap(({ event }) => event.ids ?? []).filter((id) => id.startsWith("parked:")));
     let next = this.list.firstElementChild;

@@ -21,6 +21,8 @@ async function open(playground: Playground) {
   const dialog = page.getByRole("dialog");
   return {
     dialog,
+    /** Waits for the table that was requested last, which replaces the one that is shown. */
+    loaded: () => page.locator("#admin-content[aria-busy=false]").waitFor(),
     row: (name: string | RegExp) => page.locator("#admin-table tbody tr").filter({ hasText: name }),
     section: async (name: string) => {
       await page.getByRole("navigation", { name: "Administration" }).getByRole("button", { name, exact: true }).click();
@@ -37,7 +39,7 @@ test("teams, keys, endpoints and their policy are managed, and every issue is na
   await using service = await startService();
   await using playground = await Playground.open(setup.browser, service);
   const { page } = playground;
-  const { dialog, row, section, submit } = await open(playground);
+  const { dialog, loaded, row, section, submit } = await open(playground);
   await section("Teams");
   await playground.click("New team");
   await dialog.getByLabel("Name").fill("x".repeat(101));
@@ -91,6 +93,7 @@ test("teams, keys, endpoints and their policy are managed, and every issue is na
   await page.getByRole("alert").getByText("/gatewayProfile/commandSources/0").waitFor();
   await playground.showTab("Admin");
   await playground.click("Refresh");
+  await loaded();
   await page.getByRole("button", { name: "Delete Hotline" }).click();
   await submit("Delete");
   await row("Hotline").waitFor({ state: "detached" });
@@ -102,8 +105,8 @@ test("a new key is shown once, and can be revoked", async ({ expect }) => {
   await using playground = await Playground.open(setup.browser, service);
   const { page } = playground;
   const { dialog, row, section, submit } = await open(playground);
-  const team = await page.locator("#admin-team").inputValue();
   await section("Keys");
+  const team = await page.locator("#admin-team").inputValue();
   await playground.click("New key");
   await dialog.getByLabel("Name").fill("backend");
   await dialog.getByLabel("MANAGE_TEAM").check();
@@ -115,8 +118,12 @@ test("a new key is shown once, and can be revoked", async ({ expect }) => {
   await page.getByRole("button", { name: "Copied" }).waitFor();
   const secret = await playground.copied();
   expect((await admin(service, "GET", `teams/${team}`, undefined, secret)).status).toBe(200);
-  await submit("Close");
-  await expect.poll(() => page.content()).not.toContain(secret); // emptied just after it is hidden
+  const left = await dialog.getByRole("button", { name: "Close" }).evaluate((button: HTMLButtonElement) => {
+    button.click();
+    return document.documentElement.outerHTML;
+  });
+  expect(left).not.toContain(secret); // at once
+  await dialog.waitFor({ state: "hidden" });
   await row("backend").getByText("2999-12-31 12:00:00").waitFor();
   await page.getByRole("button", { name: "Revoke backend" }).click();
   await submit("Revoke");
@@ -132,9 +139,10 @@ test("a session is ended, limits are changed, and the audit log lists it", async
   await playground.click("Chat");
   await playground.message("Hello, this is the demo bot").waitFor();
   const id = await playground.sessionId();
-  const { dialog, row, section, submit } = await open(playground);
+  const { dialog, loaded, row, section, submit } = await open(playground);
   await section("Sessions");
   await page.getByRole("combobox", { name: "State" }).selectOption("connected");
+  await loaded();
   await row(id).waitFor();
   await playground.checkAccessible("admin-sessions-phone");
   await page.getByRole("button", { name: `End ${id}` }).click();
@@ -142,6 +150,7 @@ test("a session is ended, limits are changed, and the audit log lists it", async
   await playground.waitForState("Ended");
   await row(id).waitFor({ state: "detached" });
   await page.getByRole("combobox", { name: "State" }).selectOption("revoked");
+  await loaded();
   await row(id).waitFor();
   expect(await row(id).getByRole("button").count()).toBe(0);
 
@@ -225,4 +234,30 @@ test("a key of one team manages this team only, and the page forgets it", async 
   const rejected = (await admin(service, "GET", `audit?teamId=${own}`)).data.data.filter(({ action }: { action: string }) => action === "request.reject");
   expect(rejected).toEqual([]); // the page asks for nothing that the key cannot do
   playground.expected = /status of 4/; // the rejected keys
+});
+
+test("the policy of an endpoint is not replaced by one that was requested before it", async ({ expect }) => {
+  await using service = await startService();
+  const { teamId } = (await (await fetch(`${service.url}/playground/config.json`)).json()) as { teamId: string };
+  await admin(service, "POST", `teams/${teamId}/endpoints`, { name: "Support line", modes: ["chat"] });
+  await using playground = await Playground.open(setup.browser, service);
+  const { page } = playground;
+  let release = () => {};
+  const released = new Promise<void>((done) => (release = done));
+  const [selected, other] = await page.locator("#endpoint option").evaluateAll((options) => options.map((option) => [(option as HTMLOptionElement).value, option.textContent!] as const));
+  await page.route(`**/admin/endpoints/${selected![0]}`, async (route) => {
+    await released;
+    await route.continue();
+  });
+  await page.reload();
+  const { section } = await open(playground);
+  await section("Endpoints");
+  await page.getByRole("button", { name: `Policy ${other![1]}` }).click();
+  await page.locator("#policy-endpoint").filter({ hasText: other![1] }).waitFor();
+  const late = page.waitForResponse("**/runtime/capabilities");
+  release();
+  await (await late).finished();
+  await page.evaluate(() => new Promise((done) => setTimeout(done, 200))); // it would be shown earlier
+  expect(await page.locator("#policy-endpoint").textContent()).toBe(other![1]);
+  await page.unrouteAll({ behavior: "wait" });
 });

@@ -40,7 +40,7 @@ export class Setup {
 /** Opens a tab. Actions and navigations have time enough on a busy machine. */
 export async function openTab(browser: Browser, options: BrowserContextOptions): Promise<Page> {
   const context = await browser.newContext(options);
-  context.setDefaultTimeout(120_000);
+  context.setDefaultTimeout(240_000);
   return context.newPage();
 }
 
@@ -62,12 +62,13 @@ export class Playground implements AsyncDisposable {
     await playground.page.addInitScript(() =>
       Object.defineProperty(navigator.clipboard, "writeText", { value: async (text: string) => void Object.assign(window, { copied: text }) }));
     await playground.page.goto(`${service.url}/playground/`);
-    await playground.page.locator(options.extraHTTPHeaders ? "#tabs [aria-selected]" : "#modes input").first().waitFor({ state: "attached" }); // a page of another machine has no endpoints
+    await playground.page.locator(options.extraHTTPHeaders ? "#keypad button" : "#modes input").first().waitFor({ state: "attached" }); // a page of another machine has no endpoints
     return playground;
   }
 
   /** Selects the mode of the next session. */
   async chooseMode(mode: string): Promise<void> {
+    await this.page.locator("#modes input").first().waitFor({ state: "attached" }); // until then, the page closes the details
     await this.page.locator("#more").evaluate((details: HTMLDetailsElement) => (details.open = true));
     await this.page.getByRole("radio", { name: mode }).check();
   }
@@ -107,8 +108,13 @@ export class Playground implements AsyncDisposable {
   }
 
   /** The messages of the conversation that contain the text. */
-  message(text: string): Locator {
+  message(text: string | RegExp): Locator {
     return this.page.getByRole("log").getByRole("listitem").filter({ hasText: text });
+  }
+
+  /** The rows of the timeline that contain the text, also while another panel is shown. */
+  storedEvent(text: string | RegExp): Locator {
+    return this.page.locator("#timeline li").filter({ hasText: text });
   }
 
   /** The rows of the timeline that contain the text. */
@@ -117,7 +123,7 @@ export class Playground implements AsyncDisposable {
   }
 
   async waitForState(text: string): Promise<void> {
-    await this.page.getByRole("status").filter({ hasText: text }).waitFor();
+    await this.page.getByRole("status").filter({ hasText: new RegExp(text) }).waitFor(); // "Not connected" is not "Connected"
   }
 
   /** The text that the page has copied. */

@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { sum } from "../src/rates.js";
-import { Setup } from "./browser.js";
+import { Playground, Setup, startService } from "./browser.js";
+import { Model } from "./model.js";
 
 const setup = new Setup();
 
@@ -10,15 +11,24 @@ test("a metric is added up over its labels", () => {
 });
 
 test("waiting counts down, rates are shown, and a hang-up is not an error", async ({ expect }) => {
-  await using playground = await setup.open();
+  await using model = new Model(); // which writes when the test has seen the page wait
+  await using service = await startService(await model.start());
+  await using playground = await Playground.open(setup.browser, service);
   const { page } = playground;
   await playground.start();
-  expect(await page.evaluate(() => document.activeElement!.id)).toBe("text"); // the message box
-  await playground.click("be silent");
+  await expect.poll(() => page.evaluate(() => document.activeElement!.id)).toBe("text"); // the message box
+  await service.waitForBot(await playground.sessionId());
+  await playground.send("tell me a story");
   const waiting = page.locator("#waiting");
   await waiting.filter({ hasText: /Waiting for the bot: [12]:\d\d until the request times out/ }).waitFor();
   const first = await waiting.textContent();
   await expect.poll(() => waiting.textContent()).not.toBe(first);
+  await waiting.filter({ hasText: "Waiting for the bot" }).waitFor(); // still
+  await expect.poll(() => model.asked[0]).toBe(1);
+  model.write("Once upon a time.", true);
+  await playground.message("Once upon a time.").waitFor();
+  await expect.poll(() => waiting.textContent()).toBe("");
+  await playground.click("be silent");
   await playground.message("The bot did not answer in time.").waitFor();
   await expect.poll(() => waiting.textContent()).toBe("");
   await page.locator("#rates").filter({ hasText: /^\d+ sessions? · \d+\.\d frames\/s · \d+\.\d callbacks\/s$/ }).waitFor();

@@ -33,7 +33,7 @@ test("the API reference opens on the operations, and its example works as it sta
 
   const issueToken = page.locator("#createSessionToken");
   await issueToken.locator("summary").first().click();
-  expect(page.url()).toMatch(/#createSessionToken$/);
+  await page.waitForURL(/#createSessionToken$/); // when it has opened
   await issueToken.getByRole("button", { name: "Send" }).click(); // with the demo's API key and endpoint
   await issueToken.getByText(/^201/).last().waitFor();
   await issueToken.getByText('"sessionId"').waitFor();

@@ -15,6 +15,7 @@ test("earlier sessions stay in a list, and a link opens one event", async ({ exp
   await playground.message('You said "remember this"').waitFor();
   await playground.timelineEvent("answer from bot").click();
   await playground.click("Copy link");
+  await page.getByRole("button", { name: "Copied" }).waitFor();
   const link = await playground.copied();
   await playground.click("Disconnect");
   await playground.waitForState("Ended");
@@ -26,6 +27,7 @@ test("earlier sessions stay in a list, and a link opens one event", async ({ exp
 
   await page.reload();
   await playground.showTab("History");
+  await expect.poll(() => list.getByRole("listitem").count()).toBe(2); // the list stays the same from now on
   await page.getByRole("searchbox", { name: "Text" }).fill("remember this");
   await list.getByText("remember this").waitFor();
   await expect.poll(() => list.getByRole("listitem").count()).toBe(1);
@@ -43,6 +45,7 @@ test("earlier sessions stay in a list, and a link opens one event", async ({ exp
   await page.goto(link);
   await page.getByRole("region", { name: "answer from bot" }).waitFor();
   await playground.showTab("History");
+  await expect.poll(() => list.getByRole("listitem").count()).toBe(2);
   await page.getByRole("searchbox", { name: "Text" }).fill("remember this");
   await list.getByRole("button", { name: /^Delete/ }).click();
   await expect.poll(() => list.getByRole("listitem").count()).toBe(0);
@@ -52,6 +55,7 @@ test("a reload keeps the rows of the page", async ({ expect }) => {
   await using playground = await setup.start();
   await playground.send("hello");
   await playground.message("Hello! How are you?").waitFor();
+  await playground.message("hello").filter({ hasText: "acknowledged" }).waitFor(); // or it is sent again
   await playground.timelineEvent("POST /api/v1/sessions/token").waitFor();
   await playground.page.reload();
   await playground.timelineEvent("POST /api/v1/sessions/token").waitFor();

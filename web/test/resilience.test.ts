@@ -96,10 +96,11 @@ test("the panel sees a message that is lost and one that arrives twice", async (
   await playground.showTab("Resilience");
   await playground.start();
   const id = await playground.sessionId();
-  const before = await counts(playground);
+  const before = { sent: 0, acknowledged: 0, received: 1, lost: 0, duplicates: 0 }; // the greeting
+  await expect.poll(() => counts(playground)).toEqual(before);
   for (const text of ["lose this", "repeat this"]) await setup.service.send(id, "chat", { text });
   await playground.message("repeat this").waitFor();
-  await expect.poll(() => counts(playground)).toEqual({ ...before, received: before.received! + 1, lost: 1, duplicates: 1 });
+  await expect.poll(() => counts(playground)).toEqual({ ...before, received: 2, lost: 1, duplicates: 1 });
 });
 
 test("the sliders delay frames and drop the connection, and nothing is lost", async ({ expect }) => {

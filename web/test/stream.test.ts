@@ -6,6 +6,12 @@ import { Model } from "./model.js";
 
 const setup = new Setup();
 
+/** Mutes the microphone, which would interrupt the answer. */
+async function mute(playground: Playground): Promise<void> {
+  await playground.click("Mute");
+  await playground.page.locator("#microphone-level[aria-valuenow='0']").waitFor({ state: "attached" });
+}
+
 test("a written answer appears word by word, in one message and one row of the timeline", async ({ expect }) => {
   await using model = new Model();
   await using service = await startService(await model.start());
@@ -30,7 +36,7 @@ test("a written answer appears word by word, in one message and one row of the t
   for (const row of [/bot message: .*The end\. \(4 parts\)/, /runtime to service: framechat: .*The end\. \(5 parts\)/, /service to browser: framechat: .*The end\. \(5 parts\)/]) await playground.timelineEvent(row).waitFor();
   expect(await playground.timelineEvent(/: There/).count()).toBe(3);
   await playground.timelineEvent("bot message: There").click();
-  expect(await page.locator("#facts").textContent()).toMatch(/parts4, in [\d.]+ m?s; this is the newest/);
+  await page.locator("#facts").filter({ hasText: /parts4, in [\d.]+ m?s; this is the newest/ }).waitFor();
   await playground.click("Close the inspector");
   await playground.showTab("Turns");
   const turn = page.getByRole("list", { name: "Turns", exact: true }).getByRole("button", { name: /tell me a story first text [\d.]+ m?s.*stream [\d.]+ m?s/ });
@@ -46,7 +52,7 @@ test("a spoken answer is heard while the model still writes", async ({ expect })
   await playground.chooseMode("audio");
   await playground.click("Call");
   await expect.poll(() => model.asked[1]).toBeGreaterThan(0);
-  await playground.click("Mute"); // or the microphone would interrupt the answer
+  await mute(playground);
   model.understand("tell me a story");
   await expect.poll(() => model.asked[0]).toBe(1);
   model.write("There was a king. He");
@@ -75,7 +81,7 @@ test("the picture of the README shows a call, its answers, and why one of them w
   };
   await playground.click("Call");
   await expect.poll(() => model.asked[1]).toBeGreaterThan(0);
-  await playground.click("Mute"); // or the microphone would interrupt the answer
+  await mute(playground);
   await service.waitForBot(await playground.sessionId());
   model.understand("Where is my order?");
   await answer(1, "It left our warehouse today. It ", "arrives tomorrow.");

@@ -30,6 +30,7 @@ test("a session without a runtime says how to start one", async () => {
   await playground.page.getByText("No runtime has claimed this session").waitFor();
   await playground.checkAccessible("waiting-runtime");
   await playground.click("Copy command");
+  await playground.page.getByRole("button", { name: "Copied" }).waitFor();
   expect(await playground.copied()).toMatch(new RegExp(`^TELAPI_URL=${service.url} TELAPI_KEY=tk_\\w{6,}.* go -C examples/runtime-go run ./echo$`));
 });
 
@@ -53,6 +54,7 @@ test("a bot that rejects the request is shown with status and body", async () =>
 test("a copied callback contains a new token on request", async () => {
   await using playground = await setup.start();
   await playground.send("hello");
+  await playground.message("Hello! How are you?").waitFor(); // or the callback would be parked
   await playground.timelineEvent("answer from bot").click();
   await playground.click("Copy as curl with a new token");
   await playground.page.getByRole("button", { name: "Copied" }).waitFor();

@@ -16,8 +16,8 @@
 -- Atomic so that work items of several processes have one order.
 local digest, kind, scope, id, ttl = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 loadChannel('state', 'claimToken', 'queue', 'epoch')
-local refusal = claimRefusal(ARGV[1])
-if refusal then return { refusal } end
+local rejection = claimRejection(ARGV[1])
+if rejection then return { rejection } end
 if not commitFirst(ARGV[9] or '') then return { 'unknown' } end
 local newest = ARGV[8] or ''
 local known, used, newestKnown = unpack(redis.call('HMGET', WORK, '@' .. id, digest, '@' .. newest))

@@ -41,9 +41,9 @@ if channelScope then
 end
 
 if c.callbackID == callbackID then return acceptedReply(c, channelScope and 'routed' or c.state, c.receipt) end
-local refusal = credentialRefusal(c)
-if refusal == 'consumed' then return { c.bodyDigest == bodyDigest and 'duplicate' or 'consumed', c.receipt } end
-if refusal then return { refusal } end
+local rejection = credentialRejection(c)
+if rejection == 'consumed' then return { c.bodyDigest == bodyDigest and 'duplicate' or 'consumed', c.receipt } end
+if rejection then return { rejection } end
 if channel.epoch ~= ARGV[7] then return { 'stale' } end
 local inTurn = channelScope or c.number == head
 if backlog(inTurn and 0 or parked) >= 1 then return { 'backpressure' } end

@@ -12,8 +12,8 @@
 -- receives the answer is notified.
 runWhenFull()
 loadChannel('state', 'claimToken', 'queue')
-local refusal = claimRefusal(ARGV[1])
-if refusal then return refusal end
+local rejection = claimRejection(ARGV[1])
+if rejection then return rejection end
 local digest = redis.call('HGET', WORK, '@' .. ARGV[2])
 local item = digest and findCredential(digest)
 if not item then return 'no_item' end

@@ -7,4 +7,4 @@
 -- ARGV[4]  endpoint ID
 -- returns  'admitted', or why it would be rejected: in_use, ended or foreign (another team or endpoint)
 inspect('team', 'endpoint', 'owner', 'ownerUntil')
-return connectionRefusal('', ARGV[1], ARGV[2], ARGV[3], ARGV[4]) or 'admitted'
+return connectionRejection('', ARGV[1], ARGV[2], ARGV[3], ARGV[4]) or 'admitted'

@@ -10,4 +10,4 @@
 inspect('queue')
 local c = credentialFor(ARGV[1], ARGV[2], ARGV[3])
 if not c then return { 'invalid' } end
-return { credentialRefusal(c) or 'usable', tostring(expiryOf(c) - now), tostring(c.number) }
+return { credentialRejection(c) or 'usable', tostring(expiryOf(c) - now), tostring(c.number) }

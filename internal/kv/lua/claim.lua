@@ -50,17 +50,17 @@ elseif action == 'recover' and newestToken ~= '' and newestToken ~= ARGV[6] then
   return { 'claim_lost' }
 end
 if action == 'renew' then
-  local refusal = claimRefusal(ARGV[2]) or channel.claimedBy ~= ARGV[1] and 'claim_lost' or nil -- it was released
+  local rejection = claimRejection(ARGV[2]) or channel.claimedBy ~= ARGV[1] and 'claim_lost' or nil -- it was released
   -- A runtime that has lost its claim may be the only one that knows of a loss, unless one was
   -- reported since. Its work items may be settled.
-  local mayReport = not refusal or refusal == 'claim_lost' and not isLaterEpoch(channel.epoch, ARGV[9])
+  local mayReport = not rejection or rejection == 'claim_lost' and not isLaterEpoch(channel.epoch, ARGV[9])
   local isOpen = channel.state == 'open' -- an ended channel needs its entries only
   if mayReport and (isOpen and isLost(OUT, ARGV[6], channel.outLast, toNumber(channel.trimmed))
-    or isOpen and not refusal and isItemLost(ARGV[7]) or isLost(IN, ARGV[8], lastEntryID(), committed)) then
+    or isOpen and not rejection and isItemLost(ARGV[7]) or isLost(IN, ARGV[8], lastEntryID(), committed)) then
     reportLoss()
-    refusal = refusal or 'lost'
+    rejection = rejection or 'lost'
   end
-  if refusal then return { refusal } end
+  if rejection then return { rejection } end
 elseif toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
   and (action == 'accept' or channel.claimedBy ~= ARGV[1] or isOutdated(requestedAt, channel.claimRequestedAt)) then
   return { 'taken' }

@@ -29,8 +29,8 @@ end
 runWhenFull()
 loadChannel('state', 'claimToken')
 if ARGV[1] == '' then return 'claim_lost' end
-local refusal = claimRefusal(ARGV[1])
-if refusal then return refusal end
+local rejection = claimRejection(ARGV[1])
+if rejection then return rejection end
 local function outcome() return channel.state == 'ended' and committed == entries and 'drained' or 'committed' end
 local before = committed
 if not commitPosition(ARGV[2]) then return 'unknown' end

@@ -21,8 +21,8 @@
 loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt',
   'outLast', 'cancelled', 'held', 'idleMs', 'keepMs')
 if string.find(' ' .. channel.cancelled .. ' ', ' ' .. ARGV[1] .. ' ', 1, true) then return redis.error_reply('LATE the connection was cancelled') end
-local refusal = connectionRefusal(ARGV[1], ARGV[2], ARGV[3], ARGV[12], ARGV[13])
-if refusal then return { refusal } end
+local rejection = connectionRejection(ARGV[1], ARGV[2], ARGV[3], ARGV[12], ARGV[13])
+if rejection then return { rejection } end
 if isOutdated(ARGV[4], channel.requestedAt) then return redis.error_reply('LATE a newer connection owns the session') end
 local isNew = channel.state == ''
 if isNew then openChannel(11) end

@@ -9,8 +9,8 @@
 -- added before them, in order; awaited work items are dropped.
 runWhenFull()
 loadChannel('state', 'claimToken', 'queue')
-local refusal = claimRefusal(ARGV[1])
-if refusal then return refusal end
+local rejection = claimRejection(ARGV[1])
+if rejection then return rejection end
 if channel.state == 'ended' then return 'done' end
 readQueue()
 advanceQueue(true)

@@ -15,12 +15,12 @@
 -- notified, so that it offers the session.
 liveConnection = ARGV[1]
 loadChannel('chatOff', 'epoch', 'claimUntil', 'offeredAt')
-local refusal = ownerRefusal(ARGV[1], ARGV[2])
-if not refusal and isLost(IN, ARGV[3], lastEntryID(), committed) then
+local rejection = ownerRejection(ARGV[1], ARGV[2])
+if not rejection and isLost(IN, ARGV[3], lastEntryID(), committed) then
   reportLoss()
-  refusal = 'lost'
+  rejection = 'lost'
 end
-if refusal then return { '', refusal } end
+if rejection then return { '', rejection } end
 
 local flags, count = ARGV[4], #ARGV[4]
 local known, newIDs = findIDs(SEEN, SEEN_BEFORE, { unpack(ARGV, 5, 4 + count) }), {}

@@ -15,8 +15,8 @@
 runWhenFull()
 liveConnection = ARGV[1]
 loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed', 'held')
-local refusal = ownerRefusal(ARGV[1], ARGV[2])
-if refusal then return { refusal } end
+local rejection = ownerRejection(ARGV[1], ARGV[2])
+if rejection then return { rejection } end
 if channel.epoch ~= ARGV[5] then return { 'lost' } end
 if isLost(OUT, ARGV[6], channel.outLast, toNumber(channel.trimmed)) or isLost(IN, ARGV[7], lastEntryID(), committed) then
   reportLoss()

@@ -18,8 +18,8 @@
 local MAX_SENT = 1024 -- like MAX_SEEN, for message IDs of the runtime
 
 loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed', 'held')
-local refusal = claimRefusal(ARGV[1])
-if refusal then return { refusal } end
+local rejection = claimRejection(ARGV[1])
+if rejection then return { rejection } end
 if not commitFirst(ARGV[4]) then return { 'unknown' } end
 if channel.state == 'open' and isLost(OUT, ARGV[3], channel.outLast, toNumber(channel.trimmed)) then
   reportLoss()

@@ -26,17 +26,17 @@ local c = credentialFor(digest, ARGV[2], ARGV[3])
 if not c or c.number == 0 then return { 'invalid' } end
 
 local last = receipt ~= ''
-local refusal = credentialRefusal(c)
-if refusal == 'consumed' then -- the answer is settled
+local rejection = credentialRejection(c)
+if rejection == 'consumed' then -- the answer is settled
   if last and c.callbackID == callbackID then return acceptedReply(c, c.state, c.receipt) end
   if last and c.bodyDigest == digests then return { 'duplicate', c.receipt } end
   local repeated = not last and string.sub(c.bodyDigest, 1, #digests) == digests
   return { repeated and 'routed' or 'consumed' }
 end
-if refusal and refusal ~= 'streaming' then return { refusal } end
+if rejection and rejection ~= 'streaming' then return { rejection } end
 if channel.epoch ~= ARGV[6] then return { 'stale' } end
 
-local known, sent = refusal and c.bodyDigest or '+', string.match(digests, '^[^.]+')
+local known, sent = rejection and c.bodyDigest or '+', string.match(digests, '^[^.]+')
 local common = math.min(#known, #sent)
 if string.sub(known, 1, common) ~= string.sub(sent, 1, common) or last and #sent < #known then return { 'consumed' } end
 local before, count = (#known - 1) / DIGEST_LENGTH, (#sent - 1) / DIGEST_LENGTH

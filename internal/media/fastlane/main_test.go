@@ -15,13 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"telapi/internal/media/fastlane"
+	"telapi/test/leaks"
 	"telapi/test/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // modified is the modification time of all blobs.
 var modified = time.Unix(1_700_000_000, 0)

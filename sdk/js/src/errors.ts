@@ -22,14 +22,14 @@ export class TelapiError extends Error {
   static ofCloseCode(closeCode: number, reason: string): TelapiError | undefined {
     const known = finalCloseCodes[closeCode];
     if (!known && !(closeCode >= 4500 && closeCode <= 4999)) return undefined;
-    return new TelapiError(known?.[0] ?? "REFUSED", known?.[1] ?? (reason || "The service closed the session."), { closeCode });
+    return new TelapiError(known?.[0] ?? "REJECTED", known?.[1] ?? (reason || "The service closed the session."), { closeCode });
   }
 }
 
 /** Close codes after which the SDK does not reconnect. */
 const finalCloseCodes: Record<number, [code: string, message: string]> = {
   1007: ["BAD_FRAMES", "A frame was not valid UTF-8 text."],
-  1008: ["REFUSED", "The connection was closed for a policy violation."],
+  1008: ["REJECTED", "The connection was closed for a policy violation."],
   1009: ["MESSAGE_TOO_LARGE", "A frame was larger than allowed."],
   4500: ["UNAUTHORIZED", "The token is invalid."],
   4501: ["BAD_FRAMES", "Too many invalid frames in a row."],

@@ -1,6 +1,6 @@
 import type { TelapiError } from "./errors.js";
 import type { ChannelMessage, MessageType, Payloads, Ready } from "./messages.js";
-import type { Refusal } from "./refusal.js";
+import type { Rejection } from "./rejection.js";
 
 /**
  * A session's state:
@@ -44,6 +44,6 @@ export type SessionEvents = {
   ready: (ready: Ready) => void;
   state: (change: StateChange) => void;
   /** A handshake was rejected. Unless `final` is set, the SDK retries. */
-  refused: (refusal: Refusal) => void;
+  rejected: (rejection: Rejection) => void;
   frame: (frame: Frame) => void;
 };

@@ -5,7 +5,7 @@ import { Connection, webSocketClass } from "./connection.js";
 import { type ChannelMessage, type DurableType, encode, fieldOf, type IceServer, type MessageType, type Payload, type Payloads, type Ready, uuid } from "./messages.js";
 import { type ConnectOptions, type Position, parseToken, type CallToken, type WebSocketConstructor } from "./options.js";
 import { Outbox } from "./outbox.js";
-import { explainRefusal } from "./refusal.js";
+import { explainRejection } from "./rejection.js";
 
 /** A connection that lasted this long counts as stable: the retry delay starts from the minimum again. */
 const stableMs = 5_000;
@@ -223,21 +223,21 @@ export class Session {
       const restarted = closeCode === 1012 && !this.attempt; // the service restarts: spread the reconnects over the time it asks for
       return this.retryIn(error, restarted && this.lastReady ? Math.random() * this.lastReady.reconnectJitterMs : this.backOff());
     }
-    const refusal = await explainRefusal(url, this.token!.token);
+    const rejection = await explainRejection(url, this.token!.token);
     if (this.generation !== generation) return;
-    if (!refusal) return this.retryIn(new TelapiError("UNREACHABLE", "The service could not be reached."), this.backOff());
-    const expiredBeforeUse = refusal.final && "issue" in this.options && !this.lastReady && !this.reissued && [401, 410].includes(refusal.error.context.status!);
+    if (!rejection) return this.retryIn(new TelapiError("UNREACHABLE", "The service could not be reached."), this.backOff());
+    const expiredBeforeUse = rejection.final && "issue" in this.options && !this.lastReady && !this.reissued && [401, 410].includes(rejection.error.context.status!);
     if (expiredBeforeUse) {
       this.reissued = true;
       this.token = undefined;
-      refusal.final = false;
+      rejection.final = false;
     }
     // The owner may be this page's previous connection, whose loss the service has not noticed yet.
-    if (attempted && refusal.error.code === "SESSION_IN_USE") refusal.final = false;
-    this.events.emit("refused", refusal);
+    if (attempted && rejection.error.code === "SESSION_IN_USE") rejection.final = false;
+    this.events.emit("rejected", rejection);
     if (this.generation !== generation) return; // a listener changed the state
-    if (refusal.final) return this.end(refusal.error);
-    this.retryIn(refusal.error, refusal.retryAfterMs + this.backOff());
+    if (rejection.final) return this.end(rejection.error);
+    this.retryIn(rejection.error, rejection.retryAfterMs + this.backOff());
   }
 
   /** A random delay before the next attempt. */

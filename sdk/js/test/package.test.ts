@@ -23,6 +23,6 @@ const exported = [...`${read("../src/index.ts")}${read("../src/voice.ts")}`.matc
 
 test.each(exported)("%s is documented in the source and in docs/sdk.md", (name) => {
   expect(read("../../../docs/sdk.md")).toMatch(new RegExp(`\`[^\`]*\\b${name}\\b[^\`]*\``));
-  const declarations = ["errors", "events", "messages", "options", "outbox", "react", "refusal", "session", "voice/context", "voice/microphone", "voice/speaker", "voice/webrtc"].map((file) => read(`../dist/esm/${file}.d.ts`)).join("\n");
+  const declarations = ["errors", "events", "messages", "options", "outbox", "react", "rejection", "session", "voice/context", "voice/microphone", "voice/speaker", "voice/webrtc"].map((file) => read(`../dist/esm/${file}.d.ts`)).join("\n");
   expect(declarations).toMatch(new RegExp(`\\*/\\nexport (declare )?(class|const|function|interface|type) ${name}\\b`));
 });

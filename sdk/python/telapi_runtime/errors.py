@@ -4,10 +4,10 @@ from typing import Any
 
 
 class TelapiError(Exception):
-    """A request failed, or the service refused the runtime.
+    """A request failed, or the service rejected the runtime.
 
     The codes are those of docs/errors.md, and of the library itself: CLOSED (the Runtime is
-    closed), CONNECTION_CLOSED and HANDSHAKE_REFUSED (the service refused it without a code).
+    closed), CONNECTION_CLOSED and HANDSHAKE_REJECTED (the service rejected it without a code).
     """
 
     def __init__(self, code: str, message: str, details: Any = None) -> None:

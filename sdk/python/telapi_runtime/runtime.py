@@ -31,7 +31,7 @@ def permanent(error: Exception, reason: TelapiError | None) -> TelapiError | Non
         try:
             return from_wire(decode(closed.reason)["error"])
         except (ValueError, KeyError, TypeError, AttributeError):
-            return TelapiError("HANDSHAKE_REFUSED", f"status {closed.code}: check the URL", {"status": closed.code})
+            return TelapiError("HANDSHAKE_REJECTED", f"status {closed.code}: check the URL", {"status": closed.code})
     return error if isinstance(error, TelapiError) and error.code not in ("SERVICE_UNAVAILABLE", "RATE_LIMIT_EXCEEDED", "INTERNAL_ERROR") else None
 
 
@@ -78,7 +78,7 @@ class Runtime:
         self._task: asyncio.Task[None]
 
     async def __aenter__(self) -> "Runtime":
-        """Starts to connect. If the service refuses the runtime, all methods raise TelapiError."""
+        """Starts to connect. If the service rejects the runtime, all methods raise TelapiError."""
         self._task = asyncio.create_task(self._run())
         return self
 
@@ -185,7 +185,7 @@ class Runtime:
                 pending.result.set_exception(error)
 
     async def _run(self) -> None:
-        """Keeps the connection open until the service refuses it or the task is cancelled."""
+        """Keeps the connection open until the service rejects it or the task is cancelled."""
         attempt = 0
         try:
             while True:

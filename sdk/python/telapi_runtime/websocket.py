@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 CONTINUATION, TEXT, CLOSE, PING, PONG = 0, 1, 8, 9, 10
 MAX_MESSAGE = 16 << 20
-MAX_REFUSAL = 64 << 10
+MAX_REJECTION = 64 << 10
 MAX_DIGITS = 4000  # longer integers become floats, because Python refuses to parse them
 CLOSE_TIMEOUT = 5.0  # in which buffered frames are sent
 ACCEPT_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
@@ -32,7 +32,7 @@ class Closed(Exception):
     """The connection ended.
 
     Code is that of the peer's close frame; LOST; INVALID if the peer violated the protocol;
-    or an HTTP status if the peer refused the handshake. Then reason is the body.
+    or an HTTP status if the peer rejected the handshake. Then reason is the body.
     """
 
     def __init__(self, code: int, reason: str) -> None:
@@ -68,7 +68,7 @@ class WebSocket:
         got = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in answer)}
         if code != 101:
             size = got.get("content-length", "")
-            body = await self._reader.readexactly(min(int(size), MAX_REFUSAL) if size.isdecimal() else 0)
+            body = await self._reader.readexactly(min(int(size), MAX_REJECTION) if size.isdecimal() else 0)
             raise Closed(code, body.decode(errors="replace"))
         expected = base64.b64encode(hashlib.sha1((key + ACCEPT_GUID).encode()).digest()).decode()
         if got.get("sec-websocket-accept") != expected or got.get("sec-websocket-protocol") != protocol:

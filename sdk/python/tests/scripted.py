@@ -40,8 +40,8 @@ class Peer:
             f"Sec-Websocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {self.headers['sec-websocket-protocol']}\r\n\r\n".encode()
         )
 
-    def refuse(self, status: int, body: str) -> None:
-        self.writer.write(f"HTTP/1.1 {status} Refused\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    def reject(self, status: int, body: str) -> None:
+        self.writer.write(f"HTTP/1.1 {status} Rejected\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
     def frame(self, payload: bytes, head: int = 0x81) -> None:
         """Sends a frame. Head is its first byte: final, and the opcode."""

@@ -9,16 +9,16 @@ from telapi_runtime import Runtime, TelapiError
 
 
 class ConnectTest(ScriptedTest):
-    async def test_refusal_ends_the_runtime(self) -> None:
-        (await self.service.requested()).refuse(401, '{"error":{"code":"UNAUTHORIZED","message":"Unknown key."}}')
+    async def test_rejection_ends_the_runtime(self) -> None:
+        (await self.service.requested()).reject(401, '{"error":{"code":"UNAUTHORIZED","message":"Unknown key."}}')
         await self.assert_ended("UNAUTHORIZED")
         async with Runtime(self.service.url, "tk_key", name="test") as self.runtime:
-            (await self.service.requested()).refuse(404, "<html>")
-            await self.assert_ended("HANDSHAKE_REFUSED")
+            (await self.service.requested()).reject(404, "<html>")
+            await self.assert_ended("HANDSHAKE_REJECTED")
 
     async def test_unavailable_service_is_tried_again(self) -> None:
         for status in (429, 500, 503):
-            (await self.service.requested()).refuse(status, "")
+            (await self.service.requested()).reject(status, "")
         (await self.service.requested()).drop()
         await self.service.connected()
 
@@ -177,7 +177,7 @@ class AcceptTest(ScriptedTest):
         peer.reply(request, claimed())
         self.assertEqual((await peer.receive("release"))["channel"], "ses_1")
 
-    async def test_refusal_is_raised(self) -> None:
+    async def test_rejection_is_raised(self) -> None:
         next_channel = asyncio.ensure_future(anext(self.runtime.accept()))
         peer = await self.service.connected()
         peer.reply(await peer.receive("accept"), error={"code": "RATE_LIMIT_EXCEEDED", "message": "too many"})

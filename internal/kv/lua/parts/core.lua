@@ -13,7 +13,7 @@ local newestEntry         -- ID of the last entry that was added and not announc
 local added, entryBefore, bytesBefore -- these entries, and the ID and the number of bytes before them
 local liveConnection = '' -- ID of the connection that runs this script; its lease does not expire meanwhile
 
--- Makes a full store run the rest of the script. A store without memory refuses a command that
+-- Makes a full store run the rest of the script. A store without memory rejects a command that
 -- adds data, but only if the script has changed nothing before: here the script deletes a
 -- field that does not exist. Scripts call it first that remove data, or that must work so
 -- that data can be removed.
@@ -231,7 +231,7 @@ end
 -- returns nil if it can. With an empty token it acts for the runtime that has the claim. A
 -- runtime with a token had a claim, so a channel that does not exist is lost. A channel
 -- without a claim token was never claimed, or has lost data. Needs state and claimToken.
-local function claimRefusal(token)
+local function claimRejection(token)
   if channel.state == '' then return token == '' and 'not_found' or 'lost' end
   if token == '' or token == channel.claimToken then return nil end
   return channel.claimToken == '' and 'lost' or 'claim_lost'

@@ -38,7 +38,7 @@ end
 
 -- Returns why a credential cannot be used: invalid, ended, cancelled, consumed, or streaming
 -- if a streamed answer has begun. It returns nil if it can. Needs state and queue.
-local function credentialRefusal(c)
+local function credentialRejection(c)
   local streaming = c.state == 'streaming'
   if now >= expiryOf(c) then return 'invalid' end
   if channel.state == 'ended' then return 'ended' end

@@ -3,7 +3,7 @@
 -- Returns why a connection does not own the session: lost, ended, expired (its lease) or
 -- not_owner (another connection replaced it). It returns nil if it does. number is the
 -- connection's number: if there were fewer connections, the store has lost this one.
-local function ownerRefusal(connection, number)
+local function ownerRejection(connection, number)
   if channel.owner == connection and connection ~= '' then return nil end
   readFields('state', 'connections')
   if channel.state == '' then return 'lost' end
@@ -15,7 +15,7 @@ end
 -- Returns why a connection cannot own the session: ended, foreign (another team or
 -- endpoint) or in_use. It returns nil if it can. A session is in use while the lease of
 -- another connection, except the predecessor, has not expired. Needs state, team, endpoint, owner and ownerUntil.
-local function connectionRefusal(connection, predecessor, rejectDuplicate, team, endpoint)
+local function connectionRejection(connection, predecessor, rejectDuplicate, team, endpoint)
   if channel.state == '' then return nil end
   if channel.state == 'ended' then return 'ended' end
   if channel.team ~= team or channel.endpoint ~= endpoint then return 'foreign' end

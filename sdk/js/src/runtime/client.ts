@@ -2,7 +2,7 @@ import { Emitter } from "../emitter.js";
 import { TelapiError } from "../errors.js";
 import type { StateChange } from "../events.js";
 import { encode } from "../messages.js";
-import type { Refusal } from "../refusal.js";
+import type { Rejection } from "../rejection.js";
 import { Channel } from "./channel.js";
 import { closeMalformed, Link } from "./link.js";
 import type { Claimed, Frame, RuntimeEvents, RuntimeOptions, Welcome, WireError } from "./types.js";
@@ -132,7 +132,7 @@ export class Client {
     const link: Link = new Link(this.url, this.headers, this.options.connectTimeoutMs ?? 10_000, {
       open: () => this.hello(link),
       frame: (frame) => this.link === link && this.receive(frame),
-      lost: (closeCode, error, refusal) => this.lost(link, closeCode, error, refusal),
+      lost: (closeCode, error, rejection) => this.lost(link, closeCode, error, rejection),
     });
     this.opening = link;
     if (!this.link) this.setState({ state: "connecting" });
@@ -166,10 +166,10 @@ export class Client {
     this.setState({ state: "connected" });
   }
 
-  private lost(link: Link, closeCode: number, error: TelapiError, refusal?: Partial<Refusal>): void {
+  private lost(link: Link, closeCode: number, error: TelapiError, rejection?: Partial<Rejection>): void {
     if (link === this.opening) this.opening = undefined;
     else if (link !== this.link) return;
-    const final = refusal?.final ? error : TelapiError.ofCloseCode(closeCode, error.message);
+    const final = rejection?.final ? error : TelapiError.ofCloseCode(closeCode, error.message);
     const reason = (link === this.link && this.closeError) || final || error;
     if (final) return this.end(reason);
     if (link === this.link) {
@@ -180,7 +180,7 @@ export class Client {
     if (this.link || this.opening) return; // an instance shuts down, and one of two connections is left
     const { minDelayMs = 250, maxDelayMs = 10_000 } = this.options;
     const delay = Math.random() * Math.min(maxDelayMs, minDelayMs * 2 ** this.attempt++);
-    const retryInMs = Math.min(Math.round(delay + (refusal?.retryAfterMs ?? 0)), maxTimer);
+    const retryInMs = Math.min(Math.round(delay + (rejection?.retryAfterMs ?? 0)), maxTimer);
     this.retry = setTimeout(() => this.open(), retryInMs);
     this.setState({ state: "waiting", retryInMs, reason });
   }

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from "node:http";
 import { WebSocket } from "ws";
 import { TelapiError } from "../errors.js";
-import { parseRefusal, type Refusal } from "../refusal.js";
+import { parseRejection, type Rejection } from "../rejection.js";
 import type { Frame } from "./types.js";
 
 /** The close code for a peer that does not respond. */
@@ -14,7 +14,7 @@ export interface LinkEvents {
   open(): void;
   frame(frame: Frame): void;
   /** The connection is lost, or the service rejected it. */
-  lost(closeCode: number, error: TelapiError, refusal?: Refusal): void;
+  lost(closeCode: number, error: TelapiError, rejection?: Rejection): void;
 }
 
 /**
@@ -36,7 +36,7 @@ export class Link {
     socket.on("ping", () => this.keepAlive());
     socket.on("error", (error) => (this.cause = error)); // a close event follows
     socket.on("close", (code, reason) => this.lose(code, String(reason)));
-    socket.on("unexpected-response", (_, response) => void this.refuse(response));
+    socket.on("unexpected-response", (_, response) => void this.reject(response));
     this.timeout = setTimeout(() => this.lose(closeNoResponse, "The service did not respond in time."), timeoutMs);
   }
 
@@ -75,7 +75,7 @@ export class Link {
     }
   }
 
-  private async refuse(response: IncomingMessage): Promise<void> {
+  private async reject(response: IncomingMessage): Promise<void> {
     const chunks: Buffer[] = [];
     try {
       for await (const chunk of response) chunks.push(chunk as Buffer);
@@ -83,15 +83,15 @@ export class Link {
       // the part that has arrived may do
     }
     const headers = new Headers({ "Retry-After": response.headers["retry-after"] ?? "" });
-    const refusal = await parseRefusal({ status: response.statusCode!, headers, json: async () => JSON.parse(String(Buffer.concat(chunks))) as unknown });
-    this.lose(1006, refusal.error.message, refusal);
+    const rejection = await parseRejection({ status: response.statusCode!, headers, json: async () => JSON.parse(String(Buffer.concat(chunks))) as unknown });
+    this.lose(1006, rejection.error.message, rejection);
   }
 
-  private lose(closeCode: number, reason: string, refusal?: Refusal): void {
+  private lose(closeCode: number, reason: string, rejection?: Rejection): void {
     if (this.closed) return;
     this.close();
     const cause = this.cause as (Error & { code?: string }) | undefined;
     const message = reason || cause?.message || cause?.code || "The connection was lost.";
-    this.events.lost(closeCode, refusal?.error ?? new TelapiError("CONNECTION_LOST", message, { closeCode, cause }), refusal);
+    this.events.lost(closeCode, rejection?.error ?? new TelapiError("CONNECTION_LOST", message, { closeCode, cause }), rejection);
   }
 }

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
-import { type ConnectOptions, connect, type Refusal, type Session, type State, type TelapiError } from "../../src/index.js";
+import { type ConnectOptions, connect, type Rejection, type Session, type State, type TelapiError } from "../../src/index.js";
 import { Proxy } from "./proxy.js";
 import { Service } from "./service.js";
 
@@ -123,10 +123,10 @@ test("a deleted session is rejected with the service's message", async () => {
   await service.api("DELETE", `/api/v1/sessions/${token.sessionId}`);
   expect(await ended(first)).toMatchObject({ code: "SESSION_ENDED" });
   const second = open({ token } as ConnectOptions);
-  const refused: Refusal[] = [];
-  second.on("refused", (refusal) => refused.push(refusal));
+  const rejected: Rejection[] = [];
+  second.on("rejected", (rejection) => rejected.push(rejection));
   const reason: TelapiError = await ended(second);
   expect(reason).toMatchObject({ code: "SESSION_ENDED", context: { status: 410, requestId: expect.any(String) } });
   expect(reason.message).toMatch(/[a-z]+ .*\.$/);
-  expect(refused).toMatchObject([{ final: true, error: reason }]);
+  expect(rejected).toMatchObject([{ final: true, error: reason }]);
 });

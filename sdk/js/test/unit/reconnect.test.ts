@@ -34,8 +34,8 @@ describe("close codes", () => {
   });
 
   test.each([
-    [1007, "BAD_FRAMES"], [1008, "REFUSED"], [1009, "MESSAGE_TOO_LARGE"], [4500, "UNAUTHORIZED"], [4501, "BAD_FRAMES"],
-    [4502, "SESSION_REPLACED"], [4503, "SESSION_ENDED"], [4504, "SESSION_EXPIRED"], [4999, "REFUSED"],
+    [1007, "BAD_FRAMES"], [1008, "REJECTED"], [1009, "MESSAGE_TOO_LARGE"], [4500, "UNAUTHORIZED"], [4501, "BAD_FRAMES"],
+    [4502, "SESSION_REPLACED"], [4503, "SESSION_ENDED"], [4504, "SESSION_EXPIRED"], [4999, "REJECTED"],
   ])("does not reconnect after %i: %s", async (code, name) => {
     const { session, states } = await openReady();
     const sent = session.send("chat", { text: "unacknowledged" });

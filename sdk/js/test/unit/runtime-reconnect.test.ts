@@ -125,9 +125,9 @@ describe("a loss of data", () => {
 describe("a drain", () => {
   test("goes on with the old connection if there is no new one yet", async () => {
     const { connection, channel } = await accept(script);
-    script.service.refusals.push({ status: 503, body: "" });
+    script.service.rejections.push({ status: 503, body: "" });
     connection.send({ event: "drain", withinMs: 5_000 });
-    await until(() => !script.service.refusals.length);
+    await until(() => !script.service.rejections.length);
     await settled(connection);
     const sent = channel.send("chat", {});
     await connection.answer("send");
@@ -147,7 +147,7 @@ describe("a connection", () => {
   });
 
   test.each([
-    [1007, "BAD_FRAMES"], [1008, "REFUSED"], [1009, "MESSAGE_TOO_LARGE"], [4500, "UNAUTHORIZED"], [4501, "BAD_FRAMES"], [4999, "REFUSED"],
+    [1007, "BAD_FRAMES"], [1008, "REJECTED"], [1009, "MESSAGE_TOO_LARGE"], [4500, "UNAUTHORIZED"], [4501, "BAD_FRAMES"], [4999, "REJECTED"],
   ])("closed with %i is not opened again", async (code, error) => {
     const { connection, channel, accepting } = await accept(script);
     const reader = read(channel);
@@ -171,10 +171,10 @@ describe("a connection", () => {
   });
 
   test("is opened again if hello cannot be served now, and not if it is wrong", async () => {
-    await (await script.service.connection(0)).refuse("hello", { code: "SERVICE_UNAVAILABLE", message: "later", details: { retryAfterMs: 1_000 } });
+    await (await script.service.connection(0)).reject("hello", { code: "SERVICE_UNAVAILABLE", message: "later", details: { retryAfterMs: 1_000 } });
     await until(() => script.runtime.state === "waiting");
     expect(script.runtime.reason).toMatchObject({ code: "SERVICE_UNAVAILABLE" });
-    await (await script.reconnect()).refuse("hello", { code: "VALIDATION_ERROR", message: "name is too long" });
+    await (await script.reconnect()).reject("hello", { code: "VALIDATION_ERROR", message: "name is too long" });
     await until(() => script.runtime.state === "ended");
     expect(script.runtime.reason).toMatchObject({ code: "VALIDATION_ERROR", message: "name is too long" });
   });
@@ -244,7 +244,7 @@ describe("a rejected handshake", () => {
   test("ends the runtime if it is final", async () => {
     const error = { code: "FORBIDDEN", message: "The key lacks the scope RUN_CALLS.", requestId: "r1" };
     await script.service.connection(0);
-    script.service.refusals.push({ status: 403, body: JSON.stringify({ error }) });
+    script.service.rejections.push({ status: 403, body: JSON.stringify({ error }) });
     const runtime = script.start();
     const next = runtime.accept().next();
     await expect(next).rejects.toMatchObject({ code: "FORBIDDEN", message: error.message, context: { status: 403, requestId: "r1" } });
@@ -256,9 +256,9 @@ describe("a rejected handshake", () => {
     ["502 of a load balancer", { status: 502, body: "<html>" }, "HTTP_502", 250],
     ["200 of another server", { status: 200, body: "hello" }, "HTTP_200", 250],
     ["304", { status: 304, body: "" }, "HTTP_304", 250],
-  ])("is repeated after %s", async (_, refusal, code, retryInMs) => {
+  ])("is repeated after %s", async (_, rejection, code, retryInMs) => {
     await script.service.connection(0);
-    script.service.refusals.push(refusal);
+    script.service.rejections.push(rejection);
     const runtime = script.start();
     const change = await new Promise((resolve) => runtime.on("state", resolve));
     expect(change).toMatchObject({ state: "waiting", retryInMs, reason: { code } });

@@ -55,7 +55,7 @@ export class ScriptedConnection {
     return request;
   }
 
-  async refuse(op: string, error: object, index = 0): Promise<void> {
+  async reject(op: string, error: object, index = 0): Promise<void> {
     this.send({ id: (await this.receive(op, index)).id, error });
   }
 
@@ -83,7 +83,7 @@ export class ScriptedConnection {
 export class ScriptedService {
   readonly connections: ScriptedConnection[] = [];
   /** Answers the next handshakes, instead of opening a WebSocket. */
-  refusals: { status: number; body: string; headers?: Record<string, string> }[] = [];
+  rejections: { status: number; body: string; headers?: Record<string, string> }[] = [];
   private readonly server: Server;
   private readonly sockets = new Set<Socket>();
 
@@ -95,10 +95,10 @@ export class ScriptedService {
       socket.on("close", () => this.sockets.delete(socket));
     });
     this.server.on("upgrade", (request: IncomingMessage, socket: Socket, head: Buffer) => {
-      const refusal = this.refusals.shift();
-      if (refusal) {
-        const headers = Object.entries({ Connection: "close", ...refusal.headers }).map(([name, value]) => `${name}: ${value}\r\n`);
-        return void socket.end(`HTTP/1.1 ${refusal.status} Refused\r\n${headers.join("")}\r\n${refusal.body}`);
+      const rejection = this.rejections.shift();
+      if (rejection) {
+        const headers = Object.entries({ Connection: "close", ...rejection.headers }).map(([name, value]) => `${name}: ${value}\r\n`);
+        return void socket.end(`HTTP/1.1 ${rejection.status} Rejected\r\n${headers.join("")}\r\n${rejection.body}`);
       }
       sockets.handleUpgrade(request, socket, head, (webSocket) => this.connections.push(new ScriptedConnection(webSocket, request)));
     });

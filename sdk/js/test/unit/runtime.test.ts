@@ -54,13 +54,13 @@ describe("a runtime", () => {
     const connection = await script.service.connection(0);
     await connection.welcome();
     const accepted = script.runtime.accept({ capacity: 1 }).next();
-    await connection.refuse("accept", { code: "SERVICE_UNAVAILABLE", message: "later", details: { retryAfterMs: 700 } });
+    await connection.reject("accept", { code: "SERVICE_UNAVAILABLE", message: "later", details: { retryAfterMs: 700 } });
     await settled(connection);
     vi.advanceTimersByTime(699);
     await settled(connection);
     expect(connection.all("accept")).toHaveLength(1);
     vi.advanceTimersByTime(1);
-    await connection.refuse("accept", { code: "FORBIDDEN", message: "no", details: { scope: "RUN_CALLS" } }, 1);
+    await connection.reject("accept", { code: "FORBIDDEN", message: "no", details: { scope: "RUN_CALLS" } }, 1);
     await expect(accepted).rejects.toMatchObject({ name: "TelapiError", code: "FORBIDDEN", message: "no", context: { details: { scope: "RUN_CALLS" } } });
   });
 
@@ -68,7 +68,7 @@ describe("a runtime", () => {
     const { connection, channel } = await accept(script);
     const unavailable = { code: "SERVICE_UNAVAILABLE", message: "later" };
     const sent = [channel.send("chat", { text: "a" }), channel.send("chat", { text: "b" })];
-    await connection.refuse("send", unavailable); // the reply to the second comes late
+    await connection.reject("send", unavailable); // the reply to the second comes late
     await settled(connection);
     sent.push(channel.send("chat", { text: "c" }));
     const reported = script.runtime.report([{ characters: 1 }]);
@@ -82,7 +82,7 @@ describe("a runtime", () => {
     for (const index of [2, 3, 4]) await connection.answer("send", {}, index);
     await Promise.all(sent);
     void channel.send("chat", {});
-    await connection.refuse("send", unavailable, 5);
+    await connection.reject("send", unavailable, 5);
     await settled(connection);
     connection.send({ event: "claim_lost", channel: "c1", claim: "secret" });
     await settled(connection);
@@ -154,7 +154,7 @@ describe("a channel", () => {
     const cancelled = channel.cancel({ workItemId: "w1" });
     const ended = channel.end("bye");
     await connection.answer("end");
-    await connection.refuse("cancel", { code: "NOT_FOUND", message: "unknown work item" });
+    await connection.reject("cancel", { code: "NOT_FOUND", message: "unknown work item" });
     const request = await connection.answer("await", { workItemId: "w2", token: "cbt_1", url: "http://u", deadline: 5 });
     await connection.answer("send", { messageIds: ["m1"] });
     expect(connection.frames.slice(2)).toMatchObject([

@@ -1,5 +1,5 @@
 import { describe, expect, test, vi } from "vitest";
-import { type Refusal, type TokenResponse } from "../../src/index.js";
+import { type Rejection, type TokenResponse } from "../../src/index.js";
 import { stubFetch, useFakeTimersAndRandom, open, openReady, ScriptedSocket, token } from "./script.js";
 
 useFakeTimersAndRandom(0.999999);
@@ -10,15 +10,15 @@ describe("a rejected handshake", () => {
   test("ends the session with the error from the service", async () => {
     const fetch = stubFetch(410, envelope);
     const { session } = await open();
-    const refused: Refusal[] = [];
-    session.on("refused", (refusal) => refused.push(refusal));
+    const rejected: Rejection[] = [];
+    session.on("rejected", (rejection) => rejected.push(rejection));
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
     expect(fetch.mock.calls[0]).toMatchObject(["http://service/ws/session", {
       headers: { Authorization: `Bearer ${token()}` }, cache: "no-store", credentials: "omit", signal: expect.any(AbortSignal),
     }]);
-    expect(refused).toMatchObject([{ final: true, error: { code: "SESSION_ENDED", message: "The session has ended.", context: { status: 410, requestId: "r1" } } }]);
-    expect(session.reason).toBe(refused[0]?.error);
+    expect(rejected).toMatchObject([{ final: true, error: { code: "SESSION_ENDED", message: "The session has ended.", context: { status: 410, requestId: "r1" } } }]);
+    expect(session.reason).toBe(rejected[0]?.error);
   });
 
   test.each([
@@ -30,11 +30,11 @@ describe("a rejected handshake", () => {
   ])("%s is retried", async (_, status, body, headers, code, wait) => {
     stubFetch(status, body, headers);
     const { session, states } = await open();
-    const refused = vi.fn();
-    session.on("refused", refused);
+    const rejected = vi.fn();
+    session.on("rejected", rejected);
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
-    expect(refused.mock.calls[0]![0]).toMatchObject({ final: false, error: { code } });
+    expect(rejected.mock.calls[0]![0]).toMatchObject({ final: false, error: { code } });
     expect(states.at(-1)).toMatchObject({ state: "waiting", retryInMs: wait });
   });
 
