@@ -20,7 +20,8 @@ const (
 	storeTimeout = 5 * time.Second
 	// attachTimeout bounds Attach. After it, Attach cannot take effect any more.
 	attachTimeout = 3 * time.Second
-	// cancelInterval is the time between two attempts to cancel Attach.
+	// cancelInterval is the time between two attempts to cancel Attach, or to detach a
+	// connection while the instance stops.
 	cancelInterval = 100 * time.Millisecond
 	// detachAttempts bounds how often a failed Detach is retried. It covers an outage of a
 	// minute.
@@ -168,7 +169,8 @@ func (c *Connection) confirmDetach() {
 		} else if time.Since(start) > minConfirmDelay {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 			defer cancel()
-			_ = c.detach(last)
+			for c.detach(last) != nil && background.Sleep(last, cancelInterval) == nil { // the store may be back in time
+			}
 		}
 	})
 }

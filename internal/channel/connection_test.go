@@ -150,6 +150,28 @@ func TestStoppingInstanceDetachesAgain(t *testing.T) {
 	}
 }
 
+// A store that is unavailable when the instance stops can be back a little later.
+func TestStoppingInstanceRetriesDetach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{outcome: Appended}
+		c, socket := openConnection(t, m, "")
+		c.Start(socket)
+		handle(t, c, object(set("messageId", "00000000-0000-0000-0000-000000000001")))
+		c.Close()
+		time.Sleep(confirmDelay / 2)
+		m.failDetach(errors.New("unavailable"))
+		failed := 0
+		time.AfterFunc(storeTimeout/2, func() {
+			m.failDetach(nil)
+			failed = m.releases()
+		})
+		c.service.Close()
+		if got := m.releases() - failed; failed == 0 || got != 1 {
+			t.Errorf("detached %d times after the store was back, want once", got)
+		}
+	})
+}
+
 func TestCloseCancelsAndAwaitsBackgroundWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{complete: true}

@@ -101,6 +101,12 @@ func (m *memory) Detach(_ context.Context, owner Owner, _ []byte) error {
 	return m.detachErr
 }
 
+func (m *memory) failDetach(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.detachErr = err
+}
+
 func (m *memory) releases() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -100,9 +100,9 @@ func (r *channelRecord) maybeCancelled(i *itemRecord) {
 	i.maybeCancelled = true
 }
 
-// answered records the answer to a callback and reports whether the provider is
-// done.
-func (r *channelRecord) answered(i *itemRecord, receipt callback.Receipt, err error) (done bool) {
+// answered records the answer to a callback that was posted at a time, and reports whether the
+// provider is done.
+func (r *channelRecord) answered(i *itemRecord, posted time.Time, receipt callback.Receipt, err error) (done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	unknown := err != nil && (fault.Is(err, fault.ServiceUnavailable) || fault.From(err).Code == fault.Internal)
@@ -110,10 +110,16 @@ func (r *channelRecord) answered(i *itemRecord, receipt callback.Receipt, err er
 	if !i.acceptedAt.IsZero() && !duplicate(err) && !unknown && !settled {
 		r.violation("the callback for item %d was accepted, and then posted again with the result %v", i.number, err)
 	}
+	if err == nil && i.isCancelled && i.cancelledAt.Before(posted) && r.ledger.lostAt(r.id, "cancel", i.id).IsZero() {
+		r.violation("the callback for item %d was accepted, although the item was cancelled before", i.number)
+	}
 	switch {
 	case err == nil || duplicate(err):
 		if i.acceptedAt.IsZero() {
 			i.acceptedAt = time.Now()
+		}
+		if err == nil || i.lastAccepted.IsZero() || r.ledger.lostSince(r.id, i.lastAccepted) {
+			i.lastAccepted = time.Now()
 		}
 		if err == nil {
 			i.callbackID = receipt.CallbackID

@@ -125,6 +125,7 @@ type itemRecord struct {
 	deadline       time.Time
 	claim          *claimedChannel
 	acceptedAt     time.Time
+	lastAccepted   time.Time // after the store has lost the result, it is accepted again
 	callbackID     string
 	rejectedAt     time.Time
 	cancelling     bool

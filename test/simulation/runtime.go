@@ -162,12 +162,15 @@ func (p *runtimeProcess) work(r *channelRecord, c *callruntime.Channel) {
 		t.claim = claim.name
 	}
 	p.world.trace(p.host.name, "accepts %s (claim %d)", r.name, t.number)
+	if c.LostAt > 0 { // while no runtime had the channel, or an earlier one
+		r.runtimeNotified()
+	}
 	t.rng = p.world.rng("tenure", r.name, t.number) // another word would change the runs of all seeds
 	t.receiving = p.world.rng("receive", r.name, t.number)
 	var talking sync.WaitGroup
 	talking.Go(func() {
 		if t.number > 1 {
-			t.awaitAgain(c.WorkItems)
+			t.awaitAgain(c.WorkItems, c.LostAt > 0)
 		}
 		t.talk()
 	})
@@ -240,6 +243,16 @@ func (r *channelRecord) nudge() {
 	}
 }
 
+// runtime returns the process that has the channel; nil if there is none.
+func (r *channelRecord) runtime() *runtimeProcess {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.active == nil {
+		return nil
+	}
+	return r.active.process
+}
+
 // talk sends messages and awaits results until the claim ends.
 func (t *claimedChannel) talk() {
 	var quietUntil time.Time
@@ -247,7 +260,7 @@ func (t *claimedChannel) talk() {
 		select {
 		case <-time.After(max(time.Until(quietUntil), 200*time.Millisecond+time.Duration(t.rng.Int64N(int64(t.process.world.pace))))):
 		case <-t.lost:
-			t.awaitAgain(nil)
+			t.awaitAgain(nil, true)
 		case <-t.nudged:
 			t.send()
 			quietUntil = time.Now().Add(nudgedQuiet)
