@@ -22,6 +22,7 @@ type ledger struct {
 	violations []string
 	actions    map[string]bool     // message IDs of stored browser actions
 	crashes    map[*host]time.Time // of instances and runtimes
+	stops      []time.Time         // of instances
 	losses     []loss
 	troubles   []period // faults of the network
 }
@@ -51,6 +52,12 @@ func (l *ledger) channel(id string) *channelRecord {
 
 func (l *ledger) instanceCrashed(p *serviceProcess) { l.crashed(p.host) }
 func (l *ledger) runtimeCrashed(p *runtimeProcess)  { l.crashed(p.host) }
+
+func (l *ledger) instanceStops() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stops = append(l.stops, time.Now())
+}
 
 func (l *ledger) crashed(h *host) {
 	l.mu.Lock()
