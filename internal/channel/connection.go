@@ -20,8 +20,7 @@ const (
 	storeTimeout = 5 * time.Second
 	// attachTimeout bounds Attach. After it, Attach cannot take effect any more.
 	attachTimeout = 3 * time.Second
-	// cancelInterval is the time between two attempts to cancel Attach, or to detach a
-	// connection while the instance stops.
+	// cancelInterval is the time between two attempts to cancel Attach.
 	cancelInterval = 100 * time.Millisecond
 	// detachAttempts bounds how often a failed Detach is retried. It covers an outage of a
 	// minute.
@@ -152,9 +151,23 @@ func (c *Connection) retryDetach() { _ = c.service.tasks.Go(context.Background()
 
 func (c *Connection) detachUntilDone(ctx context.Context) {
 	for range detachAttempts {
-		if c.detach(ctx) == nil || background.Sleep(ctx, storeTimeout) != nil {
+		if c.detach(ctx) == nil {
 			return
 		}
+		if background.Sleep(ctx, storeTimeout) != nil {
+			c.detachBeforeStop(ctx)
+			return
+		}
+	}
+}
+
+// detachBeforeStop detaches the connection while the instance stops. A store that is
+// unavailable may be back in time.
+func (c *Connection) detachBeforeStop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	backoff := background.Backoff{Min: cancelInterval, Max: time.Second}
+	for fault.Is(c.detach(ctx), fault.ServiceUnavailable) && background.Sleep(ctx, backoff.Next()) == nil {
 	}
 }
 
@@ -167,10 +180,7 @@ func (c *Connection) confirmDetach() {
 		if background.Sleep(ctx, confirmDelay) == nil {
 			c.detachUntilDone(ctx)
 		} else if time.Since(start) > minConfirmDelay {
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-			defer cancel()
-			for c.detach(last) != nil && background.Sleep(last, cancelInterval) == nil { // the store may be back in time
-			}
+			c.detachBeforeStop(ctx)
 		}
 	})
 }

@@ -101,10 +101,12 @@ func (m *memory) Detach(_ context.Context, owner Owner, _ []byte) error {
 	return m.detachErr
 }
 
-func (m *memory) failDetach(err error) {
+// failDetach makes Detach fail, or not. It returns how often it was called before.
+func (m *memory) failDetach(err error) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.detachErr = err
+	return m.released
 }
 
 func (m *memory) releases() int {
