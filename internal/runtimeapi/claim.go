@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -53,6 +54,13 @@ func (c *Conn) newClaim(channelID, secret string) *claim {
 
 // record returns how the store lists the claim.
 func (cl *claim) record() string { return cl.id + "/" + cl.secret }
+
+func records(claims map[string]*claim) (list []string) {
+	for _, cl := range claims {
+		list = append(list, cl.record())
+	}
+	return list
+}
 
 // request returns how to claim the channel.
 func (cl *claim) request() calls.Claim {
@@ -333,18 +341,11 @@ func openItems(ctx context.Context, ch *calls.Channel) (list []wire.OpenWorkItem
 // and checks whether they still exist.
 func (c *Conn) restore(ctx context.Context) {
 	c.mu.Lock()
-	var records []string
-	var claims []*claim
-	for _, cl := range c.claims {
-		records, claims = append(records, cl.record()), append(claims, cl)
-	}
+	claims := maps.Clone(c.claims)
 	c.mu.Unlock()
-	if len(claims) == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	_ = c.calls.RecordClaims(ctx, c.id, records...) // otherwise the claims expire with their lease
+	_ = c.calls.RecordClaims(ctx, c.id, records(claims)...) // otherwise the claims expire with their lease
 	for _, cl := range claims {
 		cl.current().Check()
 	}

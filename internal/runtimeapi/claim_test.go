@@ -118,6 +118,26 @@ func TestSecondClaimOfConnectionIsSwept(t *testing.T) {
 	}
 }
 
+// Another instance takes a connection for dead and releases its claim, and the connection claims the
+// channel again. When it ends before it has noticed, that claim is released too.
+func TestClaimMadeAgainIsSwept(t *testing.T) {
+	c, _, cl, ch := claimedSession(t)
+	if !c.add(cl, ch) {
+		t.Fatal("not added")
+	}
+	testkit.Must(t, c.service.start(t.Context(), c))
+	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, cl.record()))
+	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
+	if err := cl.recover(t.Context(), ch); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
+	if _, err := c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s"); err != nil {
+		t.Errorf("the session is not released: %v", err)
+	}
+}
+
 // A channel that is lost again and again is reported as unavailable, and stays claimed.
 func TestThirdLossInARowFailsTheRequest(t *testing.T) {
 	c, socket, cl, ch := claimedSession(t)

@@ -241,7 +241,7 @@ func (c *Conn) Close() {
 	}
 	c.running.Wait()
 	c.flushCommits(claims)
-	c.service.end(c, len(claims))
+	c.service.end(c, claims)
 }
 
 // start adds a connection that has said hello.
@@ -257,7 +257,7 @@ func (s *Service) start(ctx context.Context, c *Conn) error {
 }
 
 // end removes a connection. Its claims live on for its resume time.
-func (s *Service) end(c *Conn, claims int) {
+func (s *Service) end(c *Conn, claims map[string]*claim) {
 	s.mu.Lock()
 	_, started := s.conns[c]
 	delete(s.conns, c)
@@ -266,8 +266,11 @@ func (s *Service) end(c *Conn, claims int) {
 		return
 	}
 	s.connections.Dec()
-	s.claims.Sub(float64(claims))
+	s.claims.Sub(float64(len(claims)))
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
+	// Another instance may have taken the connection for dead and forgotten its claims before it
+	// has made some of them again.
+	_ = c.calls.RecordClaims(ctx, c.id, records(claims)...)                                    // otherwise they expire with their lease
 	_, _, _ = c.calls.KeepConnections(ctx, calls.Lifetime{ConnectionID: c.id, Left: c.resume}) // otherwise it expires a little later
 }
