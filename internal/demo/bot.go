@@ -24,7 +24,7 @@ const (
 	maxRequest         = 64 << 10
 	botShutdownTimeout = 2 * time.Second
 	maxPosts           = 60 // attempts to post an answer, one per second
-	maxNextWait        = 20 * time.Second
+	maxNextWait        = 10 * time.Second
 )
 
 // botRequest is the body of a request to the bot: a question, and where to post the
@@ -242,7 +242,7 @@ type scriptEntry struct {
 type part struct {
 	after     time.Duration
 	body      func(botRequest) any
-	afterNext bool // the delay starts when the next part is posted, whenever that is
+	afterNext bool // the delay starts when the next part is posted, at the latest after maxNextWait
 }
 
 // thinkingTime is the delay of most answers.

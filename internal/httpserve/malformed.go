@@ -30,7 +30,11 @@ func Listen(srv *http.Server, l net.Listener, log *slog.Logger) net.Listener {
 			next(c.Conn, state)
 		}
 	}
+	connContext := srv.ConnContext
 	srv.ConnContext = func(ctx context.Context, nc net.Conn) context.Context {
+		if connContext != nil {
+			ctx = connContext(ctx, nc)
+		}
 		return context.WithValue(ctx, connKey{}, nc.(wrapped).base())
 	}
 	return listener{l, srv.ReadHeaderTimeout, log}
@@ -41,8 +45,9 @@ type connKey struct{}
 
 // Linger waits until a client has closed its connection, at most for the given time, and
 // drops what it still sends. If a connection is closed with unread input, the client may not
-// receive the response. Call it after a complete response, at the end of a handler. It works
-// after a failed read of the body, which cannot be read any more. ctx is that of the request.
+// receive the response. Call it at the end of a handler, after a response with Content-Length and
+// Connection: close. It works after a failed read of the body, which cannot be read any more. ctx
+// is that of the request.
 func Linger(ctx context.Context, timeout time.Duration) {
 	if c, ok := ctx.Value(connKey{}).(*conn); ok && c.CloseWrite() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(timeout))

@@ -49,14 +49,14 @@ func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 		_, err := s.UpdateTeam(ctx, "t1", func(t *team.Team) ([]audit.Entry, error) { t.Name = "b"; return []audit.Entry{testEntry(6, "t1")}, nil })
 		testkit.Must(t, err)
 
-		refused := errors.New("refused")
+		rejected := errors.New("rejected")
 		for what, err := range map[string]error{
 			"duplicate team":   s.CreateTeam(ctx, team.Team{ID: "t1", CreatedAt: testTime}, testEntry(7, "t1")),
 			"unknown key":      s.RevokeKey(ctx, "unknown", testTime, testEntry(7, "t1")),
 			"key without team": s.CreateKey(ctx, auth.Key{ID: "k2", TeamID: "unknown", CreatedAt: testTime}, testEntry(7, "t1")),
-			"unconfirmed":      s.ChangeSetting(ctx, "limits", []byte("[]"), testEntry(7, ""), func(context.Context) error { return refused }),
+			"unconfirmed":      s.ChangeSetting(ctx, "limits", []byte("[]"), testEntry(7, ""), func(context.Context) error { return rejected }),
 			"unknown endpoint": s.DeleteEndpoint(ctx, "unknown", nil),
-			"kept endpoint":    s.DeleteEndpoint(ctx, "e1", func(endpoint.Endpoint) ([]audit.Entry, error) { return []audit.Entry{testEntry(7, "t1")}, refused }),
+			"kept endpoint":    s.DeleteEndpoint(ctx, "e1", func(endpoint.Endpoint) ([]audit.Entry, error) { return []audit.Entry{testEntry(7, "t1")}, rejected }),
 		} {
 			if err == nil {
 				t.Errorf("%s: no error", what)

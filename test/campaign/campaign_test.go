@@ -134,19 +134,21 @@ func (c *campaign) pace() {
 // probe starts an operation of every browser and waits until it is completed. As
 // operations of a session complete in order, earlier ones are then completed or lost. An
 // operation that takes long may be lost and is repeated, but not so soon that the
-// repetitions of many browsers keep the machine busy. Only the completion of the last
-// repetition counts: one that is still running could be lost to the next fault.
+// repetitions of many browsers keep the machine busy, and each time later. Only the completion
+// of the last repetition counts: one that is still running could be lost to the next fault.
 func (c *campaign) probe(browsers []*browser) {
 	c.t.Helper()
 	since := time.Now()
 	waiting, probed := slices.Clone(browsers), map[*browser]time.Time{}
+	interval := 10*time.Second + time.Duration(len(browsers))*10*time.Millisecond
 	for repeat := since; len(waiting) > 0; {
 		if !time.Now().Before(repeat) {
 			for _, b := range waiting {
 				probed[b] = time.Now()
 				b.start(true)
 			}
-			repeat = time.Now().Add(10*time.Second + time.Duration(len(browsers))*10*time.Millisecond)
+			repeat = time.Now().Add(interval)
+			interval *= 2
 		}
 		if !pause(c.ctx, 20*time.Millisecond) {
 			return

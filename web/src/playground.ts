@@ -38,7 +38,10 @@ class Playground {
   private readonly policy = new PolicyPanel();
   private readonly workbench = new Workbench(this.policy, (title, receipt) => this.timeline.note(title, receipt));
   private readonly admin = new AdminPanel({
-    keyChanged: () => void this.loadPolicy(),
+    keyChanged: () => {
+      void this.loadPolicy();
+      this.usage.start(key.value ? this.api : undefined); // not with a key that was forgotten
+    },
     endpointsChanged: () => void this.loadEndpoints(),
     openPolicy: (api, endpointId) => {
       void this.policy.load(api, endpointId, key.value ? this.api : api);
@@ -109,7 +112,7 @@ class Playground {
   private useKey(): void {
     this.api = new Api(key.value);
     this.resilience.use(this.api);
-    if (key.value) this.usage.start(this.api);
+    this.usage.start(key.value ? this.api : undefined);
     void this.loadEndpoints().then(() => this.loadPolicy());
     void this.admin.offer(key.value);
   }
@@ -129,7 +132,12 @@ class Playground {
   /** Shows the policy of the selected endpoint, with a key that can manage it. */
   private async loadPolicy(): Promise<void> {
     if (!endpoint.value || !key.value) return;
-    for (const api of new Set([this.admin.api ?? this.api, this.api])) if (await this.policy.load(api, endpoint.value, this.api)) return this.workbench.use(api);
+    const { value } = endpoint;
+    for (const api of new Set([this.admin.api ?? this.api, this.api])) {
+      const loaded = await this.policy.load(api, value, this.api);
+      if (loaded === "shown") this.workbench.use(api);
+      if (loaded !== "failed") return;
+    }
   }
 
   /** Shows the modes of the selected endpoint. Keeps the selected one, if it has it. */
@@ -184,7 +192,7 @@ class Playground {
     byId("rejection").hidden = byId("session").hidden = true;
     byId("session").textContent = ""; // not known yet
     this.timeline.start();
-    this.usage.start(api);
+    this.usage.start(key.value ? api : undefined);
 
     this.session = session;
     session.on("frame", (frame) => this.timeline.fromConnection(frame));

@@ -40,22 +40,23 @@ export class PolicyPanel {
   }
 
   /**
-   * Shows the profile of an endpoint. Returns false if it cannot be read. Lists the commands with another client if the key
-   * cannot read them.
+   * Shows the profile of an endpoint, unless another one was selected meanwhile. Lists the commands with another client if
+   * the key cannot read them.
    */
-  async load(api: Api, endpointId: string, other = api): Promise<boolean> {
+  async load(api: Api, endpointId: string, other = api): Promise<"shown" | "failed" | "outdated"> {
     const load = ++this.loads;
     try {
       const endpoint = await api.endpoint(endpointId);
       const commands = await api.commands().catch(() => (other === api ? [] : other.commands())).catch(() => []);
-      if (load !== this.loads) return true;
+      if (load !== this.loads) return "outdated";
       this.commands = commands;
       this.api = api;
       this.use(endpoint);
-      return true;
+      return "shown";
     } catch (error) {
-      if (load === this.loads) this.show({ title: "", issues: issuesOf(error as TelapiError) });
-      return false;
+      if (load !== this.loads) return "outdated";
+      this.show({ title: "", issues: issuesOf(error as TelapiError) });
+      return "failed";
     }
   }
 
@@ -70,13 +71,16 @@ export class PolicyPanel {
   /** Saves the edited profile, unless someone else has changed the endpoint since it was read. */
   private async saveProfile(): Promise<void> {
     const { data, etag } = this.endpoint!;
+    const { loads } = this;
     this.save.disabled = true;
     try {
       const body = `{"gatewayProfile":${this.editor.value},${JSON.stringify({ ...data, gatewayProfile: undefined }).slice(1)}`; // as it was edited, with duplicate names
       const saved = await this.api!.admin<AdminEndpoint>("PUT", `endpoints/${data.id}`, body, etag);
+      if (loads !== this.loads) return; // another endpoint is shown
       this.use(saved);
       byId("policy-saved").textContent = `Saved at ${timeOfDay(Date.now()).slice(0, 8)}. Open conversations keep the old profile.`;
     } catch (error) {
+      if (loads !== this.loads) return;
       byId("policy-error").replaceChildren(issueList(issuesOf(error as TelapiError), "issue")); // a check that ends later does not replace it
       this.updateSave();
     }

@@ -52,7 +52,7 @@ export class Timeline extends SessionEvents {
   private endTop = 0; // where scrollToEnd has scrolled to
   private unseen = 0; // new rows below the visible ones
   private settling: ReturnType<typeof setTimeout> | undefined;
-  private pressed = false; // a mouse button or a finger is down, and rows must not move away from it
+  private pressed = false; // a row is pressed, and must not move away from the mouse
 
   constructor() {
     super();
@@ -86,7 +86,9 @@ export class Timeline extends SessionEvents {
       this.arrange();
     };
     this.list.onkeydown = (event) => this.moveFocus(event);
-    for (const [name, pressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false], ["blur", false]] as const) addEventListener(name, () => (this.pressed = pressed));
+    this.list.onpointerdown = ({ isPrimary, button }) => (this.pressed ||= isPrimary && button === 0);
+    for (const name of ["pointerup", "pointercancel", "contextmenu", "dragend", "blur"]) addEventListener(name, () => this.release());
+    addEventListener("pointermove", ({ buttons }) => buttons || this.release()); // it was released elsewhere
     this.arrange();
     this.applyFilter();
   }
@@ -226,10 +228,7 @@ export class Timeline extends SessionEvents {
     const { offset } = this;
     for (const entry of this.entries) entry.time = Math.min(entry.event.at + (entry.event.source === page ? offset : 0), entry.arrivedAt + offset);
     this.entries = orderByCause(this.entries);
-    if (this.pressed) {
-      this.settling = setTimeout(() => this.arrange(), settleMs);
-      return;
-    }
+    if (this.pressed) return; // until release
     this.dropOldest();
     const parked = new Set(this.entries.flatMap(({ event }) => event.ids ?? []).filter((id) => id.startsWith("parked:")));
     let next = this.list.firstElementChild;
@@ -250,6 +249,13 @@ export class Timeline extends SessionEvents {
     if (this.following) this.scrollToEnd();
     this.showUnseen(this.following ? 0 : this.unseen + added);
     this.updateCount();
+  }
+
+  /** Arranges the rows again, after the click on one of them. */
+  private release(): void {
+    if (!this.pressed) return;
+    this.pressed = false;
+    this.settling ??= setTimeout(() => this.arrange(), settleMs);
   }
 
   private createRow(entry: Entry): void {

@@ -3,31 +3,31 @@ import { byId, make } from "./dom.js";
 
 /** Delay until new usage is in the report, on most machines. */
 const refreshDelayMs = 1_500;
-/** How often the report is read while it is visible: some usage takes longer. Each request counts towards the daily quota. */
+/** Some usage takes longer: the report is read again for a minute. Each request counts towards the daily quota. */
 const refreshMs = 10_000;
+const refreshes = 6;
 
 /** The usage panel: characters by group, billed and cached, and the cache hits of this session. */
 export class UsagePanel {
   private readonly grouping = byId<HTMLSelectElement>("grouping");
   private api: Api | undefined;
   private refreshTimer: ReturnType<typeof setTimeout> | undefined;
+  private requests = 0; // the newest response is shown, even if an older one arrives later
   private cacheHits = 0;
   private utterances = 0;
 
   constructor() {
     this.grouping.onchange = () => void this.refresh();
     const panel = byId("tab-usage");
-    const refreshVisible = () => panel.hidden || document.hidden || void this.refresh();
-    setInterval(refreshVisible, refreshMs);
-    new MutationObserver(refreshVisible).observe(panel, { attributeFilter: ["hidden"] }); // the panel is selected
+    new MutationObserver(() => panel.hidden || this.refreshIn(0)).observe(panel, { attributeFilter: ["hidden"] }); // it is selected
   }
 
-  /** Shows the usage of a team, and counts the cache hits of a new session. */
-  start(api: Api): void {
+  /** Shows the usage of the team of a key, if there is one, and counts the cache hits of a new session. */
+  start(api?: Api): void {
     this.api = api;
     this.cacheHits = this.utterances = 0;
     this.showHits();
-    void this.refresh();
+    this.refreshIn(0);
   }
 
   /** Counts an event if it reports speech. */
@@ -36,19 +36,28 @@ export class UsagePanel {
     this.utterances++;
     if ((data as { cached?: boolean }).cached) this.cacheHits++;
     this.showHits();
+    this.refreshIn(refreshDelayMs);
+  }
+
+  /** Reads the report after a delay, and again while it is visible and readable. */
+  private refreshIn(delayMs: number, left = refreshes): void {
     clearTimeout(this.refreshTimer);
-    this.refreshTimer = setTimeout(() => void this.refresh(), refreshDelayMs);
+    if (!this.api) return;
+    this.refreshTimer = setTimeout(async () => {
+      const read = await this.refresh();
+      if (read && left && !byId("tab-usage").hidden) this.refreshIn(refreshMs, left - 1);
+    }, delayMs);
   }
 
   private showHits(): void {
     byId("hits").textContent = `${this.cacheHits} of ${this.utterances}`;
   }
 
-  private async refresh(): Promise<void> {
-    const { api, grouping } = this;
-    const { value } = grouping;
-    const usage = await api?.usage(value).catch(() => undefined);
-    if (!usage || api !== this.api || value !== grouping.value) return; // outdated
+  /** Returns whether this was the newest request, and its response is shown. */
+  private async refresh(): Promise<boolean> {
+    const request = ++this.requests;
+    const usage = await this.api?.usage(this.grouping.value).catch(() => undefined);
+    if (!usage || request !== this.requests) return false;
     const { total, buckets } = usage;
     byId("characters").textContent = total.characters.toLocaleString("en");
     byId("billed").textContent = total.billedCharacters.toLocaleString("en");
@@ -60,6 +69,7 @@ export class UsagePanel {
         return make("figure", {}, make("figcaption", {}, make("span", {}, name), make("span", {}, characters.toLocaleString("en"))), bar(maximum, billedCharacters, cachedCharacters));
       }),
     );
+    return true;
   }
 }
 

@@ -36,7 +36,7 @@ export class Link {
     socket.on("ping", () => this.keepAlive());
     socket.on("error", (error) => (this.cause = error)); // a close event follows
     socket.on("close", (code, reason) => this.lose(code, String(reason)));
-    socket.on("unexpected-response", (_, response) => void this.reject(response));
+    socket.on("unexpected-response", (_, response) => void this.rejected(response));
     this.timeout = setTimeout(() => this.lose(closeNoResponse, "The service did not respond in time."), timeoutMs);
   }
 
@@ -75,7 +75,7 @@ export class Link {
     }
   }
 
-  private async reject(response: IncomingMessage): Promise<void> {
+  private async rejected(response: IncomingMessage): Promise<void> {
     const chunks: Buffer[] = [];
     try {
       for await (const chunk of response) chunks.push(chunk as Buffer);
