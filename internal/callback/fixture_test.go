@@ -110,7 +110,7 @@ func newFixture(t *testing.T, o options) *fixture {
 	f.useService(o.disabled...)
 	var err error
 	option := engine.ClientOption()
-	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, also on a busy machine
+	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, even on a busy machine
 	f.runtime, err = calls.New(calls.Options{Store: option, Name: "runtime", Limits: o.limits})
 	must(t, err)
 	t.Cleanup(f.runtime.Close)

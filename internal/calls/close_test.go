@@ -79,7 +79,7 @@ func connect(t *testing.T, dataDir string) *calls.Runtime {
 		t.Fatal(err)
 	}
 	option := kv.ClientOption(store)
-	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, also on a busy machine
+	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, even on a busy machine
 	runtime, err := calls.New(calls.Options{Store: option, Name: "node-1", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ func openEmbedded(t *testing.T) (channel.Store, func(*testing.T)) {
 	t.Helper()
 	kv := stores.OpenEmbedded(t)
 	option := kv.ClientOption()
-	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, also on a busy machine
+	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, even on a busy machine
 	runtime, err := calls.New(calls.Options{Store: option, Name: "runtime", Lease: time.Minute})
 	testkit.Must(t, err)
 	t.Cleanup(runtime.Close)

@@ -214,7 +214,7 @@ func (s *channelFixture) append(connection string, frames ...channel.Frame) []ch
 func (s *channelFixture) runtime(name string, change ...func(*calls.Options)) *calls.Runtime {
 	s.Helper()
 	opts := calls.Options{Store: s.store.ClientOption(), Name: name, Lease: time.Minute, Limits: s.limits}
-	opts.Store.Dialer.Timeout = testkit.Timeout // the first connection must succeed, also on a busy machine
+	opts.Store.Dialer.Timeout = testkit.Timeout // the first connection must succeed, even on a busy machine
 	for _, f := range change {
 		f(&opts)
 	}

@@ -45,7 +45,7 @@ func claimedSessionOf(t *testing.T, store *redisstore.Store) (*Conn, *countingSo
 		Offer: []byte(`{"sessionId":"s","teamId":"team"}`), Entry: []byte(`{"kind":"session"}`)})
 	testkit.Must(t, err)
 	option := store.ClientOption()
-	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, also on a busy machine
+	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, even on a busy machine
 	runtime, err := calls.New(calls.Options{Store: option, Name: "r", Lease: Lease})
 	testkit.Must(t, err)
 	t.Cleanup(runtime.Close)
