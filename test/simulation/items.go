@@ -60,17 +60,21 @@ func (r *channelRecord) streamBegun(i *itemRecord) (first bool) {
 	return first
 }
 
-// interrupt makes the runtime cancel an item now if it waits for earlier ones.
-func (r *channelRecord) interrupt(i *itemRecord) {
+// interrupt makes the runtime cancel an item now if it waits for earlier ones, or if it lasts longer
+// than the run. It reports whether the item lasts that long.
+func (r *channelRecord) interrupt(i *itemRecord) (lasts bool) {
 	open := r.openItems()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.active != nil && slices.Index(open, i) > 0 {
-		select {
-		case r.active.interrupted <- i:
-		default:
-		}
+	lasts = time.Until(i.deadline) > maxCalm && !r.ledger.world.faultsEnded()
+	if r.active == nil || slices.Index(open, i) < 1 && !lasts {
+		return false
 	}
+	select {
+	case r.active.interrupted <- i:
+	default:
+	}
+	return lasts
 }
 
 // openItems returns the items that the runtime waits for.

@@ -139,16 +139,17 @@ func (w *world) attempt(p *serviceProcess, r *channelRecord, item *itemRecord, c
 			return *settled, true, nil
 		}
 		sent += n
+		wait := pauseOf(rng)
 		if sent > bytes.Index(body, []byte("\n"))+1 { // the first part is stored, unless the text was cut before its end
-			if r.streamBegun(item) && a.unwanted {
-				r.interrupt(item)
+			if r.streamBegun(item) && a.unwanted && r.interrupt(item) { // only the notice of the cancellation ends the stream in time
+				wait = interruptBound + 2*time.Second + time.Duration(rng.Int64N(int64(10*time.Second)))
 			}
 			if rival {
 				rival = false
 				w.contradict(p, r, item, credential)
 			}
 		}
-		if err := w.pause(p, r, item, interrupted, stream, pauseOf(rng)); err != nil {
+		if err := w.pause(p, r, item, interrupted, stream, wait); err != nil {
 			return receipt, p.host.alive(), err
 		}
 	}
