@@ -80,6 +80,10 @@ func (f *injector) loseReply(at time.Duration) {
 // its caller waits.
 func (f *injector) holdRequest(at time.Duration) {
 	t := trap{script: trapScripts[f.rng.IntN(len(trapScripts))], hold: f.seconds(0.5, 8)}
+	if t.script == "frame" && f.chance(70) {
+		f.holdFrame(at)
+		return
+	}
 	f.at(at, func() { f.store.setTrap(t) })
 	switch t.script {
 	case "connect", "detach":
@@ -89,6 +93,24 @@ func (f *injector) holdRequest(at time.Duration) {
 		f.reconnectRuntime(at+time.Millisecond, r)
 		f.reconnectRuntime(at+f.seconds(0.2, 1.5), r)
 	}
+}
+
+// holdFrame holds frames of a connection until another one has taken the session over, if that
+// goes through the other instance. They must not be added then.
+func (f *injector) holdFrame(at time.Duration) {
+	away := f.seconds(0.05, 0.5)
+	reconnect := func() {
+		for _, b := range f.browsers {
+			b.events.put(event{leave: away})
+		}
+	}
+	t := trap{script: "frame", hold: away + f.seconds(0.5, 3), then: reconnect}
+	f.at(at, func() {
+		f.store.setTrap(t)
+		for _, b := range f.browsers {
+			b.events.put(event{compose: true})
+		}
+	})
 }
 
 // holdResume makes a runtime resume a claim twice. The first request arrives after the second

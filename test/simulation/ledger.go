@@ -135,6 +135,7 @@ type itemRecord struct {
 	lastAccepted   time.Time // after the store has lost the result, it is accepted again
 	callbackID     string
 	rejectedAt     time.Time
+	streamed       bool // parts of its answer were delivered
 	cancelling     bool
 	isCancelled    bool
 	cancelledAt    time.Time

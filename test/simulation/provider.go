@@ -81,9 +81,8 @@ func (t *claimedChannel) discard(id string) {
 	_ = t.Cancel(ctx, id)
 }
 
-// cancel cancels the newest work item that has no result yet.
-func (t *claimedChannel) cancel() {
-	item := t.record.openItem()
+// cancel cancels a work item. It does nothing with nil.
+func (t *claimedChannel) cancel(item *itemRecord) {
 	if item == nil {
 		return
 	}

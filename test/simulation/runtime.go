@@ -143,11 +143,12 @@ type claimedChannel struct {
 	leave       context.CancelFunc
 	claim       string // its name in the store
 	from        time.Time
-	until       time.Time     // zero while it lasts
-	last        string        // position of the last delivery
-	afterLoss   bool          // the next delivery can have any position
-	lost        chan struct{} // holds a value after a loss
-	nudged      chan struct{} // holds a value if it should send a message now
+	until       time.Time        // zero while it lasts
+	last        string           // position of the last delivery
+	afterLoss   bool             // the next delivery can have any position
+	lost        chan struct{}    // holds a value after a loss
+	nudged      chan struct{}    // holds a value if it should send a message now
+	interrupted chan *itemRecord // to cancel now
 	uncommitted int
 	number      int
 }
@@ -155,7 +156,7 @@ type claimedChannel struct {
 // work serves a channel until the claim is lost, the channel ends or the process
 // crashes.
 func (p *runtimeProcess) work(r *channelRecord, c *callruntime.Channel) {
-	t := &claimedChannel{Channel: c, process: p, record: r, from: time.Now(), last: c.Position, lost: make(chan struct{}, 1), nudged: make(chan struct{}, 1)}
+	t := &claimedChannel{Channel: c, process: p, record: r, from: time.Now(), last: c.Position, lost: make(chan struct{}, 1), nudged: make(chan struct{}, 1), interrupted: make(chan *itemRecord, 1)}
 	t.ctx, t.leave = context.WithCancel(p.ctx)
 	t.number = r.claimed(t)
 	if claim := p.world.audit.claimOf(r.id); claim != nil {
@@ -265,6 +266,9 @@ func (t *claimedChannel) talk() {
 			t.send()
 			quietUntil = time.Now().Add(nudgedQuiet)
 			continue
+		case item := <-t.interrupted:
+			t.cancel(item)
+			continue
 		case <-t.ctx.Done():
 			return
 		}
@@ -277,7 +281,7 @@ func (t *claimedChannel) talk() {
 		case n < 9:
 			t.await()
 		default:
-			t.cancel()
+			t.cancel(t.record.itemToCancel())
 		}
 	}
 }

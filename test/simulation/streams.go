@@ -56,6 +56,7 @@ type streamedAnswer struct {
 	mediaType string
 	perDelta  bool
 	parts     int
+	unwanted  bool // the user interrupts it
 }
 
 // newStreamedAnswer draws a streamed answer. It is nil if the provider sends a whole body.
@@ -67,6 +68,7 @@ func newStreamedAnswer(rng *rand.Rand) *streamedAnswer {
 	if rng.IntN(3) > 0 {
 		return nil
 	}
+	a.unwanted = rng.IntN(5) == 0
 	return a
 }
 
@@ -137,11 +139,17 @@ func (w *world) attempt(p *serviceProcess, r *channelRecord, item *itemRecord, c
 			return *settled, true, nil
 		}
 		sent += n
-		if rival && sent > bytes.Index(body, []byte("\n"))+1 { // the first part is stored
-			rival = false
-			w.contradict(p, r, item, credential)
+		wait := pauseOf(rng)
+		if sent > bytes.Index(body, []byte("\n"))+1 { // the first part is stored, unless the text was cut before its end
+			if r.streamBegun(item) && a.unwanted && r.interrupt(item) { // only the notice of the cancellation ends the stream in time
+				wait = interruptBound + 2*time.Second + time.Duration(rng.Int64N(int64(10*time.Second)))
+			}
+			if rival {
+				rival = false
+				w.contradict(p, r, item, credential)
+			}
 		}
-		if err := w.pause(p, r, item, interrupted, stream, pauseOf(rng)); err != nil {
+		if err := w.pause(p, r, item, interrupted, stream, wait); err != nil {
 			return receipt, p.host.alive(), err
 		}
 	}
