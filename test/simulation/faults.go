@@ -118,7 +118,7 @@ func (f *injector) holdFrame(at time.Duration) {
 func (f *injector) holdResume(at time.Duration) {
 	record, again := f.ledger.channels[f.rng.IntN(len(f.ledger.channels))], f.seconds(0.3, 1.2)
 	reconnect := func() {
-		if p := record.runtime(); p != nil {
+		if p := record.runtime(); p != nil && !f.faultsEnded() {
 			f.trace("scheduler", "resets the connections of %s", p.host.name)
 			f.ledger.trouble(time.Second)
 			p.host.reset(true)

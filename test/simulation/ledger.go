@@ -92,6 +92,7 @@ type channelRecord struct {
 	deliveries                     []string
 	commit                         string // newest commit
 	browserNotices, runtimeNotices []time.Time
+	lostAt                         int64     // of the newest loss that a claim has reported, in Unix ms
 	ended                          bool      // the end of the channel was requested
 	deleted                        time.Time // when the deletion of the session was acknowledged
 	finalCode                      channel.CloseCode
@@ -188,6 +189,17 @@ func (r *channelRecord) runtimeNotified() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.runtimeNotices = append(r.runtimeNotices, time.Now())
+}
+
+// lostBeforeClaim records that a claim reports the time of the newest loss, if there was one: while
+// no runtime had the channel, or an earlier one.
+func (r *channelRecord) lostBeforeClaim(at int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at > r.lostAt {
+		r.lostAt = at
+		r.runtimeNotices = append(r.runtimeNotices, time.Now())
+	}
 }
 
 // closed checks a close code. There is one page, and it has one connection at a

@@ -163,9 +163,7 @@ func (p *runtimeProcess) work(r *channelRecord, c *callruntime.Channel) {
 		t.claim = claim.name
 	}
 	p.world.trace(p.host.name, "accepts %s (claim %d)", r.name, t.number)
-	if c.LostAt > 0 { // while no runtime had the channel, or an earlier one
-		r.runtimeNotified()
-	}
+	r.lostBeforeClaim(c.LostAt)
 	t.rng = p.world.rng("tenure", r.name, t.number) // another word would change the runs of all seeds
 	t.receiving = p.world.rng("receive", r.name, t.number)
 	var talking sync.WaitGroup
