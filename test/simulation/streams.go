@@ -15,6 +15,7 @@ import (
 
 const (
 	maxParts = 6
+	maxPause = 800 * time.Millisecond // between two pieces of most streams
 	// interruptBound is how long after the acknowledgement of a cancellation or a deletion an
 	// open stream must be interrupted, whatever the network does.
 	interruptBound = 20 * time.Second
@@ -92,7 +93,8 @@ func (a *streamedAnswer) body(itemID string, rng *rand.Rand) (body []byte) {
 	return append(body, end...)
 }
 
-// attempt sends the whole stream to an instance, in pieces. Sometimes the connection breaks.
+// attempt sends the whole stream to an instance, in pieces. Sometimes the connection breaks, until
+// faults have ended.
 // done is false if the provider does not know the outcome.
 func (w *world) attempt(p *serviceProcess, r *channelRecord, item *itemRecord, credential callback.Credential, a *streamedAnswer, rng *rand.Rand) (receipt callback.Receipt, done bool, err error) {
 	interrupted := make(chan error, 1)
@@ -114,7 +116,7 @@ func (w *world) attempt(p *serviceProcess, r *channelRecord, item *itemRecord, c
 	}
 	body := a.body(item.id, rng)
 	sent, length, rival := 0, len(body), a.perDelta && rng.IntN(10) == 0
-	if rng.IntN(4) == 0 {
+	if rng.IntN(4) == 0 && !w.faultsEnded() {
 		length = rng.IntN(length)
 	}
 	w.trace("provider", "streams %d of %d bytes for %s to %s", length, len(body), item.id, p.host.name)
@@ -149,6 +151,9 @@ func (w *world) attempt(p *serviceProcess, r *channelRecord, item *itemRecord, c
 				w.contradict(p, r, item, credential)
 			}
 		}
+		if w.faultsEnded() { // otherwise the answer may not be complete when the run ends
+			wait = min(wait, maxPause)
+		}
 		if err := w.pause(p, r, item, interrupted, stream, wait); err != nil {
 			return receipt, p.host.alive(), err
 		}
@@ -162,7 +167,7 @@ func pauseOf(rng *rand.Rand) time.Duration {
 	if rng.IntN(20) == 0 {
 		return time.Duration(rng.Int64N(int64(25 * time.Second)))
 	}
-	return time.Duration(rng.Int64N(int64(800 * time.Millisecond)))
+	return time.Duration(rng.Int64N(int64(maxPause)))
 }
 
 // call runs an operation with the time that a request has.
