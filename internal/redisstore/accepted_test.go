@@ -30,9 +30,14 @@ func TestLostCallbackIsReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		kept, lost func(d *callbackFixture, first, second, shared calls.WorkItem)
 	}{
-		"routed":           {lost: func(d *callbackFixture, first, _, _ calls.WorkItem) { d.expect(first, "a", callback.Routed) }},
-		"parked":           {lost: func(d *callbackFixture, _, second, _ calls.WorkItem) { d.expect(second, "a", callback.Parked) }},
-		"of the channel":   {lost: func(d *callbackFixture, _, _, shared calls.WorkItem) { d.expect(shared, "a", callback.Routed) }},
+		"routed":         {lost: func(d *callbackFixture, first, _, _ calls.WorkItem) { d.expect(first, "a", callback.Routed) }},
+		"parked":         {lost: func(d *callbackFixture, _, second, _ calls.WorkItem) { d.expect(second, "a", callback.Parked) }},
+		"of the channel": {lost: func(d *callbackFixture, _, _, shared calls.WorkItem) { d.expect(shared, "a", callback.Routed) }},
+		"after another loss, together with its report": {lost: func(d *callbackFixture, first, _, _ calls.WorkItem) {
+			d.epoch += fmt.Sprint(time.Now().UnixMilli())
+			d.do("HSET", kv.MetaKey(d.id), "epoch", d.epoch)
+			d.expect(first, "a", callback.Routed)
+		}},
 		"streamed":         {lost: func(d *callbackFixture, first, _, _ calls.WorkItem) { stream(d, first, "a b.", 2, callback.Routed) }},
 		"streamed, parked": {lost: func(d *callbackFixture, _, second, _ calls.WorkItem) { stream(d, second, "a b.", 2, callback.Parked) }},
 		"end of a stream": {

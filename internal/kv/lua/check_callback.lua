@@ -6,10 +6,11 @@
 -- ARGV[3]  name of the use, under a channel credential
 -- returns  'kept', or 'lost' if the work item waits for its callback again, has timed out without it, or is lost too
 --
--- Atomic so that a loss is reported once: it starts a new epoch.
+-- Atomic so that a loss is reported once: it starts a new epoch. An earlier epoch than ARGV[2]
+-- means that the report of another loss is lost too.
 runWhenFull()
 loadChannel('state', 'epoch', 'uses')
-if channel.state ~= 'open' or channel.epoch ~= ARGV[2] then return 'kept' end
+if channel.state ~= 'open' or isLaterEpoch(channel.epoch, ARGV[2]) then return 'kept' end
 local c = findCredential(ARGV[1])
 if c and c.number == 0 then
   local mayBeForgotten = now >= c.deadline or toNumber(channel.uses) >= MAX_USES
