@@ -61,6 +61,9 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 		Number: number, Head: channel.Cursor{Epoch: epoch, ID: newest}, LastEntry: lastEntry,
 		TextChat: isOne(reply[6]), Recovered: isOne(reply[7]),
 	}
+	if c.store.opts.MinReplicas > 0 {
+		attached.LastEntry = "" // replicas may not have it, and nobody was told that they do
+	}
 	attached.Offer, attached.Expired = parseOffer(reply[5])
 	attached.Missed, err = messages(epoch, reply[8])
 	return attached, err

@@ -69,7 +69,7 @@ func TestLedger(t *testing.T) {
 			p := l.begin("")
 			tt.run(l, l.open("s"), l.open("s"))
 			got := l.count(p)
-			got.FirstSilent = ""
+			got.FirstLost, got.FirstSilent = "", ""
 			if got != tt.want {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}

@@ -267,7 +267,7 @@ type row struct {
 	Lost, Disordered            int
 	Twice                       int // without notice of a loss before
 	Silent                      int // lost without notice to the sides concerned
-	FirstSilent                 string
+	FirstLost, FirstSilent      string
 	Notified                    int  // sessions with a notified side
 	MayLose                     bool // the settings do not promise that data survives
 	Recovery                    time.Duration
@@ -324,16 +324,16 @@ func (l *ledger) count(p *phase) row {
 	return r
 }
 
-// lose counts a loss. It keeps the first silent one for diagnosis.
+// lose counts a loss. It keeps the first one and the first silent one for diagnosis.
 func (r *row) lose(kind string, o *operation, n notified) {
+	description := fmt.Sprintf("%s, notified %+v: %s", kind, n, o)
 	r.Lost++
+	r.FirstLost = cmp.Or(r.FirstLost, description)
 	if n.browser && n.runtime {
 		return
 	}
 	r.Silent++
-	if r.FirstSilent == "" {
-		r.FirstSilent = fmt.Sprintf("%s, notified %+v: %s", kind, n, o)
-	}
+	r.FirstSilent = cmp.Or(r.FirstSilent, description)
 }
 
 // disordered returns the number of deliveries of one session that arrived after a

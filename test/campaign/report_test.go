@@ -1,6 +1,7 @@
 package campaign
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -26,7 +27,7 @@ func (r row) with(result result) row {
 func (r row) check(t *testing.T) {
 	t.Helper()
 	if r.Silent > 0 || !r.MayLose && (r.Lost > 0 || r.Twice > 0 || r.Disordered > 0) {
-		t.Errorf("%s: %d lost, %d of them without notice; %d twice, %d out of order\n%s", r.Fault, r.Lost, r.Silent, r.Twice, r.Disordered, r.FirstSilent)
+		t.Errorf("%s: %d lost, %d of them without notice; %d twice, %d out of order\n%s", r.Fault, r.Lost, r.Silent, r.Twice, r.Disordered, cmp.Or(r.FirstSilent, r.FirstLost))
 	}
 }
 

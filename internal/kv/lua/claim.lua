@@ -10,8 +10,10 @@
 --          open     epoch, team, endpoint, mode, call ID, transaction ID, profile, and the limits: history messages,
 --                   history ms, backlog entries, backlog bytes, idle ms, keep ms
 --          renew    IDs of the newest message that send.lua returned, of the newest work item that is awaited and not
---                   expired, and of the entry that was received last; all may be empty; epoch of the claim
---          resume   ID of the newest entry that was received under the claim, team of the runtime; both may be empty
+--                   expired, and of the entry that was received last; all may be empty; epoch of the claim; 1 if
+--                   the entry may have been received before replicas had it
+--          resume   ID of the newest entry that was received under the claim, team of the runtime; both may be empty;
+--                   1 as for renew
 --          recover  token of the claim that lost data
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position,
 --          Unix ms of the last loss of data, offer of the session, ms until the next work item times out,
@@ -55,10 +57,14 @@ if action == 'renew' then
   -- reported since. Its work items may be settled.
   local mayReport = not rejection or rejection == 'claim_lost' and not isLaterEpoch(channel.epoch, ARGV[9])
   local isOpen = channel.state == 'open' -- an ended channel needs its entries only
+  local entryLost = isLost(IN, ARGV[8], lastEntryID(), committed)
   if mayReport and (isOpen and isLost(OUT, ARGV[6], channel.outLast, toNumber(channel.trimmed))
-    or isOpen and not rejection and isItemLost(ARGV[7]) or isLost(IN, ARGV[8], lastEntryID(), committed)) then
+    or isOpen and not rejection and isItemLost(ARGV[7]) or entryLost and ARGV[10] ~= '1') then
     reportLoss()
     rejection = rejection or 'lost'
+  elseif entryLost and not rejection then -- it was not acknowledged, so its sender repeats it
+    reportLossToRuntime()
+    rejection = 'lost'
   end
   if rejection then return { rejection } end
 elseif toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
@@ -67,7 +73,7 @@ elseif toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
 else
   setField('claimRequestedAt', requestedAt == '' and now or math.min(now, requestedAt))
   if action == 'resume' and isLost(IN, ARGV[6], lastEntryID(), committed) then
-    reportLoss()
+    if ARGV[8] == '1' then reportLossToRuntime() else reportLoss() end
     lost = '1'
   end
   if action == 'recover' then setField('lostAt', now) end -- another one for every loss

@@ -37,16 +37,21 @@ local function isLaterEpoch(epoch, known)
   return opened ~= string.sub(known, 1, EPOCH_LENGTH) or toNumber(at) > toNumber(string.sub(known, EPOCH_LENGTH + 1))
 end
 
--- Starts a new epoch after a loss of acknowledged data and makes the claim invalid, so
--- that both sides learn of it: cursors of the old epoch cannot be resumed, connections
--- check their position, and the runtime's next call fails with lost. The lease of the
--- claim goes on, so that no other runtime gets the channel meanwhile; lostToken is for
--- revoke.lua. Needs epoch.
-local function reportLoss()
+-- Makes the claim invalid after a loss: the runtime's next call fails with lost. The lease of
+-- the claim goes on, so that no other runtime gets the channel meanwhile; lostToken is for
+-- revoke.lua.
+local function reportLossToRuntime()
   local token = redis.call('HGET', META, 'claimToken') or ''
   if token ~= '' then setField('lostToken', token) end
-  setField('epoch', string.sub(channel.epoch, 1, EPOCH_LENGTH) .. string.format('%d', now))
   redis.call('HSET', META, 'claimToken', '', 'lostAt', now)
   redis.call('PUBLISH', PREFIX .. 'up', 'C') -- the runtime checks its claim
+end
+
+-- Starts a new epoch after a loss of acknowledged data and makes the claim invalid, so
+-- that both sides learn of it: cursors of the old epoch cannot be resumed, and connections
+-- check their position. Needs epoch.
+local function reportLoss()
+  setField('epoch', string.sub(channel.epoch, 1, EPOCH_LENGTH) .. string.format('%d', now))
+  reportLossToRuntime()
   requestRenewal()
 end
