@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -8,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +16,7 @@ import (
 
 	"telapi/test/testkit"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -59,41 +60,57 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 	<-ended
 }
 
-// However long the runtime takes to ask for the second answer, the bot posts it first.
+// transportFunc sends requests without a network, as virtual time needs.
+type transportFunc func(*http.Request) (*http.Response, error)
+
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// However long the runtime takes to ask for the second answer, up to maxNextWait, the bot posts it first.
 func TestAnswersOutOfOrderArePostedInReverse(t *testing.T) {
-	posts := make(chan string, 2)
-	api := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { posts <- r.Header.Get("Token") }))
-	defer api.Close()
-	bot, err := NewBot(api.URL, api.Client(), nil, nil, slog.New(slog.DiscardHandler))
-	testkit.Must(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
-	running.Go(func() { bot.Run(ctx) })
-	ask := func(q question) {
-		request := botRequest{ChannelID: "c", WorkItemID: q.itemID, question: q, Callback: callbackTarget{URL: api.URL + "/a", Token: fmt.Sprint(q.Part)}}
-		if response, err := roundTrip(ctx, api.Client(), http.MethodPost, bot.URL(), nil, request); err != nil || response.status != http.StatusAccepted {
-			t.Fatalf("part %d: status %d, %v; want 202", q.Part, response.status, err)
-		}
-	}
-	first := question{Text: "out of order", Part: 1, itemID: "first"}
-	ask(first)
-	select {
-	case part := <-posts:
-		t.Fatalf("part %s was posted before the runtime asked for part 2", part)
-	case <-time.After(2 * time.Second):
-	}
-	ask(first.next())
-	for _, want := range []string{"2", "1"} {
-		select {
-		case part := <-posts:
-			if part != want {
-				t.Errorf("part %s was posted, want %s", part, want)
-			}
-		case <-time.After(30 * time.Second):
-			t.Fatalf("part %s was not posted", want)
-		}
+	for name, tt := range map[string]struct {
+		asksAfter time.Duration // for part 2; 0: never
+		want      string
+	}{
+		"late":  {maxNextWait - time.Second, "2 after 9.3s, 1 after 10.5s, "},
+		"never": {0, "1 after 11.2s, "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				posts, start := testkit.Buffer{}, time.Now()
+				client := &http.Client{Transport: transportFunc(func(r *http.Request) (*http.Response, error) {
+					_, _ = fmt.Fprintf(&posts, "%s after %s, ", r.Header.Get("Token"), time.Since(start))
+					return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+				})}
+				const api = "http://api.example"
+				bot, err := NewBot(api, client, nil, nil, slog.New(slog.DiscardHandler))
+				testkit.Must(t, err)
+				defer bot.Close()
+				bot.ctx = t.Context()
+				ask := func(q question) {
+					body, err := json.Marshal(botRequest{ChannelID: "c", WorkItemID: q.itemID, question: q, Callback: callbackTarget{URL: api + "/a", Token: fmt.Sprint(q.Part)}})
+					testkit.Must(t, err)
+					response := httptest.NewRecorder()
+					bot.handle(response, httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body)))
+					if response.Code != http.StatusAccepted {
+						t.Fatalf("part %d: status %d, want 202", q.Part, response.Code)
+					}
+				}
+				first := question{Text: "out of order", Part: 1, itemID: "first"}
+				ask(first)
+				if tt.asksAfter > 0 {
+					time.Sleep(tt.asksAfter)
+					synctest.Wait()
+					if got := posts.String(); got != "" {
+						t.Fatalf("posted part %sbefore the runtime asked for part 2", got)
+					}
+					ask(first.next())
+				}
+				bot.answers.Wait()
+				if got := posts.String(); got != tt.want {
+					t.Errorf("posted part %swant %s", got, tt.want)
+				}
+			})
+		})
 	}
 }
 
