@@ -47,7 +47,7 @@ func newConn(t *testing.T) (*Conn, *countingSocket) {
 	socket := &countingSocket{}
 	c := service.conn(nil, Params{})
 	c.socket, c.team = socket, "team"
-	t.Cleanup(func() { c.cancel(); c.running.Wait() })
+	t.Cleanup(func() { markClosed(c); c.cancel(); c.running.Wait() }) // nothing starts while it waits
 	return c, socket
 }
 

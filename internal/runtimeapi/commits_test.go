@@ -27,6 +27,23 @@ func receivedEntry(t *testing.T) (c *Conn, socket *countingSocket, cl *claim, po
 	return c, socket, cl, cl.known
 }
 
+// settledEntry is receivedEntry, but the connection starts no worker for pushes any more, so that
+// a test can wait for its requests.
+func settledEntry(t *testing.T) (c *Conn, socket *countingSocket, cl *claim, position string) {
+	t.Helper()
+	c, socket, cl, position = receivedEntry(t)
+	testkit.Until(t, "no worker is running", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.workers > 0 {
+			return false
+		}
+		c.workers = maxWorkers
+		return true
+	})
+	return c, socket, cl, position
+}
+
 func await(t *testing.T, socket *countingSocket, text string) {
 	t.Helper()
 	testkit.Until(t, text, func() bool { return strings.Contains(socket.sent(), text) })
@@ -53,7 +70,7 @@ func TestCommitWaitsForNextRequest(t *testing.T) {
 		"release": `"op":"release"`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, socket, cl, position := receivedEntry(t)
+			c, socket, cl, position := settledEntry(t)
 			c.commitEntry(t, position)
 			c.commitEntry(t, position)
 			c.running.Wait()
@@ -110,7 +127,7 @@ func TestCommitDoesNotWaitForever(t *testing.T) {
 
 // A commit that a script cannot do with another request is run alone.
 func TestCommitOfOtherPositionDoesNotFailSend(t *testing.T) {
-	c, socket, cl, position := receivedEntry(t)
+	c, socket, cl, position := settledEntry(t)
 	c.commitEntry(t, position[:1]+"-1")
 	c.Handle(t.Context(), []byte(`{"id":3,"channel":"s","op":"send","messages":[{"type":"chat","chat":{"text":"hello"}}]}`))
 	await(t, socket, `"id":3`)
@@ -124,7 +141,7 @@ func TestCommitOfOtherPositionDoesNotFailSend(t *testing.T) {
 }
 
 func TestCommitThatWaitsIsDoneWhenConnectionEnds(t *testing.T) {
-	c, _, cl, position := receivedEntry(t)
+	c, _, cl, position := settledEntry(t)
 	c.commitEntry(t, position)
 	c.running.Wait()
 	c.Close()
@@ -135,7 +152,7 @@ func TestCommitThatWaitsIsDoneWhenConnectionEnds(t *testing.T) {
 
 // A session is not released while the runtime has to repeat a commit before that.
 func TestReleaseFailsWithCommitBeforeIt(t *testing.T) {
-	c, socket, cl, _ := receivedEntry(t)
+	c, socket, cl, _ := settledEntry(t)
 	failing := &request{id: 2, op: wire.OpCommit, deadline: time.Now().Add(testkit.Timeout), run: func(context.Context) (any, error) { return nil, calls.ErrUnavailable }}
 	c.queues["s"] = &queue{commits: []*request{failing}}
 	c.Handle(t.Context(), []byte(`{"id":3,"op":"release","channel":"s"}`))
@@ -149,7 +166,7 @@ func TestReleaseFailsWithCommitBeforeIt(t *testing.T) {
 
 // A repeated commit that waits lets the requests after it run, and has no effect on them later.
 func TestRepeatedCommitEndsFailureBeforeItWaits(t *testing.T) {
-	c, _, cl, position := receivedEntry(t)
+	c, _, cl, position := settledEntry(t)
 	cl.failure = calls.ErrUnavailable
 	c.Handle(t.Context(), []byte(`{"id":2,"op":"commit","channel":"s","retry":true,"position":"`+position+`"}`))
 	c.running.Wait()
