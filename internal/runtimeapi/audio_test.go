@@ -2,6 +2,7 @@ package runtimeapi
 
 import (
 	"context"
+	"crypto/rand"
 	"strings"
 	"sync"
 	"testing"
@@ -46,7 +47,7 @@ func newConn(t *testing.T) (*Conn, *countingSocket) {
 	service := New(Deps{TeamShare: 50, Registry: prometheus.NewRegistry()})
 	socket := &countingSocket{}
 	c := service.conn(nil, Params{})
-	c.socket, c.team = socket, "team"
+	c.socket, c.team, c.id = socket, "team", service.connectionID("team", rand.Text())
 	t.Cleanup(func() { markClosed(c); c.cancel(); c.running.Wait() }) // nothing starts while it waits
 	return c, socket
 }

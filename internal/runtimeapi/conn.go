@@ -28,13 +28,13 @@ type Conn struct {
 	service *Service
 	calls   *calls.Runtime
 	params  Params
-	id      string
 	socket  channel.Socket
 	ctx     context.Context // ends with the connection
 	cancel  context.CancelFunc
 	running sync.WaitGroup // goroutines of requests and pushes
 
 	// Set by hello, before other goroutines read them.
+	id     string
 	key    string // the credential of hello; empty: that of the handshake
 	team   string // the team of the credential
 	all    bool   // the runtime may have the sessions of every team

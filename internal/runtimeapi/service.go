@@ -6,7 +6,6 @@ package runtimeapi
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -257,7 +256,7 @@ func (s *Service) Open(p Params) (*Conn, error) {
 
 func (s *Service) conn(r *calls.Runtime, p Params) *Conn {
 	c := &Conn{
-		service: s, calls: r, params: p, id: rand.Text(),
+		service: s, calls: r, params: p,
 		claims: map[string]*claim{}, queues: map[string]*queue{}, slots: make(chan struct{}, maxRequests), accepts: map[int64]accept{},
 		released: map[string]bool{},
 	}
