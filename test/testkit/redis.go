@@ -76,19 +76,43 @@ func StartRedis(t testing.TB, opts ...RedisOption) *Redis {
 	return r
 }
 
-// StartReplica starts a replica of a server. It returns when the server counts it: a WAIT
-// before that takes until its timeout.
+// StartReplica starts a replica of a server. It returns when the server counts it.
 func StartReplica(t testing.TB, master *Redis) *Redis {
 	t.Helper()
 	master.MustDo("CONFIG", "SET", "repl-diskless-sync-delay", "0")
 	replica := StartRedis(t)
 	replica.MustDo("REPLICAOF", "127.0.0.1", strconv.Itoa(master.port))
-	Until(t, "the server has a replica", func() bool {
-		reply := master.MustDo("INFO", "replication")
-		info, _ := reply.ToString()
-		return strings.Contains(info, "state=online")
-	})
+	master.awaitReplica(replica)
 	return replica
+}
+
+// awaitReplica waits until the server counts a replica: a WAIT before that takes until its
+// timeout. The server lists replicas by port only, and the replica its master. Other servers may
+// have used these ports, but not the ID of the data.
+func (r *Redis) awaitReplica(replica *Redis) {
+	r.t.Helper()
+	replica.proc.await(r.t, func() error {
+		master, own := r.replication(), replica.replication()
+		online := fmt.Sprintf(",port=%d,state=online,", replica.port)
+		if !strings.Contains(fmt.Sprint(master), online) || own["master_link_status"] != "up" || own["master_replid"] != master["master_replid"] {
+			return fmt.Errorf("replica is not in sync: %v, server: %v", own, master)
+		}
+		return nil
+	})
+}
+
+// replication returns the fields of INFO replication.
+func (r *Redis) replication() map[string]string {
+	r.t.Helper()
+	reply := r.MustDo("INFO", "replication")
+	text, _ := reply.ToString()
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields
 }
 
 // Addr returns the server's host and port.
@@ -213,13 +237,7 @@ func (c *Cluster) AddReplica(master *Redis) *Redis {
 	replica := c.join()
 	c.AwaitOK()
 	replica.MustDo("CLUSTER", "REPLICATE", id)
-	replica.proc.await(c.t, func() error {
-		m := replica.MustDo("INFO", "replication")
-		if info, _ := m.ToString(); !strings.Contains(info, "master_link_status:up") {
-			return fmt.Errorf("replica is not in sync:\n%s", info)
-		}
-		return nil
-	})
+	master.awaitReplica(replica)
 	return replica
 }
 
