@@ -6,7 +6,7 @@ export class Devices {
   private readonly microphone = byId<HTMLSelectElement>("microphone");
   private readonly speaker = byId<HTMLSelectElement>("speaker");
   private readonly test = byId<HTMLButtonElement>("test-microphone");
-  private opened: { stream: MediaStream; context: AudioContext } | undefined;
+  private opened: { stream: MediaStream; context?: AudioContext } | undefined;
   private opening: AbortController | undefined; // of a microphone that is not open yet
 
   /** Takes functions that show the level while the microphone is tested, use another speaker, and explain an error. */
@@ -48,7 +48,7 @@ export class Devices {
     this.opening = undefined;
     if (!this.opened) return;
     for (const track of this.opened.stream.getTracks()) track.stop();
-    void this.opened.context.close();
+    void this.opened.context?.close();
     this.opened = undefined;
     this.test.ariaPressed = "false";
     this.showLevel();
@@ -61,8 +61,8 @@ export class Devices {
     try {
       const stream = await openMicrophone({ constraints: this.constraints, signal });
       this.opening = undefined;
-      const context = new AudioContext();
-      this.opened = { stream, context };
+      this.opened = { stream };
+      const context = (this.opened.context = new AudioContext());
       const analyser = new AnalyserNode(context, { fftSize: 2_048 });
       new MediaStreamAudioSourceNode(context, { mediaStream: stream }).connect(analyser);
       const samples = new Float32Array(analyser.fftSize);
@@ -74,7 +74,7 @@ export class Devices {
       await this.list();
     } catch (error) {
       if (signal.aborted) return;
-      this.opening = undefined;
+      this.stop();
       this.explain(error);
     }
   }

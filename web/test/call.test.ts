@@ -110,6 +110,32 @@ test("a test of the microphone can be ended before the microphone is open", asyn
   await page.getByRole("button", { name: "Test microphone", pressed: false }).waitFor();
 });
 
+test.for(["Test microphone", "Call"])("a microphone whose sound cannot be processed is closed: %s", async (button, { expect }) => {
+  await using playground = await setup.open();
+  const { page } = playground;
+  await page.evaluate(() => {
+    const { mediaDevices } = navigator;
+    const open = mediaDevices.getUserMedia.bind(mediaDevices);
+    const tracks: MediaStreamTrack[] = [];
+    mediaDevices.getUserMedia = async (constraints) => {
+      const stream = await open(constraints);
+      tracks.push(...stream.getTracks());
+      return stream;
+    };
+    const AudioContext = class {
+      constructor() {
+        throw new Error("too many contexts");
+      }
+    };
+    Object.assign(window, { AudioContext, states: () => tracks.map(({ readyState }) => readyState) });
+  });
+  await page.getByText("Microphone and speaker").click();
+  await playground.click(button);
+  await expect.poll(() => page.evaluate("states()")).toEqual(["ended"]);
+  await page.getByText("too many contexts").first().waitFor();
+  await page.getByRole("button", { name: "Test microphone", pressed: false }).waitFor();
+});
+
 test.each([["dark", { colorScheme: "dark" }], ["phone", { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2 }]] as const)("accessible during a call: %s", async (name, options) => {
   await using playground = await setup.open(options);
   await playground.chooseMode("audio");

@@ -177,7 +177,13 @@ export class WebRtcCall {
 /** Calls the runtime with WebRTC and the microphone. Resolves when the connection is established. */
 export async function callWebRtc(session: Session, options: WebRtcOptions = {}): Promise<WebRtcCall> {
   const stream = await openMicrophone(options);
-  const call = new WebRtcCall(session, stream, new RTCPeerConnection());
+  let call: WebRtcCall;
+  try {
+    call = new WebRtcCall(session, stream, new RTCPeerConnection());
+  } catch (error) {
+    stop(stream);
+    throw error;
+  }
   await call.connect(options);
   return call;
 }
