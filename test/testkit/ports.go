@@ -12,7 +12,8 @@ import (
 // port plus 10,000, which a Redis Cluster bus uses by default, is below it too.
 //
 // No other call of FreePort on this machine, also in other processes, returns the
-// port before the test ends: the server may start later, and restart.
+// port before the test ends: the server may start later, and restart. Tests in Node use
+// ports from 22,000.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {

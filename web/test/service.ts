@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
+import { freePort } from "../../sdk/js/test/port.js";
 
 /** A running `telapi dev`, as another process sees it. */
 export class Service {
@@ -48,11 +49,11 @@ export class OwnService extends Service implements AsyncDisposable {
 
   static async start(program: string, settings: Record<string, string>, args: string[]): Promise<OwnService> {
     const env = {
-      PATH: process.env.PATH!, HOME: process.env.HOME!, OTEL_ENABLED: "false", TELAPI_PORT: "0", MEDIA_PORT: "0",
+      PATH: process.env.PATH!, HOME: process.env.HOME!, OTEL_ENABLED: "false", TELAPI_PORT: String(await freePort()), MEDIA_PORT: "0",
       DATA_DIR: await mkdtemp(join(tmpdir(), "telapi-playground-data-")), ...settings,
     };
     const [url, server] = await OwnService.spawn(program, env, args);
-    return new OwnService(program, url, { ...env, TELAPI_PORT: new URL(url).port }, args, server);
+    return new OwnService(program, url, env, args, server);
   }
 
   private static async spawn(program: string, env: Record<string, string>, args: string[]): Promise<[url: string, server: ChildProcess]> {
@@ -65,7 +66,7 @@ export class OwnService extends Service implements AsyncDisposable {
     throw new Error("telapi dev exited before it was ready");
   }
 
-  /** Stops the server and starts it again on the same port and data directory. `meanwhile` runs while it is down. */
+  /** Stops the server and starts it again on the same data directory, and on its port, which nothing else has taken. `meanwhile` runs while it is down. */
   async restart(signal: NodeJS.Signals, meanwhile = async () => {}, args = this.args): Promise<void> {
     await this.stop(signal);
     await meanwhile();

@@ -1,12 +1,12 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
 import type { TokenResponse } from "../../src/index.js";
+import { freePort } from "../port.js";
 
 export interface ServiceAddress {
   dir: string;
@@ -124,26 +124,4 @@ export async function waitForLine(process: ChildProcess, text: string): Promise<
     }
   }
   throw new Error(`${process.spawnfile} ended without printing ${text}`);
-}
-
-/**
- * An unused port below the ephemeral range, so that no outgoing connection takes it before the server does. No other
- * test gets it before this process ends: the server may start later, and restart.
- */
-async function freePort(): Promise<number> {
-  for (;;) {
-    const port = 10_000 + Math.floor(Math.random() * 12_000);
-    const reservation = createServer().listen(`\0telapi-test-port-${port}`);
-    const server = createServer().listen(port, "127.0.0.1");
-    try {
-      await Promise.all([once(reservation, "listening"), once(server, "listening")]);
-    } catch {
-      reservation.close();
-      server.close();
-      continue; // taken
-    }
-    reservation.unref();
-    await new Promise((done) => server.close(done));
-    return port;
-  }
 }
