@@ -244,6 +244,14 @@ test("the policy of an endpoint is not replaced by one that was requested before
   const { page } = playground;
   let release = () => {};
   const released = new Promise<void>((done) => (release = done));
+  await page.addInitScript(() => {
+    const { json } = Response.prototype;
+    Response.prototype.json = async function () {
+      const value: unknown = await json.call(this);
+      if (this.headers.has("late")) setTimeout(() => Object.assign(window, { lateIsRead: true })); // when the page has used it
+      return value;
+    };
+  });
   const [selected, other] = await page.locator("#endpoint option").evaluateAll((options) => options.map((option) => [(option as HTMLOptionElement).value, option.textContent!] as const));
   await page.route(`**/admin/endpoints/${selected![0]}`, async (route) => {
     await released;
@@ -254,10 +262,12 @@ test("the policy of an endpoint is not replaced by one that was requested before
   await section("Endpoints");
   await page.getByRole("button", { name: `Policy ${other![1]}` }).click();
   await page.locator("#policy-endpoint").filter({ hasText: other![1] }).waitFor();
-  const late = page.waitForResponse("**/runtime/capabilities");
+  await page.route("**/runtime/capabilities", async (route) => { // the last request of the former load
+    const response = await route.fetch();
+    await route.fulfill({ response, headers: { ...response.headers(), late: "" } });
+  });
   release();
-  await (await late).finished();
-  await page.evaluate(() => new Promise((done) => setTimeout(done, 200))); // it would be shown earlier
+  await expect.poll(() => page.evaluate("window.lateIsRead")).toBe(true);
   expect(await page.locator("#policy-endpoint").textContent()).toBe(other![1]);
   await page.unrouteAll({ behavior: "wait" });
 });

@@ -117,12 +117,21 @@ test("the timeline is in the order of causes for every phrase, whatever the cloc
 test("a turn shows where its time goes, and its hops light up", async ({ expect }) => {
   await using playground = await setup.start();
   await playground.showTab("Turns");
-  await playground.page.locator("#flow").evaluate((flow) => new MutationObserver(() => (flow.dataset.wasLit = "")).observe(flow, { subtree: true, attributeFilter: ["data-lit"] }));
+  const lit = playground.page.locator("#flow [data-lit]");
+  await lit.first().waitFor({ state: "detached" }); // those of the greeting
+  await playground.page.evaluate(() => {
+    const hops = new Set<string>(); // all that were lit, however shortly
+    Object.assign(window, { litHops: () => [...hops].sort() });
+    new MutationObserver((changes) => {
+      for (const { target } of changes) if (target instanceof SVGElement && "lit" in target.dataset) hops.add(target.dataset.hop!);
+    }).observe(document.getElementById("flow")!, { subtree: true, attributeFilter: ["data-lit"] });
+  });
   await playground.click("out of order");
-  await playground.page.locator("#flow[data-was-lit]").waitFor();
   await playground.message("This is the second answer").waitFor();
   const turns = playground.page.getByRole("list", { name: "Turns" }).getByRole("button");
   await playground.storedEvent("service to bot: callback202 accepted").waitFor({ state: "attached" }); // the last event
+  await expect.poll(() => playground.page.evaluate("litHops()")).toEqual(["bot-runtime", "bot-service", "browser-service", "runtime-service"]);
+  await lit.first().waitFor({ state: "detached" });
   await turns.last().filter({ hasText: /out of order.*bot \d+\.\d\d s, waiting/ }).waitFor();
   await turns.first().filter({ hasText: /out of order.*bot [\d.]+ m?s, waiting.*parked \d+\.\d\d s/ }).waitFor();
   expect(await playground.page.locator("#turn-summary").textContent()).toMatch(/^2 answered, p50 [\d.]+ m?s, p95 [\d.]+ m?s$/);
@@ -152,7 +161,7 @@ test("a row shows its request, and copies it as curl without secrets", async ({ 
   await playground.page.locator("#json").filter({ hasText: '"token": "[redacted]"' }).waitFor();
 });
 
-test("rows stay where they are while a mouse button is down", async () => {
+test("rows stay where they are while a mouse button is down", async ({ expect }) => {
   await using playground = await setup.start({ viewport: { width: 1440, height: 500 } });
   const { page } = playground;
   await playground.click("hello");
@@ -160,7 +169,8 @@ test("rows stay where they are while a mouse button is down", async () => {
   await page.mouse.down();
   await setup.service.send(await playground.sessionId(), "chat", { text: "meanwhile" });
   await playground.message("meanwhile").waitFor();
-  await page.evaluate(() => new Promise((done) => setTimeout(done, 200))); // rows are arranged earlier
+  await page.locator("#pause").evaluate((pause: HTMLElement) => [pause.click(), pause.click()]); // both put the rows in order at once
+  expect(await playground.storedEvent("service to browser: framechat: meanwhile").count()).toBe(0);
   await page.mouse.up();
   await page.getByRole("region", { name: "chat: Hello! How are you?" }).waitFor();
   await playground.timelineEvent("service to browser: framechat: meanwhile").waitFor();
