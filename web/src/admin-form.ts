@@ -26,7 +26,7 @@ export interface Form {
   send(values: Record<string, unknown>): Promise<HTMLElement | void>;
 }
 
-const dialog = () => byId<HTMLDialogElement>("admin-dialog");
+const dialog = () => byId<HTMLDialogElement>("form-dialog");
 
 /** Shows a form. Calls done after it was sent and closed. */
 export function openForm({ title, text, fields = [], submit, danger, send }: Form, done: () => void): void {
@@ -35,7 +35,7 @@ export function openForm({ title, text, fields = [], submit, danger, send }: For
   const confirm = make("button", { class: danger ? "danger" : "primary" }, submit);
   const cancel = make("button", { type: "button" }, "Cancel");
   cancel.onclick = () => close();
-  const form = make("form", {}, make("h3", { id: "admin-dialog-title" }, title), ...(text ? [make("p", {}, text)] : []), issues, ...inputs.map(({ element }) => element), make("div", { class: "row" }, confirm, cancel));
+  const form = make("form", {}, make("h3", { id: "form-dialog-title" }, title), ...(text ? [make("p", {}, text)] : []), issues, ...inputs.map(({ element }) => element), make("div", { class: "row" }, confirm, cancel));
   let [sent, closed] = [false, false];
   const finish = () => {
     if (closed) return;
@@ -54,7 +54,7 @@ export function openForm({ title, text, fields = [], submit, danger, send }: For
       const result = await send(Object.fromEntries(inputs.flatMap(({ field, element }) => readField(field, element))));
       sent = true;
       if (closed) done(); // by the user, who did not wait
-      else if (result) form.replaceChildren(make("h3", { id: "admin-dialog-title" }, title), result, make("div", { class: "row" }, closeButton(close)));
+      else if (result) form.replaceChildren(make("h3", { id: "form-dialog-title" }, title), result, make("div", { class: "row" }, closeButton(close)));
       else close();
     } catch (error) {
       showIssues(error as TelapiError, issues, inputs);

@@ -39,14 +39,14 @@ class Playground {
   private readonly workbench = new Workbench(this.policy, (title, receipt) => this.timeline.note(title, receipt));
   private readonly admin = new AdminPanel({
     keyChanged: () => {
-      void this.loadPolicy();
+      this.showPolicy();
       this.usage.start(key.value ? this.api : undefined); // not with a key that was forgotten
     },
     endpointsChanged: () => void this.loadEndpoints(),
-    openPolicy: (api, endpointId) => {
+    openPolicy: (api, endpointId) => this.policy.leaveFor(endpointId, () => {
       void this.policy.load(api, endpointId, key.value ? this.api : api);
       showTab("policy");
-    },
+    }),
     openUsage: (api) => {
       this.usage.start(api);
       showTab("usage");
@@ -56,6 +56,7 @@ class Playground {
   private readonly history: HistoryPanel;
   private readonly resilience: ResiliencePanel;
   private endpoints: Endpoint[] = [];
+  private endpointId = ""; // of the selected one
   private api = new Api("");
   private session: Session | undefined;
   private token: TokenResponse | undefined; // of the session
@@ -75,8 +76,13 @@ class Playground {
     byId<HTMLDetailsElement>("more").open = !config.apiKey;
     key.onchange = () => this.useKey();
     endpoint.onchange = () => {
-      this.showModes();
-      void this.loadPolicy();
+      const { value } = endpoint;
+      endpoint.value = this.endpointId; // until the user agrees
+      this.policy.leaveFor(value, () => {
+        endpoint.value = value;
+        this.showModes();
+        void this.loadPolicy();
+      });
     };
     byId("connect").onsubmit = (event) => {
       event.preventDefault();
@@ -113,7 +119,7 @@ class Playground {
     this.api = new Api(key.value);
     this.resilience.use(this.api);
     this.usage.start(key.value ? this.api : undefined);
-    void this.loadEndpoints().then(() => this.loadPolicy());
+    void this.loadEndpoints().then(() => this.showPolicy());
     void this.admin.offer(key.value);
   }
 
@@ -129,9 +135,13 @@ class Playground {
     }
   }
 
+  /** Shows the policy of the selected endpoint, unless the user keeps changes of another one. */
+  private showPolicy(): void {
+    if (endpoint.value && key.value) this.policy.leaveFor(endpoint.value, () => void this.loadPolicy());
+  }
+
   /** Shows the policy of the selected endpoint, with a key that can manage it. */
   private async loadPolicy(): Promise<void> {
-    if (!endpoint.value || !key.value) return;
     const { value } = endpoint;
     for (const api of new Set([this.admin.api ?? this.api, this.api])) {
       const loaded = await this.policy.load(api, value, this.api);
@@ -142,6 +152,7 @@ class Playground {
 
   /** Shows the modes of the selected endpoint. Keeps the selected one, if it has it. */
   private showModes(): void {
+    this.endpointId = endpoint.value;
     const modes = this.endpoints.find(({ id }) => id === endpoint.value)?.capabilities.modes ?? [];
     const selected = document.querySelector<HTMLInputElement>("#modes input:checked")?.value;
     const preferred = [selected, ...voiceModes].find((mode) => mode && modes.includes(mode)) ?? modes[0];

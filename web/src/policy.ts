@@ -1,5 +1,5 @@
 import type { TelapiError } from "@telapi/sdk";
-import { issuesOf } from "./admin-form.js";
+import { issuesOf, openForm } from "./admin-form.js";
 import type { AdminEndpoint, Api, CommandSpec } from "./api.js";
 import { byId, timeOfDay } from "./dom.js";
 import { checkJson } from "./json-check.js";
@@ -25,7 +25,12 @@ export class PolicyPanel {
   constructor() {
     this.editor.oninput = () => this.changed();
     this.source.onchange = this.target.oninput = () => this.changed();
-    byId("profile-reset").onclick = () => this.api && this.endpoint && void this.load(this.api, this.endpoint.data.id);
+    byId("profile-reset").onclick = () => {
+      if (!this.api || !this.endpoint) return;
+      this.editor.value = this.saved;
+      this.changed();
+      void this.load(this.api, this.endpoint.data.id);
+    };
     this.save.onclick = () => void this.saveProfile();
   }
 
@@ -39,25 +44,44 @@ export class PolicyPanel {
     this.listeners.push(listener);
   }
 
+  /** Calls a function that loads an endpoint. If that would drop changes, the user is asked first. */
+  leaveFor(endpointId: string, load: () => void): void {
+    if (!this.edited || this.shows(endpointId)) return load();
+    const title = `Discard your changes to ${this.endpoint!.data.name}?`;
+    openForm({ title, text: "Its gateway profile has unsaved changes.", submit: "Discard", danger: true, send: async () => {} }, load);
+  }
+
   /**
-   * Shows the profile of an endpoint, unless another one was selected meanwhile. Lists the commands with another client if
-   * the key cannot read them.
+   * Shows the profile of an endpoint, unless another one was selected meanwhile. Keeps changes of the same one. Lists the
+   * commands with another client if the key cannot read them.
    */
   async load(api: Api, endpointId: string, other = api): Promise<"shown" | "failed" | "outdated"> {
     const load = ++this.loads;
+    this.editor.readOnly = !this.shows(endpointId); // what is typed now would be lost
     try {
       const endpoint = await api.endpoint(endpointId);
       const commands = await api.commands().catch(() => (other === api ? [] : other.commands())).catch(() => []);
       if (load !== this.loads) return "outdated";
       this.commands = commands;
       this.api = api;
-      this.use(endpoint);
+      if (this.edited && this.shows(endpointId)) this.changed();
+      else this.use(endpoint);
       return "shown";
     } catch (error) {
       if (load !== this.loads) return "outdated";
       this.show({ title: "", issues: issuesOf(error as TelapiError) });
       return "failed";
+    } finally {
+      if (load === this.loads) this.editor.readOnly = false;
     }
+  }
+
+  private get edited(): boolean {
+    return !!this.endpoint && this.editor.value !== this.saved;
+  }
+
+  private shows(endpointId: string): boolean {
+    return this.endpoint?.data.id === endpointId;
   }
 
   private use(endpoint: { data: AdminEndpoint; etag: string }): void {
@@ -87,7 +111,7 @@ export class PolicyPanel {
   }
 
   private updateSave(): void {
-    this.save.disabled = !this.endpoint || this.editor.value === this.saved || checkJson(this.editor.value).problems.length > 0;
+    this.save.disabled = !this.edited || checkJson(this.editor.value).problems.length > 0;
   }
 
   private changed(): void {

@@ -271,3 +271,77 @@ test("the policy of an endpoint is not replaced by one that was requested before
   expect(await page.locator("#policy-endpoint").textContent()).toBe(other![1]);
   await page.unrouteAll({ behavior: "wait" });
 });
+
+test("changes of a policy are dropped only after the user has agreed", async ({ expect }) => {
+  await using service = await startService();
+  const { teamId } = (await (await fetch(`${service.url}/playground/config.json`)).json()) as { teamId: string };
+  await admin(service, "POST", `teams/${teamId}/endpoints`, { name: "Support line", modes: ["chat"] });
+  await using playground = await Playground.open(setup.browser, service);
+  const { page } = playground;
+  const [profile, endpoint] = [page.locator("#profile"), page.locator("#endpoint")];
+  const shown = (name: string) => page.locator("#policy-endpoint").filter({ hasText: name }).waitFor();
+  const select = (name: string) => endpoint.selectOption({ label: name });
+  const selected = () => endpoint.evaluate((select: HTMLSelectElement) => select.selectedOptions[0]!.label);
+  await page.locator("#more").evaluate((details: HTMLDetailsElement) => (details.open = true));
+  await select("Demo endpoint");
+  await playground.showTab("Policy");
+  await shown("Demo endpoint");
+  await select("Support line");
+  await shown("Support line"); // nothing was changed
+  const changed = '{"commandSources": ["bot"], "commandPolicies": [{"type": "hangup", "enabled": true}]}';
+  await profile.fill(changed);
+  await page.getByText("1 of 14 allowed").waitFor();
+
+  const { dialog, section, submit } = await open(playground);
+  const asked = () => dialog.getByRole("heading", { name: "Discard your changes to Support line?" }).waitFor();
+  await playground.showTab("Policy");
+  await select("Demo endpoint");
+  await asked();
+  await playground.checkAccessible("policy-changes");
+  await submit("Cancel");
+  expect([await selected(), await profile.inputValue()]).toEqual(["Support line", changed]);
+
+  await playground.showTab("Admin");
+  await section("Endpoints");
+  await page.getByRole("button", { name: "Policy Demo endpoint" }).click();
+  await asked();
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "hidden" });
+  const checked = page.waitForRequest("**/callbacks/lint");
+  await page.getByRole("button", { name: "Policy Support line" }).click(); // the same one
+  await checked; // when it is loaded
+  expect(await profile.inputValue()).toBe(changed);
+
+  await select("Demo endpoint");
+  await asked();
+  await submit("Discard");
+  await shown("Demo endpoint");
+  expect(await selected()).toBe("Demo endpoint");
+  expect(await profile.inputValue()).not.toBe(changed);
+});
+
+test("a policy cannot be edited while that of another endpoint is loaded", async () => {
+  await using service = await startService();
+  const { teamId } = (await (await fetch(`${service.url}/playground/config.json`)).json()) as { teamId: string };
+  const { data } = await admin(service, "POST", `teams/${teamId}/endpoints`, { name: "Support line", modes: ["chat"] });
+  await using playground = await Playground.open(setup.browser, service);
+  const { page } = playground;
+  let release = () => {};
+  const released = new Promise<void>((done) => (release = done));
+  await page.route(`**/admin/endpoints/${data.id}`, async (route) => {
+    await released;
+    await route.continue();
+  });
+  const { section } = await open(playground);
+  await section("Endpoints");
+  await page.getByRole("button", { name: "Policy Demo endpoint" }).click();
+  await page.locator("#policy-endpoint").filter({ hasText: "Demo endpoint" }).waitFor();
+  await page.locator("#profile:read-write").waitFor();
+  await playground.showTab("Admin");
+  await page.getByRole("button", { name: "Policy Support line" }).click();
+  await page.locator("#profile:read-only").waitFor();
+  release();
+  await page.locator("#policy-endpoint").filter({ hasText: "Support line" }).waitFor();
+  await page.locator("#profile:read-write").waitFor();
+  await page.unrouteAll({ behavior: "wait" });
+});
