@@ -202,6 +202,15 @@ func TestLossOfEarlyEntry(t *testing.T) {
 			}
 			return later
 		},
+		"of a claim": func(s *channelFixture, c *calls.Channel, restore func()) *calls.Channel {
+			later, err := s.runtime("r", replicated).Resume(s.Context(), calls.Claim{Name: "r", Token: "later"}, s.id, "", "")
+			must(s, err)
+			restore()
+			if err := later.CheckLoss(s.Context()); !errors.Is(err, calls.ErrLost) {
+				s.Errorf("the runtime got %v, want ErrLost", err)
+			}
+			return c
+		},
 		"of a connection": func(s *channelFixture, c *calls.Channel, restore func()) *calls.Channel {
 			s.attach("b")
 			restore()

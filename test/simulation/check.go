@@ -319,6 +319,9 @@ func (r *channelRecord) checkSends(out []streamed) {
 
 // mayMiss reports whether the browser knows that it may have missed a message.
 func (r *channelRecord) mayMiss(m *sendRecord) bool {
+	if w := r.ledger.world; w.replicas > 0 && !w.isTrimmed() {
+		return false
+	}
 	return slices.ContainsFunc(r.browserNotices, func(at time.Time) bool { return at.After(m.started) })
 }
 
