@@ -96,6 +96,7 @@ check: ## Run what `make test` leaves out: linters, race detector, faults under 
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
 	@$(STEP) 'simulation: build' $(MAKE) -s $(SIMULATION)
 	@$(STEP) 'simulation: 300 seeds' bash -c '$(SIMULATE) -seeds=300'
+	@$(MAKE) -s simulate-commit
 	@$(TESTS) $(STEP) 'programs' go build -ldflags '$(LDFLAGS)' -o $(PROGRAMS)/ ./cmd/telapi ./test/echo
 	@$(TESTS) $(STEP) 'tests of programs' $(GOTEST) $(filter-out telapi/test/phone,$(CHECKED))
 	@$(TESTS) $(STEP) 'phone: units' go -C examples/phone test -count=1 ./...

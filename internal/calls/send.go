@@ -54,7 +54,7 @@ func (c *Channel) CommitAndSend(ctx context.Context, position string, messages .
 		c.newestSent.Store(&newest)
 		words = words[1:]
 		if replicated {
-			err = c.do(ctx, "confirm", newest) // makes the messages visible to the browser
+			err = c.do(ctx, "confirm", newest, "") // makes the messages visible to the browser
 		}
 	}
 	for _, word := range words {
@@ -71,7 +71,7 @@ func (c *Channel) showHeld(newest string) {
 		ctx, cancel := context.WithTimeout(c.ctx, attemptTimeout)
 		err := kv.WaitForReplicas(ctx, c.runtime.client, c.runtime.opts.MinReplicas, kv.ReplicatedKey(c.ID))
 		if err == nil {
-			err = c.do(ctx, "confirm", newest)
+			err = c.do(ctx, "confirm", newest, "1")
 		}
 		cancel()
 		if err == nil {

@@ -170,62 +170,6 @@ func TestEndsWaitForReplicas(t *testing.T) {
 	}
 }
 
-// A failover loses an entry that replicas did not have, so that it was not acknowledged. A runtime
-// that has received it is notified; the browser keeps its position and gets every message.
-func TestLossOfEarlyEntry(t *testing.T) {
-	t.Parallel()
-	master, _ := startReplicated(t)
-	opts := redisOptions(master)
-	opts.MinReplicas = 1
-	replicated := func(o *calls.Options) { o.MinReplicas, o.Lease = 1, 5*time.Second }
-	early := func(s *channelFixture, c *calls.Channel) (position string) {
-		s.event("early")
-		_, position = s.receive(c, "early")
-		return position
-	}
-	for name, lose := range map[string]func(s *channelFixture, c *calls.Channel, restore func()) (later *calls.Channel){
-		"found by the renewal of the claim": func(s *channelFixture, c *calls.Channel, restore func()) *calls.Channel {
-			early(s, c)
-			restore()
-			if err := s.receiveError(c); !errors.Is(err, calls.ErrLost) {
-				s.Errorf("the runtime got %v, want ErrLost", err)
-			}
-			return s.attachRuntime("r", replicated)
-		},
-		"found when the claim is resumed": func(s *channelFixture, c *calls.Channel, restore func()) *calls.Channel {
-			position := early(s, c)
-			restore()
-			later, err := s.runtime("r", replicated).Resume(s.Context(), calls.Claim{Name: "r", Token: "later"}, s.id, position, "")
-			must(s, err)
-			if !later.Lost {
-				s.Error("the runtime was not notified")
-			}
-			return later
-		},
-		"of a connection": func(s *channelFixture, c *calls.Channel, restore func()) *calls.Channel {
-			s.attach("b")
-			restore()
-			s.detach("b")
-			return c
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newChannelFixture(t, opts, nil)
-			head := s.attach("a").Head
-			c := s.attachRuntime("r", replicated)
-			s.send(c, "1")
-			later := lose(s, c, s.snapshot())
-			if later != c && later.LostAt.IsZero() {
-				t.Error("the time of the loss is unknown")
-			}
-			if got := s.attach("c", resume(head)); !got.Recovered || len(got.Missed) != 1 {
-				t.Errorf("resumed: %v, with %d messages; want 1", got.Recovered, len(got.Missed))
-			}
-		})
-	}
-}
-
 // In a cluster each channel waits for the replicas of its own node, and follows its
 // slot to another node.
 func TestReplicasOfClusterNode(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -36,7 +37,7 @@ type stage struct {
 
 const (
 	singleTitle  = "PostgreSQL and one Redis with `appendfsync always`"
-	clusterTitle = "PostgreSQL and a Redis Cluster of three masters and three replicas, `appendfsync always`, `KV_MIN_REPLICAS=1`"
+	clusterTitle = "PostgreSQL and a Redis Cluster of three masters with two replicas each, `appendfsync always`, `KV_MIN_REPLICAS=1`"
 )
 
 var stages = []stage{
@@ -191,13 +192,13 @@ func loseLastSecond(c *campaign, _ int) {
 	c.redis.Start()
 }
 
-// failovers of a master to its replica. disturb makes the replica take over, and
+// failovers of a master to a replica. disturb makes one of its replicas take over, and
 // repair restores the master as a replica.
 func failovers(disturb func(c *campaign, master, replica int), repair func(master *testkit.Redis)) func(*campaign, int) {
 	return func(c *campaign, cycle int) {
-		master, replica := c.pair(cycle)
-		disturb(c, master, replica)
-		c.awaitMaster(replica)
+		master, replicas := c.shard(cycle)
+		disturb(c, master, replicas[0])
+		c.awaitMaster(replicas)
 		repair(c.cluster.Nodes[master])
 		c.awaitReplicas()
 	}
@@ -260,9 +261,8 @@ func (s *installation) replication(node int) string {
 	return info
 }
 
-// pair returns a master of the cluster and its replica. It waits until every master
-// has one.
-func (s *installation) pair(cycle int) (master, replica int) {
+// shard returns a master of the cluster and its replicas. It waits until all of them are in sync.
+func (s *installation) shard(cycle int) (master int, replicas []int) {
 	s.t.Helper()
 	s.awaitReplicas()
 	var masters []int
@@ -275,28 +275,33 @@ func (s *installation) pair(cycle int) (master, replica int) {
 	port := s.redisProxies[master].addr()[len("127.0.0.1:"):]
 	for n := range s.cluster.Nodes {
 		if strings.Contains(s.replication(n), "master_port:"+port+"\r") {
-			return master, n
+			replicas = append(replicas, n)
 		}
 	}
-	s.t.Fatalf("node %d has no replica", master)
-	return 0, 0
+	if len(replicas) != s.size.replicas {
+		s.t.Fatalf("node %d has %d replicas", master, len(replicas))
+	}
+	return master, replicas
 }
 
-func (s *installation) awaitMaster(node int) {
+// awaitMaster waits until one of the nodes is a master.
+func (s *installation) awaitMaster(nodes []int) {
 	s.t.Helper()
-	testkit.Until(s.t, fmt.Sprintf("node %d is a master", node), func() bool { return strings.Contains(s.replication(node), "role:master") })
+	testkit.Until(s.t, fmt.Sprintf("one of the nodes %v is a master", nodes), func() bool {
+		return slices.ContainsFunc(nodes, func(n int) bool { return strings.Contains(s.replication(n), "role:master") })
+	})
 }
 
-// awaitReplicas waits until three masters have a replica that is in sync.
+// awaitReplicas waits until all replicas are in sync.
 func (s *installation) awaitReplicas() {
 	s.t.Helper()
-	testkit.Until(s.t, "every master has a replica", func() bool {
+	testkit.Until(s.t, "all replicas are in sync", func() bool {
 		inSync := 0
 		for n := range s.cluster.Nodes {
 			if strings.Contains(s.replication(n), "master_link_status:up") {
 				inSync++
 			}
 		}
-		return inSync == 3
+		return inSync == masters*s.size.replicas
 	})
 }

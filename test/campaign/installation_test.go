@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -73,8 +74,10 @@ func install(t testing.TB, size size, cluster bool, program harness.Program) *in
 	return s
 }
 
-// startRedis starts Redis with an append-only file and returns the URL of its
-// proxies. A cluster has three masters, each with a replica.
+// masters is the number of shards of a cluster.
+const masters = 3
+
+// startRedis starts Redis with an append-only file and returns the URL of its proxies.
 func (s *installation) startRedis(cluster bool) string {
 	s.t.Helper()
 	options := []testkit.RedisOption{testkit.RedisDurable(), testkit.RedisArgs("--auto-aof-rewrite-percentage", "0")}
@@ -92,7 +95,7 @@ func (s *installation) startRedis(cluster bool) string {
 		testkit.RedisArgs("--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", port)(r)
 	}
 	s.cluster = testkit.StartRedisCluster(s.t, append(options, announce)...)
-	for _, master := range s.cluster.Nodes[:3] {
+	for _, master := range slices.Repeat(s.cluster.Nodes[:masters], s.size.replicas) {
 		s.cluster.AddReplica(master)
 	}
 	s.cluster.SetNodeTimeout(2 * time.Second)

@@ -44,18 +44,19 @@ type size struct {
 	operations  int              // at least, in total
 	cycles      int              // how often each fault is injected
 	rate        int              // operations started per second
+	replicas    int              // of each master of a cluster
 	ping        time.Duration    // of sockets
 	reconnect   [2]time.Duration // minimum and maximum of the bound of reconnect delays
 }
 
 func newSize(scale float64) size {
 	if scale == 0 {
-		return size{browsers: 20, storm: 60, cycles: 1, rate: 50, ping: time.Second,
+		return size{browsers: 20, storm: 60, cycles: 1, rate: 50, replicas: 1, ping: time.Second,
 			reconnect: [2]time.Duration{100 * time.Millisecond, 2 * time.Second}}
 	}
 	scaled := func(n int) int { return max(20, int(float64(n)*scale)) }
 	return size{
-		browsers: scaled(1000), storm: scaled(5000), operations: cmp.Or(*count, scaled(100_000)), cycles: 2, rate: scaled(300),
+		browsers: scaled(1000), storm: scaled(5000), operations: cmp.Or(*count, scaled(100_000)), cycles: 2, rate: scaled(300), replicas: 2,
 		ping:      25 * time.Second,                                // the default
 		reconnect: [2]time.Duration{time.Second, 30 * time.Second}, // as in the SDK
 	}

@@ -63,6 +63,8 @@ var simulated = []struct {
 	{"WAIT ignored", []change{{"internal/kv/replicated.go", "case confirmed < int64(replicas):", "case confirmed < 0:"}}},
 	{"confirm skipped", []change{{"internal/calls/send.go", "if replicated {\n\t\t\terr =", "if replicated && n == 0 {\n\t\t\terr ="}}},
 	{"held visible early", []change{{"internal/kv/lua/send.lua", "if string.sub(ARGV[2], count + 1) == 'h' then", "if false then"}}},
+	{"loss of an early entry resets the browser", []change{{"internal/kv/lua/claim.lua", "or entryLost and ARGV[10] ~= '1') then", "or entryLost) then"}}},
+	{"loss of an early claim resets the browser", []change{{"internal/kv/lua/check_claim.lua", "older and ARGV[7] ~= '1' or isOpen", "older or isOpen"}}},
 	{"repeated part added again", []change{{"internal/kv/lua/stream.lua", "for part = before + 1, count do", "for part = count - parts + 1, count do"}}},
 	{"part of another text added", []change{{"internal/kv/lua/stream.lua", "if string.sub(known, 1, common) ~= string.sub(sent, 1, common) or last", "if last"}}},
 	{"part of a later item not parked", []change{{"internal/kv/lua/stream.lua", "local inTurn = c.number == head", "local inTurn = true"}}},

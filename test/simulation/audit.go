@@ -11,13 +11,15 @@ const clockError = 250 * time.Millisecond
 
 // audit watches the commands that the store executes. It checks that a session
 // has one owner and a channel one claim, and that nothing takes effect after the
-// caller got an error.
+// caller got an error or its work item was cancelled.
 type audit struct {
 	world *world
 
 	mu     sync.Mutex
 	owners map[string]*holder // by channel
 	claims map[string]*holder
+
+	cancelled map[string]bool // work items, after their channel and a space
 
 	steppedAt time.Time // last step of the store's clock
 }
@@ -33,7 +35,7 @@ type holder struct {
 }
 
 func newAudit(w *world) *audit {
-	return &audit{world: w, owners: map[string]*holder{}, claims: map[string]*holder{}}
+	return &audit{world: w, owners: map[string]*holder{}, claims: map[string]*holder{}, cancelled: map[string]bool{}}
 }
 
 // reset forgets everything: the store has lost data.
@@ -42,6 +44,7 @@ func (a *audit) reset() {
 	defer a.mu.Unlock()
 	clear(a.owners)
 	clear(a.claims)
+	clear(a.cancelled)
 }
 
 // clockStepped records a step of the store's clock. Of two requests before and after
@@ -112,6 +115,12 @@ func (a *audit) executed(c command) {
 	case c.script == "frame" && (outcome == "appended" || outcome == "repeated"):
 		if owner := a.owners[c.channel]; owner != nil && owner.id != argv[0] {
 			record.violation("a connection that does not own the session appended frames")
+		}
+	case c.script == "cancel" && outcome == "cancelled":
+		a.cancelled[c.channel+" "+argv[1]] = true
+	case (c.script == "stream" || c.script == "callback") && (outcome == "routed" || outcome == "parked"):
+		if a.cancelled[c.channel+" "+argv[2]] {
+			record.violation("the store accepted an answer to %s after its cancellation", argv[2])
 		}
 	case c.script == "send" && len(c.reply) > 1 && c.reply[1] == "sent",
 		c.script == "commit" && outcome == "committed",

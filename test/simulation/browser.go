@@ -43,9 +43,10 @@ type browser struct {
 
 // event is a chunk of a connection, or an order of the scheduler.
 type event struct {
-	conn  *wireConn
-	chunk chunk
-	leave time.Duration // drop the connection and stay away for this time
+	conn    *wireConn
+	chunk   chunk
+	leave   time.Duration // drop the connection and stay away for this time
+	compose bool          // send a frame
 }
 
 const (
@@ -61,6 +62,8 @@ func (b *browser) run() {
 		switch {
 		case !ok:
 			b.timers()
+		case e.compose:
+			b.compose()
 		case e.conn == nil:
 			b.leave(e.leave)
 		case e.conn == b.conn:

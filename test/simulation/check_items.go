@@ -80,7 +80,7 @@ func (r *channelRecord) checkBlocked(i *itemRecord, in []streamed) {
 	if i.acceptedAt.IsZero() || !r.ledger.lostAt(r.id, "await", i.id).IsZero() {
 		return
 	}
-	bound := i.acceptedAt
+	bound := i.lastAccepted
 	for _, before := range r.items {
 		if before.order == 0 || before.order >= i.order {
 			continue

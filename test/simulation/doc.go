@@ -29,8 +29,9 @@
 // checks what the store executes: one owner, one claim, no late effects.
 //
 // A process that crashes takes its knowledge with it. So a loss need not be
-// reported if a process crashes after it. A callback whose acceptance was lost is
-// known to its provider only; its item times out.
+// reported if a process crashes after it, or if an instance stops just before it. A
+// callback whose acceptance was lost is known to its provider only; its item times
+// out.
 //
 // # How to read a failure
 //

@@ -27,7 +27,7 @@ var trapScripts = []string{"await", "await", "callback", "cancel", "claim", "com
 
 // draw adds one fault, or several that are worse together.
 func (f *injector) draw(at time.Duration) {
-	switch n := f.rng.IntN(100); {
+	switch n := f.rng.IntN(110); {
 	case n < 15:
 		f.loseReply(at)
 	case n < 30:
@@ -52,8 +52,14 @@ func (f *injector) draw(at time.Duration) {
 		f.failover(at)
 	case n < 92:
 		f.stepClock(at)
-	default:
+	case n < 100:
 		f.leave(at)
+	case n < 105 && f.replicas > 0:
+		f.awayReplica(at)
+	case n < 105:
+		f.loseUnreceived(at)
+	default:
+		f.holdResume(at)
 	}
 }
 
@@ -74,6 +80,10 @@ func (f *injector) loseReply(at time.Duration) {
 // its caller waits.
 func (f *injector) holdRequest(at time.Duration) {
 	t := trap{script: trapScripts[f.rng.IntN(len(trapScripts))], hold: f.seconds(0.5, 8)}
+	if t.script == "frame" && f.chance(70) {
+		f.holdFrame(at)
+		return
+	}
 	f.at(at, func() { f.store.setTrap(t) })
 	switch t.script {
 	case "connect", "detach":
@@ -83,6 +93,42 @@ func (f *injector) holdRequest(at time.Duration) {
 		f.reconnectRuntime(at+time.Millisecond, r)
 		f.reconnectRuntime(at+f.seconds(0.2, 1.5), r)
 	}
+}
+
+// holdFrame holds frames of a connection until another one has taken the session over, if that
+// goes through the other instance. They must not be added then.
+func (f *injector) holdFrame(at time.Duration) {
+	away := f.seconds(0.05, 0.5)
+	reconnect := func() {
+		for _, b := range f.browsers {
+			b.events.put(event{leave: away})
+		}
+	}
+	t := trap{script: "frame", hold: away + f.seconds(0.5, 3), then: reconnect}
+	f.at(at, func() {
+		f.store.setTrap(t)
+		for _, b := range f.browsers {
+			b.events.put(event{compose: true})
+		}
+	})
+}
+
+// holdResume makes a runtime resume a claim twice. The first request arrives after the second
+// one, if that goes through the other instance, and must not win.
+func (f *injector) holdResume(at time.Duration) {
+	record, again := f.ledger.channels[f.rng.IntN(len(f.ledger.channels))], f.seconds(0.3, 1.2)
+	reconnect := func() {
+		if p := record.runtime(); p != nil && !f.faultsEnded() {
+			f.trace("scheduler", "resets the connections of %s", p.host.name)
+			f.ledger.trouble(time.Second)
+			p.host.reset(true)
+		}
+	}
+	t := trap{script: "claim", action: "resume", hold: again + f.seconds(1, 3.5), then: func() { time.AfterFunc(again, reconnect) }}
+	f.at(at, func() {
+		f.store.setTrap(t)
+		reconnect()
+	})
 }
 
 // reconnectRuntime breaks the connection of a runtime.
@@ -234,9 +280,14 @@ func (f *injector) fillDisk(at time.Duration) {
 }
 
 // awayReplica disconnects a replica, often for longer than a caller of WAIT waits. Often the
-// node fails over meanwhile.
+// node fails over meanwhile, and then often so late that callers have stopped waiting: what
+// they acknowledge without the replica is lost.
 func (f *injector) awayReplica(at time.Duration) {
 	node, length := f.rng.IntN(f.nodes), f.seconds(0.1, 12)
+	if f.chance(50) {
+		length = f.seconds(7, 12)
+		f.failOverTo(node, at+length-f.seconds(0.1, 1))
+	}
 	f.at(at, func() {
 		f.trace("scheduler", "disconnects the replica of node %d for %v", node, length)
 		f.ledger.trouble(length)
@@ -274,6 +325,33 @@ func (f *injector) failOverTo(node int, at time.Duration) {
 		f.ledger.trouble(outage + away)
 		f.failOver(node, time.Now().Add(-lag), outage, survive)
 		f.store.awayReplica(node, away)
+	})
+}
+
+// loseUnreceived loses frames that no runtime has received, together with the end of their
+// connection. Only that connection knows that they were acknowledged.
+func (f *injector) loseUnreceived(at time.Duration) {
+	for _, r := range f.runtimes {
+		f.at(at-f.seconds(1.2, 2), r.stop)
+		f.at(at+f.seconds(1, 5), r.start)
+	}
+	if f.embedded {
+		return
+	}
+	away, node, outage, survive := f.seconds(0.5, 4), f.rng.IntN(f.nodes), f.seconds(0.01, 0.2), f.chance(50)
+	f.at(at-f.seconds(0.4, 0.5), func() {
+		for _, b := range f.browsers {
+			b.events.put(event{compose: true})
+		}
+	})
+	f.at(at-f.seconds(0.1, 0.3), func() {
+		for _, b := range f.browsers {
+			b.events.put(event{leave: away})
+		}
+	})
+	f.at(at, func() {
+		f.ledger.trouble(outage)
+		f.failOver(node, time.Now().Add(-time.Second), outage, survive)
 	})
 }
 

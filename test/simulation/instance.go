@@ -170,6 +170,7 @@ func (i *instance) stop() {
 		return
 	}
 	i.world.trace(i.name, "stops")
+	i.world.ledger.instanceStops()
 	p.mu.Lock()
 	p.stopped = true
 	sockets := p.sockets

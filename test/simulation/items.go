@@ -31,12 +31,50 @@ func (r *channelRecord) awaited(i *itemRecord, kind wire.WorkItemKind, w wire.Aw
 	r.ledger.world.trace(t.process.host.name, "item %s awaited (answered: %v)", i.id, i.answered)
 }
 
-// openItem returns the newest item without an outcome.
-func (r *channelRecord) openItem() *itemRecord {
-	if open := r.openItems(); len(open) > 0 {
-		return open[len(open)-1]
+// itemToCancel returns the newest item whose streamed answer has begun and waits for earlier items;
+// otherwise the newest item without an outcome. The parts of the first item would be rejected
+// after its cancellation even if the store forgot that: its turn is over.
+func (r *channelRecord) itemToCancel() *itemRecord {
+	open := r.openItems()
+	if len(open) == 0 {
+		return nil
 	}
-	return nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, i := range slices.Backward(open[1:]) {
+		if i.isStreaming() {
+			return i
+		}
+	}
+	return open[len(open)-1]
+}
+
+// isStreaming reports whether an answer has begun but not ended. The caller holds mu.
+func (i *itemRecord) isStreaming() bool { return i.streamed && i.acceptedAt.IsZero() }
+
+// streamBegun records that parts of an answer were delivered, and reports whether they are the first.
+func (r *channelRecord) streamBegun(i *itemRecord) (first bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first, i.streamed = !i.streamed, true
+	return first
+}
+
+// interrupt makes the runtime cancel an item now if it waits for earlier ones, or if it lasts longer
+// than the run. It reports whether the item lasts that long.
+func (r *channelRecord) interrupt(i *itemRecord) (lasts bool) {
+	open := r.openItems()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lasts = time.Until(i.deadline) > maxCalm && !r.ledger.world.faultsEnded()
+	if r.active == nil || slices.Index(open, i) < 1 && !lasts {
+		return false
+	}
+	select {
+	case r.active.interrupted <- i:
+	default:
+	}
+	return lasts
 }
 
 // openItems returns the items that the runtime waits for.
@@ -100,9 +138,9 @@ func (r *channelRecord) maybeCancelled(i *itemRecord) {
 	i.maybeCancelled = true
 }
 
-// answered records the answer to a callback and reports whether the provider is
-// done.
-func (r *channelRecord) answered(i *itemRecord, receipt callback.Receipt, err error) (done bool) {
+// answered records the answer to a callback that was posted at a time, and reports whether the
+// provider is done.
+func (r *channelRecord) answered(i *itemRecord, posted time.Time, receipt callback.Receipt, err error) (done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	unknown := err != nil && (fault.Is(err, fault.ServiceUnavailable) || fault.From(err).Code == fault.Internal)
@@ -110,10 +148,16 @@ func (r *channelRecord) answered(i *itemRecord, receipt callback.Receipt, err er
 	if !i.acceptedAt.IsZero() && !duplicate(err) && !unknown && !settled {
 		r.violation("the callback for item %d was accepted, and then posted again with the result %v", i.number, err)
 	}
+	if err == nil && i.isCancelled && i.cancelledAt.Before(posted) && r.ledger.lostAt(r.id, "cancel", i.id).IsZero() {
+		r.violation("the callback for item %d was accepted, although the item was cancelled before", i.number)
+	}
 	switch {
 	case err == nil || duplicate(err):
 		if i.acceptedAt.IsZero() {
 			i.acceptedAt = time.Now()
+		}
+		if err == nil || i.lastAccepted.IsZero() || r.ledger.lostSince(r.id, i.lastAccepted) {
+			i.lastAccepted = time.Now()
 		}
 		if err == nil {
 			i.callbackID = receipt.CallbackID

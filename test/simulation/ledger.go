@@ -22,6 +22,7 @@ type ledger struct {
 	violations []string
 	actions    map[string]bool     // message IDs of stored browser actions
 	crashes    map[*host]time.Time // of instances and runtimes
+	stops      []time.Time         // of instances
 	losses     []loss
 	troubles   []period // faults of the network
 }
@@ -51,6 +52,12 @@ func (l *ledger) channel(id string) *channelRecord {
 
 func (l *ledger) instanceCrashed(p *serviceProcess) { l.crashed(p.host) }
 func (l *ledger) runtimeCrashed(p *runtimeProcess)  { l.crashed(p.host) }
+
+func (l *ledger) instanceStops() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stops = append(l.stops, time.Now())
+}
 
 func (l *ledger) crashed(h *host) {
 	l.mu.Lock()
@@ -85,6 +92,7 @@ type channelRecord struct {
 	deliveries                     []string
 	commit                         string // newest commit
 	browserNotices, runtimeNotices []time.Time
+	lostAt                         int64     // of the newest loss that a claim has reported, in Unix ms
 	ended                          bool      // the end of the channel was requested
 	deleted                        time.Time // when the deletion of the session was acknowledged
 	finalCode                      channel.CloseCode
@@ -125,8 +133,10 @@ type itemRecord struct {
 	deadline       time.Time
 	claim          *claimedChannel
 	acceptedAt     time.Time
+	lastAccepted   time.Time // after the store has lost the result, it is accepted again
 	callbackID     string
 	rejectedAt     time.Time
+	streamed       bool // parts of its answer were delivered
 	cancelling     bool
 	isCancelled    bool
 	cancelledAt    time.Time
@@ -179,6 +189,17 @@ func (r *channelRecord) runtimeNotified() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.runtimeNotices = append(r.runtimeNotices, time.Now())
+}
+
+// lostBeforeClaim records that a claim reports the time of the newest loss, if there was one: while
+// no runtime had the channel, or an earlier one.
+func (r *channelRecord) lostBeforeClaim(at int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at > r.lostAt {
+		r.lostAt = at
+		r.runtimeNotices = append(r.runtimeNotices, time.Now())
+	}
 }
 
 // closed checks a close code. There is one page, and it has one connection at a

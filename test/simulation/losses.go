@@ -42,8 +42,8 @@ func (l *ledger) lostAt(channelID, script, ref string) (at time.Time) {
 // then it has no receipt.
 func (c command) isPart() bool { return c.script == "stream" && c.argv()[7] == "" }
 
-// reported checks that a loss was reported to both sides. A process that has crashed
-// cannot report a loss that only it knew.
+// reported checks that a loss was reported to both sides. A process that has crashed, or has
+// stopped just before a failover, cannot report a loss that only it knew.
 func (r *channelRecord) reported(what string, at time.Time) {
 	if r.ended { // both sides know that
 		return
@@ -52,7 +52,8 @@ func (r *channelRecord) reported(what string, at time.Time) {
 		r.violation("%s was acknowledged and then lost, although replicas had to confirm it", what)
 	}
 	after := func(notified time.Time) bool { return notified.After(at) }
-	if r.crashedAround(at) {
+	stopped := func(t time.Time) bool { return t.After(at.Add(-3*time.Second)) && t.Before(at.Add(time.Second)) }
+	if r.crashedAround(at) || slices.ContainsFunc(r.ledger.stops, stopped) {
 		return
 	}
 	if !slices.ContainsFunc(r.browserNotices, after) {

@@ -210,6 +210,9 @@ func (c *peerConn) execute(r request) {
 	args, block := withoutBlock(r.args)
 	expires := time.Now().Add(block)
 	caught := c.store.trapped(args)
+	if caught.then != nil {
+		caught.then()
+	}
 	if caught.hold > 0 {
 		c.store.world.trace("store", "%s from %s is held for %v", caught.script, c.host.name, caught.hold)
 		c.store.world.ledger.trouble(caught.hold)

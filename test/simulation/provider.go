@@ -45,8 +45,8 @@ func (t *claimedChannel) await() {
 
 // awaitAgain registers the work items that the store has lost, and cancels those
 // whose result the store has lost after the runtime had received it. open lists the items
-// that the store has; nil: not known.
-func (t *claimedChannel) awaitAgain(open []wire.OpenWorkItem) {
+// that the store has; nil: not known. After a loss the providers answer again.
+func (t *claimedChannel) awaitAgain(open []wire.OpenWorkItem, lost bool) {
 	awaited := t.record.openItems()
 	for _, o := range open {
 		if !slices.ContainsFunc(awaited, func(item *itemRecord) bool { return o.WorkItemID == item.id }) {
@@ -59,7 +59,7 @@ func (t *claimedChannel) awaitAgain(open []wire.OpenWorkItem) {
 		}
 	}
 	for _, item := range awaited {
-		if open == nil && item.answered { // the store may have lost the callback
+		if lost && item.answered { // the store may have lost the callback
 			t.process.world.running.Go(func() { t.process.world.answer(t.record, item) })
 		}
 		if slices.ContainsFunc(open, func(o wire.OpenWorkItem) bool { return o.WorkItemID == item.id }) {
@@ -81,9 +81,8 @@ func (t *claimedChannel) discard(id string) {
 	_ = t.Cancel(ctx, id)
 }
 
-// cancel cancels the newest work item that has no result yet.
-func (t *claimedChannel) cancel() {
-	item := t.record.openItem()
+// cancel cancels a work item. It does nothing with nil.
+func (t *claimedChannel) cancel(item *itemRecord) {
 	if item == nil {
 		return
 	}
@@ -130,7 +129,7 @@ func (w *world) answer(r *channelRecord, item *itemRecord) {
 		}
 		var receipt callback.Receipt
 		var err error
-		known := true
+		known, posted := true, time.Now()
 		if streamed != nil {
 			receipt, known, err = w.attempt(process, r, item, credential, streamed, rng)
 		} else {
@@ -142,7 +141,7 @@ func (w *world) answer(r *channelRecord, item *itemRecord) {
 		if lostReply || !known || !process.host.alive() {
 			continue
 		}
-		done := r.answered(item, receipt, err)
+		done := r.answered(item, posted, receipt, err)
 		insists := streamed != nil && fault.Is(err, fault.CallbackConsumed) && !insisted
 		switch {
 		case done && insists: // a cancelled item gets no parts of a second stream either

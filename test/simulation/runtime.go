@@ -143,11 +143,12 @@ type claimedChannel struct {
 	leave       context.CancelFunc
 	claim       string // its name in the store
 	from        time.Time
-	until       time.Time     // zero while it lasts
-	last        string        // position of the last delivery
-	afterLoss   bool          // the next delivery can have any position
-	lost        chan struct{} // holds a value after a loss
-	nudged      chan struct{} // holds a value if it should send a message now
+	until       time.Time        // zero while it lasts
+	last        string           // position of the last delivery
+	afterLoss   bool             // the next delivery can have any position
+	lost        chan struct{}    // holds a value after a loss
+	nudged      chan struct{}    // holds a value if it should send a message now
+	interrupted chan *itemRecord // to cancel now
 	uncommitted int
 	number      int
 }
@@ -155,19 +156,20 @@ type claimedChannel struct {
 // work serves a channel until the claim is lost, the channel ends or the process
 // crashes.
 func (p *runtimeProcess) work(r *channelRecord, c *callruntime.Channel) {
-	t := &claimedChannel{Channel: c, process: p, record: r, from: time.Now(), last: c.Position, lost: make(chan struct{}, 1), nudged: make(chan struct{}, 1)}
+	t := &claimedChannel{Channel: c, process: p, record: r, from: time.Now(), last: c.Position, lost: make(chan struct{}, 1), nudged: make(chan struct{}, 1), interrupted: make(chan *itemRecord, 1)}
 	t.ctx, t.leave = context.WithCancel(p.ctx)
 	t.number = r.claimed(t)
 	if claim := p.world.audit.claimOf(r.id); claim != nil {
 		t.claim = claim.name
 	}
 	p.world.trace(p.host.name, "accepts %s (claim %d)", r.name, t.number)
+	r.lostBeforeClaim(c.LostAt)
 	t.rng = p.world.rng("tenure", r.name, t.number) // another word would change the runs of all seeds
 	t.receiving = p.world.rng("receive", r.name, t.number)
 	var talking sync.WaitGroup
 	talking.Go(func() {
 		if t.number > 1 {
-			t.awaitAgain(c.WorkItems)
+			t.awaitAgain(c.WorkItems, c.LostAt > 0)
 		}
 		t.talk()
 	})
@@ -240,6 +242,16 @@ func (r *channelRecord) nudge() {
 	}
 }
 
+// runtime returns the process that has the channel; nil if there is none.
+func (r *channelRecord) runtime() *runtimeProcess {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.active == nil {
+		return nil
+	}
+	return r.active.process
+}
+
 // talk sends messages and awaits results until the claim ends.
 func (t *claimedChannel) talk() {
 	var quietUntil time.Time
@@ -247,10 +259,13 @@ func (t *claimedChannel) talk() {
 		select {
 		case <-time.After(max(time.Until(quietUntil), 200*time.Millisecond+time.Duration(t.rng.Int64N(int64(t.process.world.pace))))):
 		case <-t.lost:
-			t.awaitAgain(nil)
+			t.awaitAgain(nil, true)
 		case <-t.nudged:
 			t.send()
 			quietUntil = time.Now().Add(nudgedQuiet)
+			continue
+		case item := <-t.interrupted:
+			t.cancel(item)
 			continue
 		case <-t.ctx.Done():
 			return
@@ -264,7 +279,7 @@ func (t *claimedChannel) talk() {
 		case n < 9:
 			t.await()
 		default:
-			t.cancel()
+			t.cancel(t.record.itemToCancel())
 		}
 	}
 }

@@ -71,8 +71,10 @@ type storeNode struct {
 // trap is a fault that waits for the next call of a script.
 type trap struct {
 	script string
+	action string        // of claim; empty: any
 	hold   time.Duration // delay of the request
 	delay  time.Duration // delay of replies to its host. If both delays are 0, the reply is lost
+	then   func()        // called when it has caught a request; may be nil
 }
 
 // command is one executed command.
@@ -189,7 +191,7 @@ func (s *store) trapped(args []string) (found trap) {
 	defer s.mu.Unlock()
 	name, _ := s.world.scriptOf(args)
 	for i, t := range s.traps {
-		if t.script == name && !s.world.faultsEnded() {
+		if t.script == name && (t.action == "" || command{args: args}.argv()[3] == t.action) && !s.world.faultsEnded() {
 			s.traps = slices.Delete(s.traps, i, i+1)
 			return t
 		}

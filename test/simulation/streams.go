@@ -15,6 +15,7 @@ import (
 
 const (
 	maxParts = 6
+	maxPause = 800 * time.Millisecond // between two pieces of most streams
 	// interruptBound is how long after the acknowledgement of a cancellation or a deletion an
 	// open stream must be interrupted, whatever the network does.
 	interruptBound = 20 * time.Second
@@ -56,6 +57,7 @@ type streamedAnswer struct {
 	mediaType string
 	perDelta  bool
 	parts     int
+	unwanted  bool // the user interrupts it
 }
 
 // newStreamedAnswer draws a streamed answer. It is nil if the provider sends a whole body.
@@ -67,6 +69,7 @@ func newStreamedAnswer(rng *rand.Rand) *streamedAnswer {
 	if rng.IntN(3) > 0 {
 		return nil
 	}
+	a.unwanted = rng.IntN(5) == 0
 	return a
 }
 
@@ -90,7 +93,8 @@ func (a *streamedAnswer) body(itemID string, rng *rand.Rand) (body []byte) {
 	return append(body, end...)
 }
 
-// attempt sends the whole stream to an instance, in pieces. Sometimes the connection breaks.
+// attempt sends the whole stream to an instance, in pieces. Sometimes the connection breaks, until
+// faults have ended.
 // done is false if the provider does not know the outcome.
 func (w *world) attempt(p *serviceProcess, r *channelRecord, item *itemRecord, credential callback.Credential, a *streamedAnswer, rng *rand.Rand) (receipt callback.Receipt, done bool, err error) {
 	interrupted := make(chan error, 1)
@@ -112,7 +116,7 @@ func (w *world) attempt(p *serviceProcess, r *channelRecord, item *itemRecord, c
 	}
 	body := a.body(item.id, rng)
 	sent, length, rival := 0, len(body), a.perDelta && rng.IntN(10) == 0
-	if rng.IntN(4) == 0 {
+	if rng.IntN(4) == 0 && !w.faultsEnded() {
 		length = rng.IntN(length)
 	}
 	w.trace("provider", "streams %d of %d bytes for %s to %s", length, len(body), item.id, p.host.name)
@@ -137,11 +141,20 @@ func (w *world) attempt(p *serviceProcess, r *channelRecord, item *itemRecord, c
 			return *settled, true, nil
 		}
 		sent += n
-		if rival && sent > bytes.Index(body, []byte("\n"))+1 { // the first part is stored
-			rival = false
-			w.contradict(p, r, item, credential)
+		wait := pauseOf(rng)
+		if sent > bytes.Index(body, []byte("\n"))+1 { // the first part is stored, unless the text was cut before its end
+			if r.streamBegun(item) && a.unwanted && r.interrupt(item) { // only the notice of the cancellation ends the stream in time
+				wait = interruptBound + 2*time.Second + time.Duration(rng.Int64N(int64(10*time.Second)))
+			}
+			if rival {
+				rival = false
+				w.contradict(p, r, item, credential)
+			}
 		}
-		if err := w.pause(p, r, item, interrupted, stream, pauseOf(rng)); err != nil {
+		if w.faultsEnded() { // otherwise the answer may not be complete when the run ends
+			wait = min(wait, maxPause)
+		}
+		if err := w.pause(p, r, item, interrupted, stream, wait); err != nil {
 			return receipt, p.host.alive(), err
 		}
 	}
@@ -154,7 +167,7 @@ func pauseOf(rng *rand.Rand) time.Duration {
 	if rng.IntN(20) == 0 {
 		return time.Duration(rng.Int64N(int64(25 * time.Second)))
 	}
-	return time.Duration(rng.Int64N(int64(800 * time.Millisecond)))
+	return time.Duration(rng.Int64N(int64(maxPause)))
 }
 
 // call runs an operation with the time that a request has.

@@ -7,6 +7,7 @@
 -- ARGV[4]  epoch of the claim
 -- ARGV[5]  ID of the newest message that send.lua returned; may be empty
 -- ARGV[6]  ID of the newest work item that is awaited and not expired; may be empty
+-- ARGV[7]  1: the claim did not wait for replicas, so that only its holder is concerned if it is lost
 -- returns  'kept', also if data is lost and the claim cannot be recovered; 'lost' if the holder should recover the claim,
 --          because the store has an older one again
 --
@@ -17,7 +18,7 @@ if channel.state == '' then return 'kept' end
 local older = ARGV[1] ~= '' and isOutdated(channel.claimRequestedAt, ARGV[3])
 local isOpen = channel.state == 'open' -- an ended channel needs its entries only
 if not isLaterEpoch(channel.epoch, ARGV[4]) -- otherwise the loss was reported
-  and (older or isOpen and (isLost(OUT, ARGV[5], channel.outLast, toNumber(channel.trimmed)) or isItemLost(ARGV[6]))) then
+  and (older and ARGV[7] ~= '1' or isOpen and (isLost(OUT, ARGV[5], channel.outLast, toNumber(channel.trimmed)) or isItemLost(ARGV[6]))) then
   reportLoss()
 end
 if not older then return 'kept' end

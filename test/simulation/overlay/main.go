@@ -53,6 +53,16 @@ var edits = []edit{
 	// Time passes while a goroutine waits for a mutex, because the store's client holds one
 	// while it closes connections.
 	{"runtime2.go", "\twaitReasonSyncCondWait:          true,\n", "\twaitReasonSyncCondWait:          true,\n\twaitReasonSyncMutexLock:         true,\n"},
+	// How long a goroutine has waited for a mutex, which decides whether it gets it next, is
+	// counted in the bubble's time.
+	{"sema.go", "func internal_sync_nanotime() int64 {\n", `func internal_sync_nanotime() int64 {
+	if bubble := getg().bubble; bubble != nil {
+		return bubble.now
+	}
+`},
+	// A goroutine that yields runs after all others that are ready, also if the scheduler has run
+	// a multiple of 61 goroutines.
+	{"proc.go", "if pp.schedtick%61 == 0 && !sched.runq.empty() {", "if false {"},
 	// No goroutine is preempted because it runs for a long time, or loses its
 	// processor because a system call takes long.
 	{"proc.go", "func retake(now int64) uint32 {\n\tn := 0", "func retake(now int64) uint32 {\n\treturn 0\n\tn := 0"},
