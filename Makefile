@@ -96,7 +96,7 @@ check: ## Run what `make test` leaves out: linters, race detector, faults under 
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
 	@$(STEP) 'simulation: build' $(MAKE) -s $(SIMULATION)
 	@$(STEP) 'simulation: 300 seeds' bash -c '$(SIMULATE) -seeds=300'
-	@$(MAKE) -s simulate-commit
+	@$(SIMULATE_COMMIT)
 	@$(TESTS) $(STEP) 'programs' go build -ldflags '$(LDFLAGS)' -o $(PROGRAMS)/ ./cmd/telapi ./test/echo
 	@$(TESTS) $(STEP) 'tests of programs' $(GOTEST) $(filter-out telapi/test/phone,$(CHECKED))
 	@$(TESTS) $(STEP) 'phone: units' go -C examples/phone test -count=1 ./...
@@ -115,9 +115,11 @@ $(OVERLAY):
 $(SIMULATION): $(OVERLAY)
 	@go test -c -vet=off -overlay=$(OVERLAY) -o $@ ./test/simulation
 
-# Seeds that are new with every commit. A tree without git uses a digest of its code.
+# Seeds that are new with every commit, so a failure can be older than the commit. A tree
+# without git uses a digest of its code.
 simulate-commit: $(SIMULATION) ## Simulate 300 seeds that are derived from the commit
-	@$(STEP) 'simulation: 300 seeds of this commit' bash -c '$(SIMULATE) -test.run ^TestSeeds$$ -seeds=300 -commit=$(COMMIT)'
+	@$(SIMULATE_COMMIT)
+SIMULATE_COMMIT = $(STEP) 'simulation: 300 seeds of this commit' bash -c '$(SIMULATE) -test.run ^TestSeeds$$ -seeds=300 -commit=$(COMMIT)'
 COMMIT = $(shell git rev-parse HEAD 2>/dev/null || cat $$(find callruntime internal -name '*.go' -o -name '*.lua' | sort) | sha1sum | cut -c1-40)
 
 # Every run uses new seeds. A failing seed is printed with its trace.

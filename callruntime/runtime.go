@@ -45,7 +45,7 @@ var (
 	ErrClaimLost    = errors.New("claim on the channel is lost")
 	ErrClosed       = errors.New("channel or runtime is closed")
 	// ErrLost means that the store has lost data of the channel that it had
-	// acknowledged, for example in a failover. The channel stays usable.
+	// acknowledged or delivered, for example in a failover. The channel stays usable.
 	ErrLost = errors.New("the store has lost data of the channel")
 )
 

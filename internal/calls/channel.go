@@ -111,13 +111,13 @@ func (r *Runtime) Recover(ctx context.Context, claim Claim, lost *Channel) (*Cha
 // has this name, or if team is not empty and the channel is not of that team. received is
 // the position of the newest entry that the runtime has; empty: none.
 func (r *Runtime) Resume(ctx context.Context, claim Claim, channelID, received, team string) (*Channel, error) {
-	c, err := r.claimChannel(ctx, claim, channelID, "resume", received, team, r.ahead())
+	c, err := r.claimChannel(ctx, claim, channelID, "resume", received, team, r.aheadOfReplicas())
 	return c, wrap("resume channel "+channelID, err)
 }
 
-// ahead returns the argument of scripts that tells whether the runtime may have received entries, or
-// claimed the channel, before replicas knew of it.
-func (r *Runtime) ahead() string {
+// aheadOfReplicas returns the argument of scripts that tells whether what a runtime has received
+// or claimed may be unknown to replicas. If it is lost, nobody was told that it is safe.
+func (r *Runtime) aheadOfReplicas() string {
 	if r.opts.MinReplicas > 0 {
 		return "1"
 	}
@@ -287,7 +287,7 @@ func (c *Channel) claim(ctx context.Context, action string, lease time.Duration,
 // renewClaim extends the claim. It fails with ErrLost if the store has lost a
 // message, a work item or an entry that this runtime refers to.
 func (c *Channel) renewClaim(ctx context.Context) error {
-	_, err := c.claim(ctx, "renew", c.runtime.opts.Lease, c.lastSent(), c.lastItem(), c.position, c.epoch, c.runtime.ahead())
+	_, err := c.claim(ctx, "renew", c.runtime.opts.Lease, c.lastSent(), c.lastItem(), c.position, c.epoch, c.runtime.aheadOfReplicas())
 	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
 		c.cancel(err)
 	}

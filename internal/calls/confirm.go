@@ -18,7 +18,7 @@ const confirmDelay = 20 * time.Second
 func (c *Channel) CheckLoss(ctx context.Context) error { return c.checkLoss(ctx, c.name) }
 
 func (c *Channel) checkLoss(ctx context.Context, name string) error {
-	return c.do(ctx, "check_claim", name, c.token, c.runtime.clock.AtEarliest(c.ID, c.requestedAt), c.epoch, c.lastSent(), c.lastItem(), c.runtime.ahead())
+	return c.do(ctx, "check_claim", name, c.token, c.runtime.clock.AtEarliest(c.ID, c.requestedAt), c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas())
 }
 
 // confirm checks after a while that the store still has what it acknowledged under this claim, or

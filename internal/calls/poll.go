@@ -111,7 +111,7 @@ func (c *Channel) read(ctx context.Context, count int) ([]Delivery, error) {
 	case len(found) > 0 && found[0].Position == c.position:
 		return found[1:], nil
 	case c.token != "":
-		_ = c.renewClaim(ctx) // reports the loss to the browser too
+		_ = c.renewClaim(ctx) // reports the loss
 		return nil, ErrLost
 	}
 	return found, nil

@@ -28,8 +28,8 @@ import (
 )
 
 // The errors that operations on a channel wrap. ErrLost means that the store has
-// lost a channel that this runtime had claimed, or data that it had acknowledged,
-// for example in a failover; then Attach again. ErrNotFound means that a channel
+// lost a channel that this runtime had claimed, or data that it had acknowledged or
+// delivered, for example in a failover; then Attach again. ErrNotFound means that a channel
 // that this runtime does not have does not exist. ErrFull means that the store has no memory
 // left: nothing was stored, and the operation can be repeated after data was removed, for
 // example by Commit, which works.

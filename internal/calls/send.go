@@ -71,7 +71,7 @@ func (c *Channel) showHeld(newest string) {
 		ctx, cancel := context.WithTimeout(c.ctx, attemptTimeout)
 		err := kv.WaitForReplicas(ctx, c.runtime.client, c.runtime.opts.MinReplicas, kv.ReplicatedKey(c.ID))
 		if err == nil {
-			err = c.do(ctx, "confirm", newest, "1")
+			err = c.do(ctx, "confirm", newest, c.runtime.aheadOfReplicas())
 		}
 		cancel()
 		if err == nil {

@@ -45,7 +45,7 @@ type AttachRequest struct {
 type AttachResult struct {
 	Number    string    // of the connection among those of its session
 	Head      Cursor    // newest message of the history
-	LastEntry string    // ID of the newest entry of the runtime stream
+	LastEntry string    // ID of the newest entry of the runtime stream; empty if replicas may not have it
 	Offer     bool      // the channel is unclaimed: call Store.Offer
 	Expired   bool      // with Offer: the claim of a runtime has expired
 	TextChat  bool      // chat frames are accepted

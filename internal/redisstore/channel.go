@@ -62,7 +62,7 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 		TextChat: isOne(reply[6]), Recovered: isOne(reply[7]),
 	}
 	if c.store.opts.MinReplicas > 0 {
-		attached.LastEntry = "" // replicas may not have it, and nobody was told that they do
+		attached.LastEntry = "" // replicas may not have it: it need not have been acknowledged
 	}
 	attached.Offer, attached.Expired = parseOffer(reply[5])
 	attached.Missed, err = messages(epoch, reply[8])

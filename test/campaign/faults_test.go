@@ -2,6 +2,7 @@ package campaign
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,7 +74,7 @@ var stages = []stage{
 		{name: "instance killed and restarted", inject: killInstance, repeated: true},
 		{name: "runtime killed and restarted", inject: killRuntime, repeated: true},
 		{name: "rolling restart of both instances", inject: rollingRestart, repeated: true},
-		{name: "**not promised:** `KV_MIN_REPLICAS=0`, master killed while its replica is 1 s behind", inject: killMasterWithLag, mayLose: true, prepare: prepareLoss},
+		{name: "**not promised:** `KV_MIN_REPLICAS=0`, master killed while its replicas are 1 s behind", inject: killMasterWithLag, mayLose: true, prepare: prepareLoss},
 	}},
 }
 
@@ -265,31 +266,38 @@ func (s *installation) replication(node int) string {
 func (s *installation) shard(cycle int) (master int, replicas []int) {
 	s.t.Helper()
 	s.awaitReplicas()
-	var masters []int
+	var current []int
 	for n := range s.cluster.Nodes {
 		if strings.Contains(s.replication(n), "role:master") {
-			masters = append(masters, n)
+			current = append(current, n)
 		}
 	}
-	master = masters[cycle%len(masters)]
-	port := s.redisProxies[master].addr()[len("127.0.0.1:"):]
-	for n := range s.cluster.Nodes {
-		if strings.Contains(s.replication(n), "master_port:"+port+"\r") {
-			replicas = append(replicas, n)
-		}
-	}
-	if len(replicas) != s.size.replicas {
+	master = current[cycle%len(current)]
+	if replicas = s.replicasOf(master); len(replicas) != s.size.replicas {
 		s.t.Fatalf("node %d has %d replicas", master, len(replicas))
 	}
 	return master, replicas
 }
 
-// awaitMaster waits until one of the nodes is a master.
+// awaitMaster waits until one of the nodes is a master and the others follow it: a former master
+// that is back must not get their confirmation.
 func (s *installation) awaitMaster(nodes []int) {
 	s.t.Helper()
-	testkit.Until(s.t, fmt.Sprintf("one of the nodes %v is a master", nodes), func() bool {
-		return slices.ContainsFunc(nodes, func(n int) bool { return strings.Contains(s.replication(n), "role:master") })
+	testkit.Until(s.t, fmt.Sprintf("one of the nodes %v is the master of the others", nodes), func() bool {
+		master := slices.IndexFunc(nodes, func(n int) bool { return strings.Contains(s.replication(n), "role:master") })
+		return master >= 0 && len(s.replicasOf(nodes[master])) >= len(nodes)-1
 	})
+}
+
+// replicasOf returns the nodes that follow a master.
+func (s *installation) replicasOf(master int) (replicas []int) {
+	_, port, _ := net.SplitHostPort(s.redisProxies[master].addr())
+	for n := range s.cluster.Nodes {
+		if strings.Contains(s.replication(n), "master_port:"+port+"\r") {
+			replicas = append(replicas, n)
+		}
+	}
+	return replicas
 }
 
 // awaitReplicas waits until all replicas are in sync.

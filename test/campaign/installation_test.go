@@ -92,7 +92,7 @@ func (s *installation) startRedis(cluster bool) string {
 		p := startProxy(s.t, r.Addr())
 		_, port, _ := net.SplitHostPort(p.addr())
 		s.redisProxies = append(s.redisProxies, p)
-		testkit.RedisArgs("--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", port)(r)
+		testkit.RedisArgs("--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", port, "--cluster-allow-replica-migration", "no")(r)
 	}
 	s.cluster = testkit.StartRedisCluster(s.t, append(options, announce)...)
 	for _, master := range slices.Repeat(s.cluster.Nodes[:masters], s.size.replicas) {

@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,7 +34,22 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	flag.Parse()
+	raiseFileLimit()
 	testkit.Main(m)
+}
+
+// raiseFileLimit lets this process and its servers open enough files for the sockets of the
+// storm, each of which needs three in this process. Only root can raise it above the hard limit.
+func raiseFileLimit() {
+	want := uint64(4*newSize(*scale).storm + 5000)
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur >= want {
+		return
+	}
+	limit.Cur, limit.Max = want, max(limit.Max, want)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		fmt.Fprintf(os.Stderr, "cannot open %d files, so sockets may fail: %v\n", want, err)
+	}
 }
 
 // size is the size of a campaign.

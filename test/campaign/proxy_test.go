@@ -67,8 +67,12 @@ func (p *proxy) addr() string { return p.listener.Addr().String() }
 func (p *proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil { // too many open files
+			time.Sleep(10 * time.Millisecond)
+			continue
 		}
 		p.running.Go(func() { p.forward(client) })
 	}

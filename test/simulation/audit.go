@@ -90,7 +90,7 @@ func (a *audit) executed(c command) {
 	record.committed(committedBy(c.script, outcome, argv))
 	switch {
 	case c.script == "connect" && outcome == "attached":
-		if at, failed := record.failedHandshake(c.host); failed {
+		if at, failed := record.failedHandshake(c.host); failed && c.at.Sub(at) > time.Millisecond { // scripts have deadlines in whole ms
 			record.violation("a handshake of %s took the session over %v after it had failed", c.host.name, c.at.Sub(at).Round(time.Millisecond))
 		}
 		if old := a.owners[c.channel]; a.isOutdated(c, argv[3], old) {

@@ -23,7 +23,7 @@
 // acknowledged frame and callback is on the runtime stream once and in order, and
 // a runtime received it; each acknowledged message reached the browser once and
 // in order; each work item has one outcome, and none waited for an item that the
-// runtime does not know; data that a failover lost was reported to both sides;
+// runtime does not know; acknowledged data that a failover lost was reported to both sides;
 // no browser was closed as replaced; browser actions are in the database; the runtime
 // knows when a browser is gone; and after the end, no key is left. The audit
 // checks what the store executes: one owner, one claim, no late effects.

@@ -7,11 +7,11 @@
 -- ARGV[4]  epoch of the claim
 -- ARGV[5]  ID of the newest message that send.lua returned; may be empty
 -- ARGV[6]  ID of the newest work item that is awaited and not expired; may be empty
--- ARGV[7]  1: the claim did not wait for replicas, so that only its holder is concerned if it is lost
+-- ARGV[7]  1: replicas may not have had the claim; then its loss concerns only its holder
 -- returns  'kept', also if data is lost and the claim cannot be recovered; 'lost' if the holder should recover the claim,
 --          because the store has an older one again
 --
--- Atomic so that a loss is reported once: it starts a new epoch.
+-- Atomic so that a loss that concerns both sides is reported once: it starts a new epoch.
 runWhenFull()
 loadChannel('state', 'epoch', 'claimRequestedAt', 'outLast', 'trimmed')
 if channel.state == '' then return 'kept' end

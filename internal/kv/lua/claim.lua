@@ -11,7 +11,7 @@
 --                   history ms, backlog entries, backlog bytes, idle ms, keep ms
 --          renew    IDs of the newest message that send.lua returned, of the newest work item that is awaited and not
 --                   expired, and of the entry that was received last; all may be empty; epoch of the claim; 1 if
---                   the entry may have been received before replicas had it
+--                   replicas may not have had the entry
 --          resume   ID of the newest entry that was received under the claim, team of the runtime; both may be empty;
 --                   1 as for renew
 --          recover  token of the claim that lost data

@@ -2,7 +2,7 @@
 -- Makes messages visible that send.lua has held back, after replicas have confirmed them.
 --
 -- ARGV[1]  ID of the newest of them, as send.lua returned it
--- ARGV[2]  1: it may have been lost before replicas had it, which concerns nobody
+-- ARGV[2]  1: replicas may not have had it; then its loss concerns nobody
 -- returns  confirmed, or lost if the store has lost that message
 --
 -- Atomic so that a connection either reads the messages in the history or is notified.

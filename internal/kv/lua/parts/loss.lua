@@ -39,19 +39,18 @@ end
 
 -- Makes the claim invalid after a loss: the runtime's next call fails with lost. The lease of
 -- the claim goes on, so that no other runtime gets the channel meanwhile; lostToken is for
--- revoke.lua.
+-- revoke.lua. The connection checks whether the store has what it acknowledged.
 local function reportLossToRuntime()
   local token = redis.call('HGET', META, 'claimToken') or ''
   if token ~= '' then setField('lostToken', token) end
   redis.call('HSET', META, 'claimToken', '', 'lostAt', now)
   redis.call('PUBLISH', PREFIX .. 'up', 'C') -- the runtime checks its claim
+  requestRenewal()
 end
 
 -- Starts a new epoch after a loss of acknowledged data and makes the claim invalid, so
--- that both sides learn of it: cursors of the old epoch cannot be resumed, and connections
--- check their position. Needs epoch.
+-- that both sides learn of it: cursors of the old epoch cannot be resumed. Needs epoch.
 local function reportLoss()
   setField('epoch', string.sub(channel.epoch, 1, EPOCH_LENGTH) .. string.format('%d', now))
   reportLossToRuntime()
-  requestRenewal()
 end
