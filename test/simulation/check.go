@@ -295,12 +295,13 @@ func (r *channelRecord) checkSends(out []streamed) {
 			}
 		}
 		lost := r.ledger.lostAt(r.id, "send", m.id)
+		mayRepeat := !lost.IsZero() && r.ledger.world.replicas == 0 // with replicas, what is lost was not shown before
 		if r.ledger.world.isTrimmed() && r.ledger.world.store.hasSent(r.id, m.id, lost) {
 			lost = time.Time{} // it was sent again, and then removed
 		}
 		notified := r.mayMiss(m)
 		switch {
-		case n > 1 || got > 1 && (lost.IsZero() || r.ledger.world.replicas > 0): // with replicas, what is lost was not shown before
+		case n > 1 || got > 1 && !mayRepeat:
 			r.violation("message %d is in the history %d times and was received %d times", m.number, n, got)
 		case n == 0 && !m.acked.IsZero() && lost.IsZero() && !(r.ledger.world.isTrimmed() && (got > 0 || notified || r.ended)):
 			r.violation("message %d was sent but is not in the history", m.number)
