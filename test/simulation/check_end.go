@@ -24,12 +24,15 @@ func (r *channelRecord) checkDeletion() {
 
 // endLost reports whether a failover has lost the end of the channel. Without replicas nobody
 // repeats it: the channel is open until it is idle.
-func (r *channelRecord) endLost() bool {
+func (r *channelRecord) endLost() bool { return r.hasLost("end") }
+
+// hasLost reports whether a failover without replicas has lost a call of one of the scripts.
+func (r *channelRecord) hasLost(scripts ...string) bool {
 	l := r.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.world.replicas == 0 && slices.ContainsFunc(l.losses, func(x loss) bool {
-		return slices.ContainsFunc(x.commands, func(c command) bool { return c.channel == r.id && c.script == "end" })
+		return slices.ContainsFunc(x.commands, func(c command) bool { return c.channel == r.id && slices.Contains(scripts, c.script) })
 	})
 }
 
@@ -75,13 +78,13 @@ func (l *ledger) checkMemory() {
 const observerTime = 5 * time.Minute
 
 // checkExpired advances the clock and checks that ended channels have no keys except
-// the allowed ones. The caller holds store.mu.
+// the allowed ones. One whose last commit is lost keeps them for a runtime. The caller holds store.mu.
 func (l *ledger) checkExpired(after time.Duration, allowed ...string) {
 	engine := l.world.store.engine
 	engine.FastForward(after + time.Minute)
 	for _, key := range engine.Keys() {
 		name := key[strings.LastIndex(key, ":")+1:]
-		if r := l.channel(channelOf(key)); r != nil && r.ended && !r.endLost() && !slices.Contains(allowed, name) {
+		if r := l.channel(channelOf(key)); r != nil && r.ended && !r.hasLost("end", "commit") && !slices.Contains(allowed, name) {
 			r.violation("key %s is left %v after the end", name, after)
 		}
 	}
