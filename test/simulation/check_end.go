@@ -70,21 +70,21 @@ func (l *ledger) checkMemory() {
 			l.violation("key %s never expires", strings.ReplaceAll(key, channelOf(key), "ID"))
 		}
 	}
-	l.checkExpired(observerTime, "meta", "work")
-	l.checkExpired(time.Duration(wire.DefaultChannelLimits().KeepMs) * time.Millisecond)
+	l.checkExpired(observerTime, []string{"end", "commit"}, "meta", "work") // if the last commit is lost, a runtime could need the entries
+	l.checkExpired(time.Duration(wire.DefaultChannelLimits().KeepMs)*time.Millisecond, []string{"end"})
 }
 
 // observerTime is how long the streams of an ended channel can be read.
 const observerTime = 5 * time.Minute
 
 // checkExpired advances the clock and checks that ended channels have no keys except
-// the allowed ones. One whose last commit is lost keeps them for a runtime. The caller holds store.mu.
-func (l *ledger) checkExpired(after time.Duration, allowed ...string) {
+// the allowed ones, unless a failover has lost a call of one of the scripts. The caller holds store.mu.
+func (l *ledger) checkExpired(after time.Duration, scripts []string, allowed ...string) {
 	engine := l.world.store.engine
 	engine.FastForward(after + time.Minute)
 	for _, key := range engine.Keys() {
 		name := key[strings.LastIndex(key, ":")+1:]
-		if r := l.channel(channelOf(key)); r != nil && r.ended && !r.hasLost("end", "commit") && !slices.Contains(allowed, name) {
+		if r := l.channel(channelOf(key)); r != nil && r.ended && !r.hasLost(scripts...) && !slices.Contains(allowed, name) {
 			r.violation("key %s is left %v after the end", name, after)
 		}
 	}
