@@ -115,15 +115,6 @@ func (r *Runtime) Resume(ctx context.Context, claim Claim, channelID, received, 
 	return c, wrap("resume channel "+channelID, err)
 }
 
-// aheadOfReplicas returns the argument of scripts that tells whether what a runtime has received
-// or claimed may be unknown to replicas. If it is lost, nobody was told that it is safe.
-func (r *Runtime) aheadOfReplicas() string {
-	if r.opts.MinReplicas > 0 {
-		return "1"
-	}
-	return ""
-}
-
 // Claim describes a claim.
 type Claim struct {
 	// Name identifies the claim: a later claim with the same name takes the channel over.

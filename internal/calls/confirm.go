@@ -21,6 +21,15 @@ func (c *Channel) checkLoss(ctx context.Context, name string) error {
 	return c.do(ctx, "check_claim", name, c.token, c.runtime.clock.AtEarliest(c.ID, c.requestedAt), c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas())
 }
 
+// aheadOfReplicas returns the argument of scripts that tells whether what a runtime has received
+// or claimed may be unknown to replicas. If it is lost, nobody was told that it is safe.
+func (r *Runtime) aheadOfReplicas() string {
+	if r.opts.MinReplicas > 0 {
+		return "1"
+	}
+	return ""
+}
+
 // confirm checks after a while that the store still has what it acknowledged under this claim, or
 // earlier if the runtime is closed. A claim that follows does not know of what is lost before
 // it is made.
