@@ -59,6 +59,12 @@ func TestLedger(t *testing.T) {
 			deliver(second, l, "1-100")
 			deliver(first, l, "2-100")
 		}, row{Frames: 2, Callbacks: 2, Messages: 2, Disordered: 3}},
+		"out of order and reported": {func(l *ledger, first, second *operation) {
+			deliver(second, l, "1-100")
+			deliver(first, l, "2-100")
+			l.lossReported("s", true)
+			l.lossReported("s", false)
+		}, row{Frames: 2, Callbacks: 2, Messages: 2, Notified: 1}},
 		"in order in a new epoch": {func(l *ledger, first, second *operation) {
 			deliver(first, l, "7-100")
 			deliver(second, l, "1-200")

@@ -39,6 +39,14 @@ type phase struct {
 // notified records which sides of a session were notified of a loss.
 type notified struct{ browser, runtime bool }
 
+// of returns whether the side that receives messages, or else frames and callbacks, was notified.
+func (n notified) of(messages bool) bool {
+	if messages {
+		return n.browser
+	}
+	return n.runtime
+}
+
 // account is the state of a session.
 type account struct {
 	runtime int       // number of the runtime process that claimed it last
@@ -264,8 +272,8 @@ func (l *ledger) takeProblems() []string {
 type row struct {
 	Fault                       string
 	Frames, Callbacks, Messages int // acknowledged
-	Lost, Disordered            int
-	Twice                       int // without notice of a loss before
+	Lost                        int
+	Twice, Disordered           int // without notice of a loss before
 	Silent                      int // lost without notice to the sides concerned
 	FirstLost, FirstSilent      string
 	Notified                    int  // sessions with a notified side
@@ -296,11 +304,7 @@ func (l *ledger) count(p *phase) row {
 			if d.acknowledged {
 				*kind.total++
 			}
-			reported := n.runtime
-			if d == &o.message {
-				reported = n.browser
-			}
-			if (len(d.places) > 1 || d.times > 1) && !reported {
+			if (len(d.places) > 1 || d.times > 1) && !n.of(d == &o.message) {
 				r.Twice++
 			}
 		}
@@ -316,9 +320,11 @@ func (l *ledger) count(p *phase) row {
 			r.lose("callback", o, n)
 		}
 	}
-	for _, list := range bySession {
+	for session, list := range bySession {
 		for _, kind := range kinds {
-			r.Disordered += disordered(list, kind.of)
+			if !p.accounts[session].of(kind.of(list[0]) == &list[0].message) {
+				r.Disordered += disordered(list, kind.of)
+			}
 		}
 	}
 	return r
