@@ -9,6 +9,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
+	"telapi/internal/kv"
 	"telapi/test/testkit"
 )
 
@@ -36,6 +37,22 @@ func TestOlderClaimIsReplaced(t *testing.T) {
 	again, err := d.runtime("r").Recover(t.Context(), calls.Claim{Name: "r", Token: "again"}, last)
 	must(t, err)
 	must(t, again.Commit(t.Context(), ""))
+}
+
+// A claim was released, and then the clock of the store was set back.
+func TestReleasedClaimIsFreeWhateverTheClock(t *testing.T) {
+	t.Parallel()
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+	s.attach("a")
+	for _, name := range []string{"released", "revoked", "later"} {
+		c := s.attachRuntime(name)
+		if name == "revoked" {
+			s.script("revoke", s.field(kv.MetaKey(s.id), "claimToken"))
+		} else {
+			must(t, c.Close(t.Context()))
+		}
+		s.setField("claimUntil", fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()))
+	}
 }
 
 // A connection of a runtime can end before it notices that the store has lost data. The

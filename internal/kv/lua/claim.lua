@@ -67,7 +67,8 @@ if action == 'renew' then
     rejection = 'lost'
   end
   if rejection then return { rejection } end
-elseif toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
+elseif channel.claimedBy ~= '' -- the clock may have been set back after a release
+  and toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
   and (action == 'accept' or channel.claimedBy ~= ARGV[1] or isOutdated(requestedAt, channel.claimRequestedAt)) then
   return { 'taken' }
 else
