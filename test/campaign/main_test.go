@@ -2,7 +2,7 @@
 // compares everything that was acknowledged with everything that arrived.
 //
 // `make campaign` runs it in full size and writes the results to
-// docs/reliability.md. `make check` runs a small version.
+// docs/campaign.md. `make check` runs a small version.
 package campaign
 
 import (
