@@ -37,6 +37,9 @@ func TestOlderClaimIsReplaced(t *testing.T) {
 	again, err := d.runtime("r").Recover(t.Context(), calls.Claim{Name: "r", Token: "again"}, last)
 	must(t, err)
 	must(t, again.Commit(t.Context(), ""))
+	again, err = d.runtime("r").Recover(t.Context(), calls.Claim{Name: "r", Token: "again"}, last) // the reply was lost
+	must(t, err)
+	must(t, again.Commit(t.Context(), ""))
 }
 
 // A claim was released, and then the clock of the store was set back.

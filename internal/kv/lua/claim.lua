@@ -48,7 +48,7 @@ elseif channel.state == 'ended' and action ~= 'renew' and (action == 'open' or c
   return { 'ended' }
 elseif action == 'resume' and (channel.claimedBy ~= ARGV[1] or ARGV[7] ~= '' and channel.team ~= ARGV[7]) then
   return { 'claim_lost' }
-elseif action == 'recover' and newestToken ~= '' and newestToken ~= ARGV[6] then -- a later connection of the runtime has it
+elseif action == 'recover' and newestToken ~= '' and newestToken ~= ARGV[6] and newestToken ~= ARGV[2] then -- a later connection of the runtime has it
   return { 'claim_lost' }
 end
 if action == 'renew' then
