@@ -29,8 +29,8 @@ func (l *ledger) lostAt(channelID, script, ref string) (at time.Time) {
 	defer l.mu.Unlock()
 	for _, x := range l.losses {
 		for _, c := range x.commands {
-			duplicate := len(c.reply) > 0 && c.reply[0] == "duplicate" // it only times out work items
-			if c.channel == channelID && c.script == script && !duplicate && !c.isPart() && slices.ContainsFunc(c.args, func(a string) bool { return a == ref || strings.Contains(a, `"`+ref+`"`) }) {
+			noEffect := len(c.reply) > 0 && (c.reply[0] == "duplicate" || strings.HasPrefix(c.reply[0], "-")) // it only times out work items
+			if c.channel == channelID && c.script == script && !noEffect && !c.isPart() && slices.ContainsFunc(c.args, func(a string) bool { return a == ref || strings.Contains(a, `"`+ref+`"`) }) {
 				at = x.at
 			}
 		}
