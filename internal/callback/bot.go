@@ -79,7 +79,7 @@ type typing struct {
 func parseBot(data []byte, channelID string, streamed bool) (Result, error) {
 	var issues fault.Issues
 	d := new(botBody)
-	known, err := strictjson.DecodeKnown(data, d, "", &issues)
+	known, err := strictjson.DecodeKnown(data, d, &issues)
 	if err != nil {
 		return Result{}, err
 	}

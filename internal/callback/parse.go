@@ -151,7 +151,7 @@ type llmBody struct {
 func parseLLM(data []byte, streamed bool) (Result, error) {
 	var issues fault.Issues
 	var doc llmBody
-	known, err := strictjson.DecodeKnown(data, &doc, "", &issues)
+	known, err := strictjson.DecodeKnown(data, &doc, &issues)
 	if err != nil {
 		return Result{}, err
 	}
@@ -246,7 +246,7 @@ func isErrorEnvelope(data []byte, streamed bool) bool {
 func parseError(data []byte) (Result, error) {
 	var issues fault.Issues
 	envelope := new(errorEnvelope)
-	allKnown, err := strictjson.DecodeKnown(data, envelope, "", &issues)
+	allKnown, err := strictjson.DecodeKnown(data, envelope, &issues)
 	if err != nil {
 		return Result{}, err
 	}
