@@ -43,7 +43,7 @@ func (e *channelEffects) startMedia() {
 		e.background.Go(e.recognizeAll)
 	}
 	e.listener = voice.NewListener(limit, func() {
-		e.publishHeard(EventSpeech, "caller speaks", nil)
+		e.publishHeard(EventSpeech, "caller speaks")
 		e.report(e.ctx, (*call).speechStarted)
 	}, func(u voice.Utterance) {
 		id := uuid.NewString()
@@ -72,8 +72,8 @@ func minus(level float64) string {
 }
 
 // publishHeard publishes an event that the caller caused.
-func (e *channelEffects) publishHeard(kind EventKind, title string, data any) {
-	e.Events.Publish(e.ch.ID, LaneBrowser, LaneRuntime, kind, title, data)
+func (e *channelEffects) publishHeard(kind EventKind, title string) {
+	e.Events.Publish(e.ch.ID, LaneBrowser, LaneRuntime, kind, title, nil)
 }
 
 func (e *channelEffects) hear(alaw []byte) { e.listener.Hear(alaw) }
@@ -82,7 +82,7 @@ func (e *channelEffects) recognize(id string, u voice.Utterance) {
 	select {
 	case e.utterances <- utterance{id, u}:
 	default:
-		e.publish("", EventSpeech, "utterance dropped: speech recognition is too slow", nil)
+		e.publish(EventSpeech, "utterance dropped: speech recognition is too slow")
 	}
 }
 
@@ -94,7 +94,7 @@ func (e *channelEffects) recognizeAll() {
 			start := time.Now()
 			text, err := e.Recognizer.transcribe(e.ctx, u.WAV())
 			if err != nil {
-				e.publish("", EventSpeech, "speech recognition failed", map[string]string{"error": err.Error()})
+				e.publishError(EventSpeech, "speech recognition failed", err)
 				e.report(e.ctx, func(c *call) { c.recognitionFailed(err) })
 				continue
 			}
@@ -129,7 +129,7 @@ func (e *channelEffects) answer(offer signal) error {
 		},
 		Audio: e.listener.Hear,
 		Digit: func(digit string) {
-			e.publishHeard(EventFrame, "digit "+digit+" (RTP)", nil)
+			e.publishHeard(EventFrame, "digit "+digit+" (RTP)")
 			report(func(c *call) {
 				if c.ending == nil {
 					c.handleDigit(digit)
@@ -137,7 +137,7 @@ func (e *channelEffects) answer(offer signal) error {
 			})
 		},
 		Connected: func() {
-			e.publishHeard(EventSession, "WebRTC call connected", nil)
+			e.publishHeard(EventSession, "WebRTC call connected")
 			report((*call).callConnected)
 		},
 		Ended: func(failed bool) { report(func(c *call) { c.callEnded(failed) }) },
@@ -166,11 +166,11 @@ func (e *channelEffects) signal(s signal) {
 
 func (e *channelEffects) addCandidate(candidate jsontext.Value) {
 	if e.peer == nil {
-		e.publish("", EventSession, "ICE candidate ignored: send webrtc_offer first", nil)
+		e.publish(EventSession, "ICE candidate ignored: send webrtc_offer first")
 		return
 	}
 	if err := e.peer.AddCandidate(candidate); err != nil {
-		e.publish("", EventSession, "ICE candidate ignored", map[string]string{"error": err.Error()})
+		e.publishError(EventSession, "ICE candidate ignored", err)
 	}
 }
 
