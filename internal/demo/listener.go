@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"telapi/internal/audio"
+	"telapi/internal/speech"
 )
 
 const (
@@ -27,7 +27,7 @@ type utterance struct {
 func (u utterance) duration() time.Duration { return soundLength(u.alaw) }
 
 // wav returns the utterance as a WAV file with 16-bit samples.
-func (u utterance) wav() []byte { return audio.FromALaw(sampleRate, u.alaw).WAV() }
+func (u utterance) wav() []byte { return speech.DecodeALaw(sampleRate, u.alaw).WAV() }
 
 // listener detects and records the caller's utterances. run calls started and ended.
 type listener struct {

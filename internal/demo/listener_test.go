@@ -10,13 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"telapi/internal/audio"
+	"telapi/internal/speech"
 	"telapi/test/testkit"
 )
 
 // sound returns A-law with an RMS level in dBFS. wave returns values with an RMS of 1.
 func sound(length time.Duration, level float64, wave func(seconds float64) float64) []byte {
-	s := audio.Sound{Rate: sampleRate, Samples: make([]int16, length.Milliseconds()*sampleRate/1000)}
+	s := speech.Sound{Rate: sampleRate, Samples: make([]int16, length.Milliseconds()*sampleRate/1000)}
 	amplitude := math.Pow(10, level/20) * math.MaxInt16
 	for i := range s.Samples {
 		s.Samples[i] = int16(max(math.MinInt16, min(math.MaxInt16, amplitude*wave(float64(i)/sampleRate))))
@@ -147,7 +147,7 @@ func TestUtteranceAsWAV(t *testing.T) {
 		little.Uint32(wav[24:]) != sampleRate || little.Uint32(wav[40:]) != 2*sampleRate {
 		t.Errorf("header % x with %d bytes, want a WAV file with one second of 16 bits", wav[:44], len(wav))
 	}
-	if got := audio.FromPCM(sampleRate, wav[44:]).ALaw(); !slices.Equal(got, u.alaw) {
+	if got := speech.DecodePCM(sampleRate, wav[44:]).ALaw(); !slices.Equal(got, u.alaw) {
 		t.Error("the samples differ from the A-law")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/audio"
+	"telapi/internal/speech"
 	"telapi/test/harness"
 )
 
@@ -21,7 +21,7 @@ const (
 
 // tone returns A-law with a sine of an RMS level in dBFS.
 func tone(length time.Duration, level, hz float64) []byte {
-	s := audio.Sound{Rate: sampleRate, Samples: make([]int16, length.Milliseconds()*sampleRate/1000)}
+	s := speech.Sound{Rate: sampleRate, Samples: make([]int16, length.Milliseconds()*sampleRate/1000)}
 	for i := range s.Samples {
 		s.Samples[i] = int16(math.Sqrt2 * math.Pow(10, level/20) * math.MaxInt16 * math.Sin(2*math.Pi*hz*float64(i)/sampleRate))
 	}
