@@ -3,7 +3,6 @@ package campaign
 import (
 	"bytes"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -279,60 +278,4 @@ func reset(conn net.Conn) {
 		_ = tcp.SetLinger(0)
 	}
 	_ = conn.Close()
-}
-
-// startProxyAndServer starts a proxy. connect connects through it and returns both
-// ends of the connection.
-func startProxyAndServer(t *testing.T) (p *proxy, connect func() (client, server net.Conn)) {
-	t.Helper()
-	target, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = target.Close() })
-	p = startProxy(t, target.Addr().String())
-	return p, func() (client, server net.Conn) {
-		t.Helper()
-		client, err := net.Dial("tcp", p.addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		server, err = target.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _, _ = client.Close(), server.Close() })
-		return client, server
-	}
-}
-
-func TestProxyDeliversStalledBytesAfterSenderLeft(t *testing.T) {
-	p, connect := startProxyAndServer(t)
-	open := make(chan struct{})
-	end := p.apply(func(l *link) { l.gates[requests].set(0, open) })
-	client, server := connect()
-	if _, err := client.Write([]byte("late")); err != nil {
-		t.Fatal(err)
-	}
-	_ = client.Close()
-	end()
-	close(open)
-	if got, err := io.ReadAll(server); err != nil || string(got) != "late" {
-		t.Errorf("server received %q, %v, want late", got, err)
-	}
-}
-
-func TestProxyResetsConnections(t *testing.T) {
-	p, connect := startProxyAndServer(t)
-	client, server := connect()
-	if _, err := server.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(client, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	resetShare([]*proxy{p}, 1)
-	if _, err := client.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
-		t.Errorf("read: %v, want a reset", err)
-	}
 }
