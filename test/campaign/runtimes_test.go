@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"telapi/test/harness"
 	"telapi/test/testkit"
 )
 
@@ -47,12 +48,10 @@ func restartRuntimes(c *campaign) {
 func cutRuntimes(c *campaign, _ int) {
 	for cuts := 0; cuts < runtimeCuts && pause(c.ctx, 20*time.Millisecond); {
 		for _, p := range c.runtimeProxies {
-			for _, l := range p.all() {
+			for _, l := range p.Links() {
 				// The requests before are those of TLS and HTTP, and hello.
-				if l.reads[requests].Load() > 4 && rand.IntN(10) == 0 && cuts < runtimeCuts {
-					reset(l.client)
-					reset(l.server)
-					l.close()
+				if l.Reads(harness.Requests) > 4 && rand.IntN(10) == 0 && cuts < runtimeCuts {
+					l.Reset()
 					cuts++
 				}
 			}

@@ -1,4 +1,4 @@
-package campaign
+package harness
 
 import (
 	"bytes"
@@ -9,29 +9,32 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"telapi/test/testkit"
 )
 
-// proxy forwards TCP connections to a server and injects faults into them.
-type proxy struct {
+// Proxy forwards TCP connections to a server and injects faults into them.
+type Proxy struct {
 	listener net.Listener
 	target   string
 	running  sync.WaitGroup
 
 	mu       sync.Mutex
-	links    map[*link]bool
-	onAccept func(*link) // applies a running fault to new connections; nil: none
+	links    map[*Link]bool
+	onAccept func(*Link) // applies a running fault to new connections; nil: none
 }
 
-// direction is one way through a proxy.
-type direction int
+// Direction is one way through a proxy.
+type Direction int
 
+// The directions.
 const (
-	requests direction = iota // to the server
-	replies                   // from the server
+	Requests Direction = iota // to the server
+	Replies                   // from the server
 )
 
-// link is one connection through a proxy.
-type link struct {
+// Link is one connection through a proxy.
+type Link struct {
 	client, server net.Conn
 	gates          [2]gate         // by direction
 	reads          [2]atomic.Int64 // by direction
@@ -42,18 +45,16 @@ type link struct {
 	replication bool // the client is a Redis replica
 }
 
-// startProxy forwards to target until the test ends.
-func startProxy(t testing.TB, target string) *proxy {
+// StartProxy forwards to target until the test ends.
+func StartProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{listener: listener, target: target, links: map[*link]bool{}}
+	testkit.Must(t, err)
+	p := &Proxy{listener: listener, target: target, links: map[*Link]bool{}}
 	p.running.Go(p.accept)
 	t.Cleanup(func() {
 		_ = listener.Close()
-		for _, l := range p.all() {
+		for _, l := range p.Links() {
 			l.close()
 		}
 		p.running.Wait()
@@ -61,9 +62,10 @@ func startProxy(t testing.TB, target string) *proxy {
 	return p
 }
 
-func (p *proxy) addr() string { return p.listener.Addr().String() }
+// Addr returns the address of the proxy.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-func (p *proxy) accept() {
+func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -77,13 +79,13 @@ func (p *proxy) accept() {
 	}
 }
 
-func (p *proxy) forward(client net.Conn) {
+func (p *Proxy) forward(client net.Conn) {
 	server, err := net.Dial("tcp", p.target)
 	if err != nil {
-		reset(client)
+		ResetConn(client)
 		return
 	}
-	l := &link{client: client, server: server, closed: make(chan struct{})}
+	l := &Link{client: client, server: server, closed: make(chan struct{})}
 	l.close = sync.OnceFunc(func() {
 		close(l.closed)
 		_ = client.Close()
@@ -102,20 +104,20 @@ func (p *proxy) forward(client net.Conn) {
 		p.mu.Unlock()
 	}()
 	var pumps sync.WaitGroup
-	pumps.Go(func() { l.pump(requests, client, server) })
-	pumps.Go(func() { l.pump(replies, server, client) })
+	pumps.Go(func() { l.pump(Requests, client, server) })
+	pumps.Go(func() { l.pump(Replies, server, client) })
 	pumps.Wait()
 }
 
 // pump copies one direction until either side closes. Bytes that wait at the gate
 // are delivered when it opens, even if their sender has closed the connection.
-func (l *link) pump(d direction, from, to net.Conn) {
+func (l *Link) pump(d Direction, from, to net.Conn) {
 	defer l.close()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
 		l.reads[d].Add(1)
-		if d == requests && bytes.Contains(buf[:n], []byte("PSYNC")) {
+		if d == Requests && bytes.Contains(buf[:n], []byte("PSYNC")) {
 			l.mu.Lock()
 			l.replication = true
 			l.mu.Unlock()
@@ -134,7 +136,7 @@ func (l *link) pump(d direction, from, to net.Conn) {
 	}
 }
 
-func (l *link) isReplication() bool {
+func (l *Link) isReplication() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replication
@@ -172,10 +174,11 @@ func (g *gate) set(delay time.Duration, open chan struct{}) {
 	g.delay, g.open = delay, open
 }
 
-func (p *proxy) all() []*link {
+// Links returns the connections.
+func (p *Proxy) Links() []*Link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	links := make([]*link, 0, len(p.links))
+	links := make([]*Link, 0, len(p.links))
 	for l := range p.links {
 		links = append(links, l)
 	}
@@ -184,7 +187,7 @@ func (p *proxy) all() []*link {
 
 // apply runs a function on every connection, and on every new one until the
 // returned function is called.
-func (p *proxy) apply(f func(*link)) (end func()) {
+func (p *Proxy) apply(f func(*Link)) (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onAccept = f
@@ -198,26 +201,26 @@ func (p *proxy) apply(f func(*link)) (end func()) {
 	}
 }
 
-// stall stops one direction of about half of the client connections until resume
+// Stall stops one direction of about half of the client connections until resume
 // is called. Connections of replicas are not affected.
-func stall(proxies []*proxy, d direction) (resume func()) {
+func Stall(proxies []*Proxy, d Direction) (resume func()) {
 	open := make(chan struct{})
-	return applyAll(proxies, func(l *link) {
+	return applyAll(proxies, func(l *Link) {
 		if rand.IntN(2) == 0 && !l.isReplication() {
 			l.gates[d].set(0, open)
 		}
 	}, func() { close(open) })
 }
 
-// stallReplication stops what masters send to their replicas. The returned
+// StallReplication stops what masters send to their replicas. The returned
 // function discards it and closes these connections.
-func stallReplication(proxies []*proxy) (discard func()) {
+func StallReplication(proxies []*Proxy) (discard func()) {
 	never := make(chan struct{})
-	var stalled []*link
+	var stalled []*Link
 	for _, p := range proxies {
-		for _, l := range p.all() {
+		for _, l := range p.Links() {
 			if l.isReplication() {
-				l.gates[replies].set(0, never)
+				l.gates[Replies].set(0, never)
 				stalled = append(stalled, l)
 			}
 		}
@@ -229,15 +232,15 @@ func stallReplication(proxies []*proxy) (discard func()) {
 	}
 }
 
-// slow delays every read in both directions until the returned function is called.
-func slow(proxies []*proxy, delay time.Duration) (end func()) {
-	return applyAll(proxies, func(l *link) {
+// Slow delays every read in both directions until the returned function is called.
+func Slow(proxies []*Proxy, delay time.Duration) (end func()) {
+	return applyAll(proxies, func(l *Link) {
 		for d := range l.gates {
 			l.gates[d].set(delay, nil)
 		}
 	}, func() {
 		for _, p := range proxies {
-			for _, l := range p.all() {
+			for _, l := range p.Links() {
 				for d := range l.gates {
 					l.gates[d].set(0, nil)
 				}
@@ -246,7 +249,7 @@ func slow(proxies []*proxy, delay time.Duration) (end func()) {
 	})
 }
 
-func applyAll(proxies []*proxy, f func(*link), undo func()) (end func()) {
+func applyAll(proxies []*Proxy, f func(*Link), undo func()) (end func()) {
 	var ends []func()
 	for _, p := range proxies {
 		ends = append(ends, p.apply(f))
@@ -259,21 +262,30 @@ func applyAll(proxies []*proxy, f func(*link), undo func()) (end func()) {
 	}
 }
 
-// resetShare resets a random share of the connections.
-func resetShare(proxies []*proxy, share float64) {
-	for _, p := range proxies {
-		for _, l := range p.all() {
-			if rand.Float64() < share {
-				reset(l.client)
-				reset(l.server)
-				l.close()
-			}
+// Reset resets a random share of the connections, so that bytes under way are lost in both
+// directions. It returns their number.
+func (p *Proxy) Reset(share float64) (n int) {
+	for _, l := range p.Links() {
+		if rand.Float64() < share {
+			l.Reset()
+			n++
 		}
 	}
+	return n
 }
 
-// reset closes a connection with RST.
-func reset(conn net.Conn) {
+// Reset resets both sides of the connection.
+func (l *Link) Reset() {
+	ResetConn(l.client)
+	ResetConn(l.server)
+	l.close()
+}
+
+// Reads returns how often bytes of a direction have arrived.
+func (l *Link) Reads(d Direction) int64 { return l.reads[d].Load() }
+
+// ResetConn closes a connection with RST.
+func ResetConn(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
