@@ -103,31 +103,27 @@ func (a *target) session() (id, token string) {
 
 func (a *target) sessionOf(tenant harness.Tenant) (id, token string) {
 	a.Helper()
-	return harness.Issue(a.T, a.instance, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	return tenant.Session(a.T, a.instance)
 }
 
 // connect creates a session and opens its socket.
 func (a *target) connect() *harness.Browser {
 	a.Helper()
-	id, token := a.session()
-	b := harness.Connect(a.T, a.instance, id, token, "")
-	b.Expect(`"event":"ready"`)
+	b, _ := a.tenant.Connect(a.T, a.instance)
 	return b
 }
 
 // fullSession creates a session whose history has the maximum size.
 func (a *target) fullSession() (id, token string) {
 	a.Helper()
-	id, token = a.session()
-	b := harness.Connect(a.T, a.instance, id, token, "")
-	b.Expect(`"event":"ready"`)
+	b, token := a.tenant.Connect(a.T, a.instance)
 	ch := harness.Accept(a.T, harness.ConnectRuntime(a.T, a.instance.URL, a.other.Key))
 	b.Cut()
 	text := strings.Repeat("x", 60<<10)
 	for range 300 {
 		harness.SendChat(a.T, ch, fmt.Sprintf(`{"text":%q}`, text))
 	}
-	return id, token
+	return b.Session, token
 }
 
 // growth is what an attack may add to the log and the stores, in bytes. The memory of
