@@ -112,3 +112,15 @@ func containsAll(text string, parts ...string) bool {
 	}
 	return true
 }
+
+// wantNotLeaked checks that texts, such as the log, contain none of the secrets.
+func wantNotLeaked(t *testing.T, texts, secrets map[string]string) {
+	t.Helper()
+	for where, text := range texts {
+		for what, secret := range secrets {
+			if at := strings.Index(text, secret); at >= 0 {
+				t.Errorf("%s contains the %s: …%.300q", where, what, text[max(0, at-150):])
+			}
+		}
+	}
+}

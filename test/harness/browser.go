@@ -43,7 +43,7 @@ type Browser struct {
 // Dial opens a WebSocket as a browser does. query is appended to the URL.
 func Dial(t testing.TB, i *Instance, token, query string) (*websocket.Conn, *http.Response, error) {
 	t.Helper()
-	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: testkit.Timeout}
+	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: testkit.Timeout, TLSClientConfig: i.TLS}
 	conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(i.URL, "http")+"/ws/session"+query, nil)
 	if resp != nil {
 		contract.CheckResponse(t, resp)
