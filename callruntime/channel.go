@@ -122,7 +122,9 @@ func (c *Channel) close(cause error) {
 }
 
 // head returns the part that all requests about the channel have.
-func (c *Channel) head(op wire.Op) wire.Request { return wire.Request{Op: op, Channel: c.ID} }
+func (c *Channel) head(op wire.Op) wire.Request {
+	return wire.Request{Op: op, Channel: c.ID, Claim: c.Claim}
+}
 
 // call sends a request that needs the claim, and waits for the reply.
 func (c *Channel) call(ctx context.Context, b body) error {

@@ -40,11 +40,14 @@ const (
 )
 
 // Request is the part that all requests of a runtime have. A runtime chooses the ID,
-// which the reply repeats. Hello, Accept and Report have no channel.
+// which the reply repeats. Hello, Accept and Report have no channel, and Open has no claim.
 type Request struct {
 	ID      int64  `json:"id,omitzero"`
 	Op      Op     `json:"op"`
 	Channel string `json:"channel,omitzero"`
+	// Claim is that of the channel. With it, a request that arrives late has no effect on a later
+	// claim of the same connection.
+	Claim string `json:"claim,omitzero"`
 	// Retry is set in the first request that is repeated after SERVICE_UNAVAILABLE. Until then,
 	// later requests on the channel fail too, so that none overtakes another.
 	Retry bool `json:"retry,omitzero"`

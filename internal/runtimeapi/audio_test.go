@@ -83,15 +83,15 @@ func TestAudioOfRuntimeLeavesRoomForRequests(t *testing.T) {
 	release := make(chan struct{})
 	wait := func(context.Context) (any, error) { <-release; return nil, nil }
 	for range maxRequests {
-		c.enqueue("channel", &request{run: wait, silent: true, op: wire.OpAudio, bytes: 1})
+		c.enqueue(&request{Request: wire.Request{Op: wire.OpAudio, Channel: "channel"}, run: wait, silent: true, bytes: 1})
 	}
 	if dropped := droppedAudio(t, c); len(c.slots) != maxRequests/2 || dropped != maxRequests/2 {
 		t.Errorf("%d audio frames are queued and %v dropped, want half of %d each", len(c.slots), dropped, maxRequests)
 	}
 	for range maxRequests / 2 {
-		c.enqueue("channel", &request{run: wait, silent: true, bytes: 1}) // does not wait
+		c.enqueue(&request{Request: wire.Request{Channel: "channel"}, run: wait, silent: true, bytes: 1}) // does not wait
 	}
 	share := c.service.requests.Share()
-	c.enqueue("channel", &request{run: wait, silent: true, op: wire.OpAudio, bytes: share}) // does not wait either
+	c.enqueue(&request{Request: wire.Request{Op: wire.OpAudio, Channel: "channel"}, run: wait, silent: true, bytes: share}) // does not wait either
 	close(release)
 }

@@ -121,11 +121,11 @@ func (c *Conn) remove(cl *claim) bool {
 	return had
 }
 
-// find returns the connection's claim on a channel.
-func (c *Conn) find(channelID string) (*claim, error) {
+// find returns the connection's claim on a channel, if it is the one that the request names.
+func (c *Conn) find(r wire.Request) (*claim, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cl := c.claims[channelID]; cl != nil {
+	if cl := c.claims[r.Channel]; cl != nil && (r.Claim == "" || r.Claim == cl.secret) {
 		return cl, nil
 	}
 	return nil, errNotClaimed
@@ -140,9 +140,9 @@ func (cl *claim) current() *calls.Channel {
 
 // on runs an operation on a claimed channel. If the store has lost data, the channel is
 // claimed again and the operation repeated.
-func (c *Conn) on(ctx context.Context, channelID string, run func(*claim, *calls.Channel) error) error {
+func (c *Conn) on(ctx context.Context, r wire.Request, run func(*claim, *calls.Channel) error) error {
 	for attempt := 1; ; attempt++ {
-		cl, err := c.find(channelID)
+		cl, err := c.find(r)
 		if err != nil {
 			return err
 		}

@@ -145,7 +145,7 @@ func TestThirdLossInARowFailsTheRequest(t *testing.T) {
 		t.Fatal("not added")
 	}
 	attempts := 0
-	err := c.on(t.Context(), "s", func(*claim, *calls.Channel) error {
+	err := c.on(t.Context(), wire.Request{Channel: "s"}, func(*claim, *calls.Channel) error {
 		attempts++
 		return calls.ErrLost
 	})
@@ -155,7 +155,7 @@ func TestThirdLossInARowFailsTheRequest(t *testing.T) {
 	if frames := socket.sent(); strings.Count(frames, `"event":"lost"`) != 3 {
 		t.Errorf("pushed %s, want each loss", frames)
 	}
-	if err := c.on(t.Context(), "s", func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }); err != nil {
+	if err := c.on(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }); err != nil {
 		t.Errorf("the next request: %v", err)
 	}
 }
@@ -174,7 +174,7 @@ func TestReleasedSessionIsOfferedToOthersFirst(t *testing.T) {
 			if others {
 				c.service.othersFirst = time.Hour
 			}
-			testkit.Must(t, c.release(t.Context(), "s"))
+			testkit.Must(t, c.release(t.Context(), wire.Request{Channel: "s"}))
 			if !others {
 				testkit.Until(t, "the runtime gets the session again", func() bool { return strings.Contains(socket.sent(), `"id":7,"ok":{"channel":"s"`) })
 				return
@@ -207,7 +207,7 @@ func TestClaimIsKeptIfStoreHasOlderOne(t *testing.T) {
 			older := client.B().Hset().Key(kv.MetaKey("s")).FieldValue().FieldValue("claimToken", "older").FieldValue("claimRequestedAt", "1").Build()
 			testkit.Must(t, client.Do(t.Context(), older).Error())
 			attempts := 0
-			err = c.on(t.Context(), "s", func(_ *claim, ch *calls.Channel) error {
+			err = c.on(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error {
 				if attempts++; attempts == 1 {
 					return failure
 				}

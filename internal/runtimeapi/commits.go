@@ -22,8 +22,8 @@ const (
 // holdCommit lets a commit wait for another request. It returns false if the commit is invalid
 // or must not wait: after the last entry, or while the runtime could wait for entries that
 // are not pushed before it.
-func (c *Conn) holdCommit(channelID string, q *queue, r *request) bool {
-	cl, err := c.find(channelID)
+func (c *Conn) holdCommit(q *queue, r *request) bool {
+	cl, err := c.find(r.Request)
 	if err != nil {
 		return false
 	}
@@ -35,23 +35,23 @@ func (c *Conn) holdCommit(channelID string, q *queue, r *request) bool {
 	if !ok || c.closed || len(q.commits) >= maxCommits {
 		return false
 	}
-	if r.retry { // before the requests that it is done with
-		cl.failure, r.retry = nil, false
+	if r.Retry { // before the requests that it is done with
+		cl.failure, r.Retry = nil, false
 	}
 	q.commits = append(q.commits, r)
 	if len(q.commits) == 1 {
-		time.AfterFunc(c.service.commitDelay, func() { c.commitsDue(channelID, q, r) })
+		time.AfterFunc(c.service.commitDelay, func() { c.commitsDue(q, r) })
 	}
 	return true
 }
 
 // commitsDue runs the commits of a channel if the first of them still waits.
-func (c *Conn) commitsDue(channelID string, q *queue, first *request) {
+func (c *Conn) commitsDue(q *queue, first *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed && len(q.commits) > 0 && q.commits[0] == first {
 		q.due = true
-		c.wake(channelID, q)
+		c.wake(first.Channel, q)
 	}
 }
 
@@ -67,45 +67,45 @@ func (c *Conn) takeCommits(q *queue) []*request {
 
 // runCommits runs the commits that wait. The newest one does what the others ask for, unless
 // it fails. It returns the errors.
-func (c *Conn) runCommits(channelID string, q *queue) (err error) {
+func (c *Conn) runCommits(q *queue) (err error) {
 	for _, r := range c.takeCommits(q) {
-		err = errors.Join(err, c.run(channelID, r))
+		err = errors.Join(err, c.run(r))
 	}
 	return err
 }
 
 // runNext runs a request after the commits that wait, or with them.
-func (c *Conn) runNext(channelID string, q *queue, r *request) {
+func (c *Conn) runNext(q *queue, r *request) {
 	c.mu.Lock()
 	waiting := len(q.commits) > 0
 	c.mu.Unlock()
-	cl, _ := c.find(channelID)
+	cl, _ := c.find(r.Request)
 	switch {
-	case !waiting || r.op == wire.OpAudio:
-	case cl != nil && (r.op == wire.OpSend || r.op == wire.OpAwait) && (cl.failure == nil || r.retry):
+	case !waiting || r.Op == wire.OpAudio:
+	case cl != nil && (r.Op == wire.OpSend || r.Op == wire.OpAwait) && (cl.failure == nil || r.Retry):
 		c.mu.Lock()
 		cl.with = q.newestCommit()
 		c.mu.Unlock()
-		ok, err := c.runInOrder(channelID, r)
+		ok, err := c.runInOrder(r)
 		cl.with = ""
 		if !errors.Is(err, calls.ErrUnknownPosition) {
 			c.answer(r, ok, err)
-			_ = c.runCommits(channelID, q) // those that were done with the request need no script
+			_ = c.runCommits(q) // those that were done with the request need no script
 			return
 		}
-		_ = c.runCommits(channelID, q)
-	case r.op == wire.OpCommit: // it does what the others ask for, unless it fails
-		_ = c.run(channelID, r)
-		_ = c.runCommits(channelID, q)
+		_ = c.runCommits(q)
+	case r.Op == wire.OpCommit: // it does what the others ask for, unless it fails
+		_ = c.run(r)
+		_ = c.runCommits(q)
 		return
 	default:
 		// The next claim would repeat the entries of a commit that the runtime tries again.
-		if err := c.runCommits(channelID, q); r.op == wire.OpRelease && fault.Is(translate(err), fault.ServiceUnavailable) {
+		if err := c.runCommits(q); r.Op == wire.OpRelease && fault.Is(translate(err), fault.ServiceUnavailable) {
 			c.answer(r, nil, err)
 			return
 		}
 	}
-	_ = c.run(channelID, r)
+	_ = c.run(r)
 }
 
 // newestCommit returns the highest position of the commits that wait. The caller holds mu of the

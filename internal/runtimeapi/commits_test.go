@@ -153,7 +153,7 @@ func TestCommitThatWaitsIsDoneWhenConnectionEnds(t *testing.T) {
 // A session is not released while the runtime has to repeat a commit before that.
 func TestReleaseFailsWithCommitBeforeIt(t *testing.T) {
 	c, socket, cl, _ := settledEntry(t)
-	failing := &request{id: 2, op: wire.OpCommit, deadline: time.Now().Add(testkit.Timeout), run: func(context.Context) (any, error) { return nil, calls.ErrUnavailable }}
+	failing := &request{Request: wire.Request{ID: 2, Op: wire.OpCommit, Channel: "s"}, deadline: time.Now().Add(testkit.Timeout), run: func(context.Context) (any, error) { return nil, calls.ErrUnavailable }}
 	c.queues["s"] = &queue{commits: []*request{failing}}
 	c.Handle(t.Context(), []byte(`{"id":3,"op":"release","channel":"s"}`))
 	await(t, socket, `"id":3`)
@@ -170,7 +170,7 @@ func TestRepeatedCommitEndsFailureBeforeItWaits(t *testing.T) {
 	cl.failure = calls.ErrUnavailable
 	c.Handle(t.Context(), []byte(`{"id":2,"op":"commit","channel":"s","retry":true,"position":"`+position+`"}`))
 	c.running.Wait()
-	if q := c.queues["s"]; cl.failure != nil || len(q.commits) != 1 || q.commits[0].retry {
+	if q := c.queues["s"]; cl.failure != nil || len(q.commits) != 1 || q.commits[0].Retry {
 		t.Errorf("failure %v, waiting %+v", cl.failure, q)
 	}
 }

@@ -179,8 +179,8 @@ func (c *Conn) Handle(_ context.Context, frame []byte) {
 	}
 	c.malformed = 0
 	if r != nil {
-		r.id, r.op, r.retry, r.deadline, r.bytes = envelope.ID, envelope.Op, envelope.Retry, time.Now().Add(requestTimeout), int64(len(frame))
-		c.enqueue(envelope.Channel, r)
+		r.Request, r.deadline, r.bytes = envelope, time.Now().Add(requestTimeout), int64(len(frame))
+		c.enqueue(r)
 	}
 }
 

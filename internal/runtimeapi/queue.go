@@ -10,13 +10,11 @@ import (
 
 // request is a request that waits for earlier ones on its channel.
 type request struct {
-	id       int64
-	op       wire.Op
+	wire.Request
 	run      func(context.Context) (any, error)
 	deadline time.Time
 	bytes    int64
 	silent   bool   // there is no reply, or run sends it, unless it fails
-	retry    bool   // the runtime knows that earlier ones have failed
 	position string // that a commit commits
 }
 
@@ -31,12 +29,12 @@ type queue struct {
 // ordered reports whether a request waits for earlier ones to succeed. Commit and cancel do
 // not: they work while the store is full, and remove data. Audio may be dropped.
 func (r *request) ordered() bool {
-	return r.op != wire.OpCommit && r.op != wire.OpCancel && r.op != wire.OpAudio
+	return r.Op != wire.OpCommit && r.Op != wire.OpCancel && r.Op != wire.OpAudio
 }
 
 // enqueue runs a request after the earlier ones on its channel.
-func (c *Conn) enqueue(channelID string, r *request) {
-	if r.op == wire.OpAudio {
+func (c *Conn) enqueue(r *request) {
+	if r.Op == wire.OpAudio {
 		if len(c.slots) >= maxRequests/2 || c.service.requests.Take(c.team, r.bytes) != nil {
 			c.service.audioDropped.Inc()
 			return
@@ -58,13 +56,13 @@ func (c *Conn) enqueue(channelID string, r *request) {
 		c.service.requests.Return(c.team, r.bytes)
 		return
 	}
-	q := c.queues[channelID]
+	q := c.queues[r.Channel]
 	if q == nil {
 		q = &queue{}
-		c.queues[channelID] = q
+		c.queues[r.Channel] = q
 	}
 	q.requests = append(q.requests, r)
-	c.wake(channelID, q)
+	c.wake(r.Channel, q)
 }
 
 // wake starts a goroutine that runs the requests of a channel, unless there is one. The caller
@@ -96,11 +94,11 @@ func (c *Conn) work(channelID string, q *queue) {
 		c.mu.Unlock()
 		switch {
 		case r == nil:
-			_ = c.runCommits(channelID, q)
-		case r.op == wire.OpCommit && c.holdCommit(channelID, q, r):
+			_ = c.runCommits(q)
+		case r.Op == wire.OpCommit && c.holdCommit(q, r):
 			c.finish(r)
 		default:
-			c.runNext(channelID, q, r)
+			c.runNext(q, r)
 			c.finish(r)
 		}
 	}
@@ -113,23 +111,23 @@ func (c *Conn) finish(r *request) {
 }
 
 // run runs a request and replies.
-func (c *Conn) run(channelID string, r *request) error {
-	ok, err := c.runInOrder(channelID, r)
+func (c *Conn) run(r *request) error {
+	ok, err := c.runInOrder(r)
 	c.answer(r, ok, err)
 	return err
 }
 
 func (c *Conn) answer(r *request, ok any, err error) {
 	if !r.silent || err != nil {
-		c.reply(r.id, ok, err)
+		c.reply(r.ID, ok, err)
 	}
 }
 
 // runInOrder runs a request. If it fails for now, those behind it fail too until the runtime
 // knows of the failure: they must not overtake it when the runtime repeats it.
-func (c *Conn) runInOrder(channelID string, r *request) (ok any, err error) {
-	cl, _ := c.find(channelID) // nil: there is no order to keep
-	if cl != nil && r.retry {
+func (c *Conn) runInOrder(r *request) (ok any, err error) {
+	cl, _ := c.find(r.Request) // nil: there is no order to keep
+	if cl != nil && r.Retry {
 		cl.failure = nil
 	}
 	if cl != nil && r.ordered() && cl.failure != nil {

@@ -18,7 +18,7 @@ func TestRequestsBehindUnavailableOneFail(t *testing.T) {
 	c.claims["channel"] = c.newClaim("channel", "secret")
 	var ran []int64
 	send := func(id int64, op wire.Op, retry bool, err error) {
-		c.enqueue("channel", &request{id: id, op: op, retry: retry, bytes: 1, run: func(context.Context) (any, error) {
+		c.enqueue(&request{Request: wire.Request{ID: id, Op: op, Channel: "channel", Retry: retry}, bytes: 1, run: func(context.Context) (any, error) {
 			ran = append(ran, id)
 			return nil, err
 		}})

@@ -109,7 +109,7 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 	case wire.OpRelease:
 		var r wire.Request
 		err := decode(frame, &r, func(issues *fault.Issues) { checkID(issues, "/channel", r.Channel) })
-		return &request{run: func(ctx context.Context) (any, error) { return nil, c.release(ctx, r.Channel) }}, err
+		return &request{run: func(ctx context.Context) (any, error) { return nil, c.release(ctx, r) }}, err
 	case wire.OpReport:
 		var r wire.Report
 		err := decode(frame, &r, func(issues *fault.Issues) { checkReports(r.Reports, issues) })
@@ -127,7 +127,7 @@ func onChannel[T any](c *Conn, envelope wire.Request, frame []byte, check func(*
 	r := new(T)
 	err := decode(frame, r, func(issues *fault.Issues) { checkID(issues, "/channel", envelope.Channel); check(r, issues) })
 	return &request{run: func(ctx context.Context) (reply any, err error) {
-		err = c.on(ctx, envelope.Channel, func(cl *claim, ch *calls.Channel) (err error) {
+		err = c.on(ctx, envelope, func(cl *claim, ch *calls.Channel) (err error) {
 			reply, err = run(ctx, cl, ch, r)
 			return err
 		})
@@ -220,15 +220,15 @@ func (c *Conn) await(ctx context.Context, cl *claim, ch *calls.Channel, r *wire.
 
 // release gives a claim back. The session is offered to other runtimes first: this one may have
 // accepts that nobody waits for, because it is about to stop.
-func (c *Conn) release(ctx context.Context, channelID string) error {
-	cl, err := c.find(channelID)
+func (c *Conn) release(ctx context.Context, r wire.Request) error {
+	cl, err := c.find(r)
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
-	c.released[channelID] = true
+	c.released[r.Channel] = true
 	c.mu.Unlock()
-	defer time.AfterFunc(c.service.othersFirst, func() { c.forgetRelease(channelID) })
+	defer time.AfterFunc(c.service.othersFirst, func() { c.forgetRelease(r.Channel) })
 	if err := cl.current().Close(ctx); err != nil {
 		return err
 	}

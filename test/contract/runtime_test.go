@@ -151,10 +151,10 @@ func TestRuntimeSchemasMatchWire(t *testing.T) {
 		schemas string // separated by spaces; each has some of the members, all together have all
 		without string // members of the struct that the schema does not have, separated by spaces
 	}{
-		{reflect.TypeFor[wire.Hello](), "HelloRequest", "channel retry"},
+		{reflect.TypeFor[wire.Hello](), "HelloRequest", "channel claim retry"},
 		{reflect.TypeFor[wire.Resume](), "Resume", ""},
-		{reflect.TypeFor[wire.Accept](), "AcceptRequest", "channel retry"},
-		{reflect.TypeFor[wire.Open](), "OpenRequest", ""},
+		{reflect.TypeFor[wire.Accept](), "AcceptRequest", "channel claim retry"},
+		{reflect.TypeFor[wire.Open](), "OpenRequest", "claim"},
 		{reflect.TypeFor[wire.Commit](), "CommitRequest", ""},
 		{reflect.TypeFor[wire.Send](), "SendRequest", ""},
 		{reflect.TypeFor[wire.SendAudio](), "AudioRequest", "id retry"},
@@ -162,7 +162,7 @@ func TestRuntimeSchemasMatchWire(t *testing.T) {
 		{reflect.TypeFor[wire.Cancel](), "CancelRequest", ""},
 		{reflect.TypeFor[wire.End](), "EndRequest", ""},
 		{reflect.TypeFor[wire.Request](), "ReleaseRequest", ""},
-		{reflect.TypeFor[wire.Report](), "ReportRequest", "channel retry"},
+		{reflect.TypeFor[wire.Report](), "ReportRequest", "channel claim retry"},
 		{reflect.TypeFor[wire.SpeechReport](), "SpeechReport", ""},
 		{reflect.TypeFor[wire.Reply](), "DoneReply ErrorReply", ""},
 		{reflect.TypeFor[wire.Welcome](), "Welcome", ""},

@@ -187,7 +187,7 @@ class Channel:
     async def _request(self, op: str, **members: Any) -> Any:
         if self.cause:
             raise self._unclaimed()
-        return await self._runtime._request(op, self.id, **members)
+        return await self._runtime._request(op, self.id, claim=self.claim, **members)
 
     def _unclaimed(self) -> TelapiError:
         return TelapiError("NOT_FOUND", f"channel {self.id} is no longer claimed by this runtime: {self.cause}")

@@ -280,7 +280,7 @@ class Runtime:
             if ok is None:
                 log.warning("the service rejected a frame: %s", frame["error"])
             elif "claim" in ok and self._socket and not (ok["channel"] in self._channels or self._waiting(ok["channel"])):  # it was cancelled
-                self._socket.write(encode({"id": HELLO_ID, "op": "release", "channel": ok["channel"]}))
+                self._socket.write(encode({"id": HELLO_ID, "op": "release", "channel": ok["channel"], "claim": ok["claim"]}))
         elif ok is not None:
             pending.result.set_result(self._claimed(ok) if pending.op in ("accept", "open") else ok)
         elif (error := from_wire(frame["error"])).code == "SERVICE_UNAVAILABLE":

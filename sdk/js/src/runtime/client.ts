@@ -72,7 +72,7 @@ export class Client {
       if (reason) throw reason;
       if (channel && !number && channel.requests >= maxRequests) throw new TelapiError("OUTBOX_FULL", `${maxRequests} requests are not answered yet. Send this one later.`);
       const id = ++this.lastId;
-      const frame = encode({ id, op, channel: channel?.id, ...members });
+      const frame = encode({ id, op, channel: channel?.id, claim: channel?.claim, ...members });
       const maxBytes = this.welcome?.limits?.frameBytes ?? 1 << 20;
       // The service would close the connection, for all channels.
       if (Buffer.byteLength(frame) > maxBytes) throw new TelapiError("PAYLOAD_TOO_LARGE", `The request has ${Buffer.byteLength(frame)} bytes; ${maxBytes} are allowed.`);
