@@ -25,7 +25,6 @@ import (
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
 	"telapi/internal/telemetry"
-	"telapi/internal/usage"
 )
 
 // commandTimeout is how long a command waits for a connection to a store, and for one
@@ -39,7 +38,7 @@ type Admin struct {
 	Keys      *auth.KeyRegistry
 	Endpoints *endpoint.Registry
 	Limits    *ratelimit.Settings
-	Usage     *usage.Service
+	Usage     speech.UsageStore
 	Audit     audit.Store
 	Offline   bool // the key-value store is embedded and no server is running
 
@@ -104,7 +103,7 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: store, Now: time.Now},
 		Endpoints: &endpoint.Registry{Store: s.sql, Announce: store, Now: time.Now},
 		Limits:    ratelimit.NewSettings(store, s.sql, log, nil),
-		Usage:     &usage.Service{Store: s.sql, Now: time.Now},
+		Usage:     s.sql,
 		Audit:     s.sql,
 		Offline:   s.kv == nil,
 		cfg:       cfg,

@@ -31,7 +31,6 @@ import (
 	"telapi/internal/speech"
 	"telapi/internal/synth"
 	"telapi/internal/team"
-	"telapi/internal/usage"
 )
 
 // Options are the settings of a process that are not part of its configuration.
@@ -214,13 +213,13 @@ func (a *App) assembleConversations(_ context.Context, deps *httpapi.Deps) error
 func (a *App) assembleSpeech(ctx context.Context, deps *httpapi.Deps) error {
 	db, kv, registry := a.stores.sql, a.stores.kv, a.telemetry.Registry
 	reports := redisstore.NewReportStream(kv)
-	reporter := usage.NewReporter(reports, a.log, registry)
+	reporter := speech.NewReporter(reports, a.log, registry)
 	providers, err := speechProviders(ctx, a.cfg)
 	if err != nil {
 		return err
 	}
 	speechDeps := speech.Deps{
-		Store: db, Leases: redisstore.NewLeases(kv), Reporter: reporter, Endpoints: deps.Endpoints,
+		Store: db, Leases: redisstore.NewLeases(kv), Usage: reporter, Endpoints: deps.Endpoints,
 		Providers: providers, Retries: a.cfg.SpeechRetries, TeamShare: a.cfg.TeamShare, Log: a.log, Registry: registry, Now: time.Now,
 	}
 	if a.media != nil {
@@ -229,8 +228,8 @@ func (a *App) assembleSpeech(ctx context.Context, deps *httpapi.Deps) error {
 	}
 	a.speech = speech.NewService(speechDeps)
 	a.onClose(a.speech.Close)
-	deps.Speech, deps.Usage = a.speech, &usage.Service{Store: db, Now: time.Now}
-	a.addAPIJobs(reporter.Run, usage.NewConsumer(reports, db, a.log, registry, time.Now).Run)
+	deps.Speech, deps.Usage = a.speech, db
+	a.addAPIJobs(reporter.Run, speech.NewReportConsumer(reports, db, a.log, registry, time.Now).Run)
 	return nil
 }
 

@@ -36,7 +36,6 @@ import (
 	"telapi/internal/socket"
 	"telapi/internal/speech"
 	teams "telapi/internal/team"
-	"telapi/internal/usage"
 )
 
 // Deps are the dependencies and settings of a Server.
@@ -65,7 +64,7 @@ type Deps struct {
 	Admin        Admin
 	Endpoints    *endpoint.Catalog
 	Capabilities []byte // JSON document about the deployment
-	Usage        *usage.Service
+	Usage        speech.UsageStore
 	Channels     *channel.Service
 	Runtimes     *runtimeapi.Service
 	Callbacks    *callback.Service

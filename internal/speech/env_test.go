@@ -49,7 +49,7 @@ func newEnv(t *testing.T) *env {
 func (e *env) now() time.Time          { return time.Unix(0, e.clock.Load()).UTC() }
 func (e *env) advance(d time.Duration) { e.clock.Add(int64(d)) }
 
-// Report implements speech.Reporter.
+// Report records a usage report.
 func (e *env) Report(_ context.Context, report wire.SpeechReport) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -84,7 +84,7 @@ func (endpoints) Endpoint(_ context.Context, teamID, id string) (endpoint.Endpoi
 func (e *env) service(t *testing.T, providers ...speech.Provider) *speech.Service {
 	t.Helper()
 	s := speech.NewService(speech.Deps{
-		Store: e, Blobs: e.blobs, Leases: e.leases, Reporter: e, Endpoints: endpoints{}, Providers: providers, Retries: 1, TeamShare: 50,
+		Store: e, Blobs: e.blobs, Leases: e.leases, Usage: e, Endpoints: endpoints{}, Providers: providers, Retries: 1, TeamShare: 50,
 		Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: e.now,
 	})
 	t.Cleanup(s.Close)

@@ -39,10 +39,12 @@ const (
 
 // Deps are the dependencies and settings of a Service.
 type Deps struct {
-	Store     Store
-	Blobs     BlobStore // nil: no media service is configured
-	Leases    Leases
-	Reporter  Reporter
+	Store  Store
+	Blobs  BlobStore // nil: no media service is configured
+	Leases Leases
+	Usage  interface {
+		Report(ctx context.Context, report wire.SpeechReport) // never fails the request
+	}
 	Endpoints interface {
 		Endpoint(ctx context.Context, teamID, id string) (endpoint.Endpoint, error)
 	}
@@ -304,7 +306,7 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 
 // report records the usage of one request.
 func (s *Service) report(ctx context.Context, r Request, rec Recording, cached bool) {
-	s.Reporter.Report(ctx, wire.SpeechReport{
+	s.Usage.Report(ctx, wire.SpeechReport{
 		TeamID: r.TeamID, EndpointID: r.EndpointID, Provider: rec.Provider, Voice: rec.Voice, Model: rec.Model,
 		Characters: int64(r.Characters()), Cached: cached, At: s.Now().UnixMilli(),
 	})
