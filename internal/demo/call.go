@@ -64,7 +64,7 @@ type effects interface {
 	addCandidate(candidate jsontext.Value)
 	closeCall()
 	end(reason string)
-	publish(to Lane, kind EventKind, title string, data any)
+	publish(kind EventKind, title string)
 }
 
 // question is a question to the bot. If the answer has several parts, the bot is
@@ -275,7 +275,7 @@ func (c *call) handleCommand(e wire.Entry) {
 			return
 		}
 		c.settings.update(cmd)
-		c.effects.publish("", EventCommand, "settings changed", nil)
+		c.effects.publish(EventCommand, "settings changed")
 		if c.digits != "" && !valueOf(c.settings.dtmf.Enabled) {
 			c.submit()
 		}
@@ -310,7 +310,7 @@ func (c *call) endAfterPlayback(end func(), command string) {
 	}
 	c.resetSilenceTimers()
 	if len(c.queue) > 0 {
-		c.effects.publish("", EventSpeech, command+" waits for playback to finish", nil)
+		c.effects.publish(EventSpeech, command+" waits for playback to finish")
 	}
 	c.startNext()
 }

@@ -118,8 +118,12 @@ func (e *channelEffects) end(reason string) {
 	e.check(e.ch.End(e.ctx, reason))
 }
 
-func (e *channelEffects) publish(to Lane, kind EventKind, title string, data any) {
-	e.Events.Publish(e.ch.ID, LaneRuntime, to, kind, title, data)
+func (e *channelEffects) publish(kind EventKind, title string) {
+	e.Events.Publish(e.ch.ID, LaneRuntime, "", kind, title, nil)
+}
+
+func (e *channelEffects) publishError(kind EventKind, title string, err error) {
+	e.Events.Publish(e.ch.ID, LaneRuntime, "", kind, title, map[string]string{"error": err.Error()})
 }
 
 func (e *channelEffects) stopPlayback() {
@@ -156,7 +160,7 @@ func (e *channelEffects) play(i item) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			e.publish("", EventSpeech, "speech unavailable", map[string]string{"error": err.Error()})
+			e.publishError(EventSpeech, "speech unavailable", err)
 		default:
 			e.recordEnd(i.messageID, "played", map[string]int64{"ms": length.Milliseconds()})
 		}

@@ -36,7 +36,7 @@ func (e *channelEffects) startMedia() {
 		e.background.Go(e.recognizeAll)
 	}
 	e.listener = newListener(limit, func() {
-		e.publishHeard(EventSpeech, "caller speaks", nil)
+		e.publishHeard(EventSpeech, "caller speaks")
 		e.report(e.ctx, (*call).speechStarted)
 	}, func(u utterance) {
 		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBrowser, To: LaneRuntime, Kind: EventSpeech, IDs: []string{heardRef(u.id)},
@@ -64,8 +64,8 @@ func minus(level float64) string {
 }
 
 // publishHeard publishes an event that the caller caused.
-func (e *channelEffects) publishHeard(kind EventKind, title string, data any) {
-	e.Events.Publish(e.ch.ID, LaneBrowser, LaneRuntime, kind, title, data)
+func (e *channelEffects) publishHeard(kind EventKind, title string) {
+	e.Events.Publish(e.ch.ID, LaneBrowser, LaneRuntime, kind, title, nil)
 }
 
 func (e *channelEffects) hear(alaw []byte) { e.listener.hear(alaw) }
@@ -74,7 +74,7 @@ func (e *channelEffects) recognize(u utterance) {
 	select {
 	case e.utterances <- u:
 	default:
-		e.publish("", EventSpeech, "utterance dropped: speech recognition is too slow", nil)
+		e.publish(EventSpeech, "utterance dropped: speech recognition is too slow")
 	}
 }
 
@@ -86,7 +86,7 @@ func (e *channelEffects) recognizeAll() {
 			start := time.Now()
 			text, err := e.Recognizer.transcribe(e.ctx, u.wav())
 			if err != nil {
-				e.publish("", EventSpeech, "speech recognition failed", map[string]string{"error": err.Error()})
+				e.publishError(EventSpeech, "speech recognition failed", err)
 				e.report(e.ctx, func(c *call) { c.recognitionFailed(err) })
 				continue
 			}
@@ -121,7 +121,7 @@ func (e *channelEffects) answer(offer signal) error {
 		},
 		Audio: e.listener.hear,
 		Digit: func(digit string) {
-			e.publishHeard(EventFrame, "digit "+digit+" (RTP)", nil)
+			e.publishHeard(EventFrame, "digit "+digit+" (RTP)")
 			report(func(c *call) {
 				if c.ending == nil {
 					c.handleDigit(digit)
@@ -129,7 +129,7 @@ func (e *channelEffects) answer(offer signal) error {
 			})
 		},
 		Connected: func() {
-			e.publishHeard(EventSession, "WebRTC call connected", nil)
+			e.publishHeard(EventSession, "WebRTC call connected")
 			report((*call).callConnected)
 		},
 		Ended: func(failed bool) { report(func(c *call) { c.callEnded(failed) }) },
@@ -158,11 +158,11 @@ func (e *channelEffects) signal(s signal) {
 
 func (e *channelEffects) addCandidate(candidate jsontext.Value) {
 	if e.peer == nil {
-		e.publish("", EventSession, "ICE candidate ignored: send webrtc_offer first", nil)
+		e.publish(EventSession, "ICE candidate ignored: send webrtc_offer first")
 		return
 	}
 	if err := e.peer.AddCandidate(candidate); err != nil {
-		e.publish("", EventSession, "ICE candidate ignored", map[string]string{"error": err.Error()})
+		e.publishError(EventSession, "ICE candidate ignored", err)
 	}
 }
 

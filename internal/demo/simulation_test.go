@@ -170,7 +170,7 @@ func (s *simulation) stopPlayback() { s.stop(); s.record("stops playback") }
 
 func (s *simulation) end(reason string) { s.record("ends: %s", reason) }
 
-func (s *simulation) publish(Lane, EventKind, string, any) {}
+func (s *simulation) publish(EventKind, string) {}
 
 // Constructors of steps.
 

@@ -115,7 +115,7 @@ func (c *call) closeCall(reason string) {
 		return
 	}
 	c.calling, c.heard, c.speaking = false, false, false
-	c.effects.publish("", EventSession, "WebRTC call ended: "+reason, nil)
+	c.effects.publish(EventSession, "WebRTC call ended: "+reason)
 	c.effects.closeCall()
 	if !c.ended {
 		c.interrupt()

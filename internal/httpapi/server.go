@@ -186,7 +186,7 @@ type exchange struct {
 	body        reservation        // memory of the body
 	isCallback  bool               // its body counts for the address until its team is known
 	isStreamed  bool               // its body arrives bit by bit, at the pace of the provider
-	cut         bool               // the body is incomplete and no more of it is expected
+	isTruncated bool               // the body is incomplete and no more of it is expected
 }
 
 // ServeHTTP assigns the request ID, routes the request, and records the outcome

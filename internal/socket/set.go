@@ -55,15 +55,16 @@ func NewSet(registry prometheus.Registerer, sockets, queued *ratelimit.Budget) *
 	return s
 }
 
-// begin reports whether a handshake may start. The caller then calls running.Done
-// when the handshake has ended.
+// begin adds a handshake to running. The caller calls running.Done when it has ended. begin
+// returns false after Close.
 func (s *Set) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ended {
-		s.running.Add(1)
+	if s.ended {
+		return false
 	}
-	return !s.ended
+	s.running.Add(1)
+	return true
 }
 
 // start runs a socket. It returns false after Close. During a drain it closes the
@@ -119,7 +120,7 @@ func (s *Set) Drain(ctx context.Context, window time.Duration) {
 	ctx, s.drained = context.WithCancel(ctx)
 	for socket := range s.sockets {
 		if c, ok := socket.channel.(interface{ Drain(within time.Duration) }); ok {
-			c.Drain(window)
+			c.Drain(window) // a call runtime opens its next connection before this one closes
 		}
 		time.AfterFunc(rand.N(window+1), func() { socket.Close(channel.CloseRestart) }) //nolint:gosec // jitter, not a secret
 	}
