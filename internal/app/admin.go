@@ -18,7 +18,6 @@ import (
 	"telapi/internal/cache"
 	"telapi/internal/calls"
 	"telapi/internal/config"
-	"telapi/internal/endpoint"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/speech"
@@ -36,7 +35,7 @@ const commandTimeout = 5 * time.Second
 type Admin struct {
 	Teams     *team.Registry
 	Keys      *auth.KeyRegistry
-	Endpoints *endpoint.Registry
+	Endpoints *team.EndpointRegistry
 	Limits    *ratelimit.Settings
 	Usage     speech.UsageStore
 	Audit     audit.Store
@@ -104,7 +103,7 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 	return &Admin{
 		Teams:     &team.Registry{Store: s.sql, Announce: store, Now: time.Now},
 		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: store, Now: time.Now},
-		Endpoints: &endpoint.Registry{Store: s.sql, Announce: store, Now: time.Now},
+		Endpoints: &team.EndpointRegistry{Store: s.sql, Announce: store, Now: time.Now},
 		Limits:    ratelimit.NewSettings(store, s.sql, log, nil),
 		Usage:     s.sql,
 		Audit:     s.sql,

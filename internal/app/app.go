@@ -21,7 +21,6 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/command"
 	"telapi/internal/config"
-	"telapi/internal/endpoint"
 	"telapi/internal/httpapi"
 	"telapi/internal/media"
 	"telapi/internal/ratelimit"
@@ -148,20 +147,20 @@ func (a *App) assembleIdentity(_ context.Context, deps *httpapi.Deps) (err error
 	deps.Teams = team.NewCatalog(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, registry)
 	deps.Limits = ratelimit.NewLimiter(kv, limits.Limits, registry)
-	deployment := endpoint.Deployment{Version: a.opts.Version, Features: endpoint.Features{
+	deployment := team.Deployment{Version: a.opts.Version, Features: team.Features{
 		APIAccess: a.cfg.FeatureAPIAccess, WebRTC: a.cfg.FeatureWebRTC, DisabledCommands: a.cfg.CommandsDisabled, Channel: connectionLimits(a.cfg),
 	}}
 	if deps.Capabilities, err = deployment.Capabilities(); err != nil {
 		return err
 	}
-	deps.Endpoints = endpoint.NewCatalog(db, deployment)
+	deps.Endpoints = team.NewEndpointCatalog(db, deployment)
 	a.onClose(func() { deps.Auth.Close(); deps.Teams.Close(); deps.Endpoints.Close(); deps.Limits.Close() }) // before the stores
 	rejections := audit.NewRejections(db, a.log, time.Now)
 	announce := announcer{kv, []cached{deps.Auth, deps.Teams, deps.Endpoints}}
 	deps.Admin = httpapi.Admin{
 		Teams:     &team.Registry{Store: db, Announce: announce, Now: time.Now},
 		Keys:      &auth.KeyRegistry{Store: db, Announce: announce, Now: time.Now},
-		Endpoints: &endpoint.Registry{Store: db, Announce: announce, Now: time.Now},
+		Endpoints: &team.EndpointRegistry{Store: db, Announce: announce, Now: time.Now},
 		Limits:    limits, Quotas: kv, Audit: db, Rejections: rejections,
 	}
 	a.addJobs(deps.Auth.Run, auth.NewSecretMonitor(kv, a.secrets, a.log, registry).Run, limits.Run)

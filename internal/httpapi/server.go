@@ -26,7 +26,6 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
@@ -35,7 +34,7 @@ import (
 	"telapi/internal/session"
 	"telapi/internal/socket"
 	"telapi/internal/speech"
-	teams "telapi/internal/team"
+	"telapi/internal/team"
 )
 
 // Deps are the dependencies and settings of a Server.
@@ -60,9 +59,9 @@ type Deps struct {
 
 	Auth         *auth.Authenticator
 	Limits       *ratelimit.Limiter
-	Teams        *teams.Catalog
+	Teams        *team.Catalog
 	Admin        Admin
-	Endpoints    *endpoint.Catalog
+	Endpoints    *team.EndpointCatalog
 	Capabilities []byte // JSON document about the deployment
 	Usage        speech.UsageStore
 	Channels     *channel.Service

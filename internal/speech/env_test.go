@@ -15,10 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/speech"
 	"telapi/internal/sqlstore"
+	"telapi/internal/team"
 	"telapi/test/leaks"
 	"telapi/test/speechtest"
 	"telapi/test/stores"
@@ -73,11 +73,11 @@ func (e *env) billed() int64 { _, billed := e.reported(); return billed }
 // endpoints holds the endpoint ep_1 of team t1.
 type endpoints struct{}
 
-func (endpoints) Endpoint(_ context.Context, teamID, id string) (endpoint.Endpoint, error) {
+func (endpoints) Endpoint(_ context.Context, teamID, id string) (team.Endpoint, error) {
 	if teamID == "t1" && id == "ep_1" {
-		return endpoint.Endpoint{}, nil
+		return team.Endpoint{}, nil
 	}
-	return endpoint.Endpoint{}, fault.New(fault.NotFound, "Endpoint not found.")
+	return team.Endpoint{}, fault.New(fault.NotFound, "Endpoint not found.")
 }
 
 // service returns a service like that of one instance.

@@ -15,8 +15,8 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
-	"telapi/internal/endpoint"
 	"telapi/internal/ratelimit"
+	"telapi/internal/team"
 )
 
 // Route is the path of requests for speech, and the prefix of audio URLs.
@@ -46,7 +46,7 @@ type Deps struct {
 		Report(ctx context.Context, report wire.SpeechReport) // never fails the request
 	}
 	Endpoints interface {
-		Endpoint(ctx context.Context, teamID, id string) (endpoint.Endpoint, error)
+		Endpoint(ctx context.Context, teamID, id string) (team.Endpoint, error)
 	}
 	Providers []Provider // in order of preference
 	Retries   int        // per provider
