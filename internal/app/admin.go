@@ -18,14 +18,12 @@ import (
 	"telapi/internal/cache"
 	"telapi/internal/calls"
 	"telapi/internal/config"
-	"telapi/internal/endpoint"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/speech"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
 	"telapi/internal/telemetry"
-	"telapi/internal/usage"
 )
 
 // commandTimeout is how long a command waits for a connection to a store, and for one
@@ -37,9 +35,9 @@ const commandTimeout = 5 * time.Second
 type Admin struct {
 	Teams     *team.Registry
 	Keys      *auth.KeyRegistry
-	Endpoints *endpoint.Registry
+	Endpoints *team.EndpointRegistry
 	Limits    *ratelimit.Settings
-	Usage     *usage.Service
+	Usage     speech.UsageStore
 	Audit     audit.Store
 	Offline   bool // the key-value store is embedded and no server is running
 
@@ -105,9 +103,9 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 	return &Admin{
 		Teams:     &team.Registry{Store: s.sql, Announce: store, Now: time.Now},
 		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: store, Now: time.Now},
-		Endpoints: &endpoint.Registry{Store: s.sql, Announce: store, Now: time.Now},
+		Endpoints: &team.EndpointRegistry{Store: s.sql, Announce: store, Now: time.Now},
 		Limits:    ratelimit.NewSettings(store, s.sql, log, nil),
-		Usage:     &usage.Service{Store: s.sql, Now: time.Now},
+		Usage:     s.sql,
 		Audit:     s.sql,
 		Offline:   s.kv == nil,
 		cfg:       cfg,

@@ -21,7 +21,6 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/command"
 	"telapi/internal/config"
-	"telapi/internal/endpoint"
 	"telapi/internal/httpapi"
 	"telapi/internal/media"
 	"telapi/internal/ratelimit"
@@ -31,7 +30,6 @@ import (
 	"telapi/internal/speech"
 	"telapi/internal/synth"
 	"telapi/internal/team"
-	"telapi/internal/usage"
 )
 
 // Options are the settings of a process that are not part of its configuration.
@@ -149,20 +147,20 @@ func (a *App) assembleIdentity(_ context.Context, deps *httpapi.Deps) (err error
 	deps.Teams = team.NewCatalog(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, registry)
 	deps.Limits = ratelimit.NewLimiter(kv, limits.Limits, registry)
-	deployment := endpoint.Deployment{Version: a.opts.Version, Features: endpoint.Features{
+	deployment := team.Deployment{Version: a.opts.Version, Features: team.Features{
 		APIAccess: a.cfg.FeatureAPIAccess, WebRTC: a.cfg.FeatureWebRTC, DisabledCommands: a.cfg.CommandsDisabled, Channel: connectionLimits(a.cfg),
 	}}
 	if deps.Capabilities, err = deployment.Capabilities(); err != nil {
 		return err
 	}
-	deps.Endpoints = endpoint.NewCatalog(db, deployment)
+	deps.Endpoints = team.NewEndpointCatalog(db, deployment)
 	a.onClose(func() { deps.Auth.Close(); deps.Teams.Close(); deps.Endpoints.Close(); deps.Limits.Close() }) // before the stores
 	rejections := audit.NewRejections(db, a.log, time.Now)
 	announce := announcer{kv, []cached{deps.Auth, deps.Teams, deps.Endpoints}}
 	deps.Admin = httpapi.Admin{
 		Teams:     &team.Registry{Store: db, Announce: announce, Now: time.Now},
 		Keys:      &auth.KeyRegistry{Store: db, Announce: announce, Now: time.Now},
-		Endpoints: &endpoint.Registry{Store: db, Announce: announce, Now: time.Now},
+		Endpoints: &team.EndpointRegistry{Store: db, Announce: announce, Now: time.Now},
 		Limits:    limits, Quotas: kv, Audit: db, Rejections: rejections,
 	}
 	a.addJobs(deps.Auth.Run, auth.NewSecretMonitor(kv, a.secrets, a.log, registry).Run, limits.Run)
@@ -214,13 +212,13 @@ func (a *App) assembleConversations(_ context.Context, deps *httpapi.Deps) error
 func (a *App) assembleSpeech(ctx context.Context, deps *httpapi.Deps) error {
 	db, kv, registry := a.stores.sql, a.stores.kv, a.telemetry.Registry
 	reports := redisstore.NewReportStream(kv)
-	reporter := usage.NewReporter(reports, a.log, registry)
+	reporter := speech.NewReporter(reports, a.log, registry)
 	providers, err := speechProviders(ctx, a.cfg)
 	if err != nil {
 		return err
 	}
 	speechDeps := speech.Deps{
-		Store: db, Leases: redisstore.NewLeases(kv), Reporter: reporter, Endpoints: deps.Endpoints,
+		Store: db, Leases: redisstore.NewLeases(kv), Usage: reporter, Endpoints: deps.Endpoints,
 		Providers: providers, Retries: a.cfg.SpeechRetries, TeamShare: a.cfg.TeamShare, Log: a.log, Registry: registry, Now: time.Now,
 	}
 	if a.media != nil {
@@ -229,8 +227,8 @@ func (a *App) assembleSpeech(ctx context.Context, deps *httpapi.Deps) error {
 	}
 	a.speech = speech.NewService(speechDeps)
 	a.onClose(a.speech.Close) // if New fails; Run closes it earlier
-	deps.Speech, deps.Usage = a.speech, &usage.Service{Store: db, Now: time.Now}
-	a.addAPIJobs(reporter.Run, usage.NewConsumer(reports, db, a.log, registry, time.Now).Run)
+	deps.Speech, deps.Usage = a.speech, db
+	a.addAPIJobs(reporter.Run, speech.NewReportConsumer(reports, db, a.log, registry, time.Now).Run)
 	return nil
 }
 

@@ -8,8 +8,8 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
 	"telapi/internal/config"
-	"telapi/internal/endpoint"
 	"telapi/internal/page"
+	"telapi/internal/team"
 )
 
 // endpointMembers maps the JSON Pointers of an endpoint's members to their flags.
@@ -37,7 +37,7 @@ func (c *cli) endpointCommand() *cobra.Command {
 		c.endpointUpdateCommand(),
 		&cobra.Command{Use: "delete ID", Short: "Delete an endpoint and end its sessions",
 			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
-				err := a.Endpoints.Delete(ctx, args[0], func(endpoint.Endpoint) error { return nil })
+				err := a.Endpoints.Delete(ctx, args[0], func(team.Endpoint) error { return nil })
 				return deleted(args[0]), withID(err, "endpoint", args[0])
 			})},
 	)
@@ -46,25 +46,25 @@ func (c *cli) endpointCommand() *cobra.Command {
 // endpointFlags adds the flags that create and update share. The returned function
 // parses them, which reads the profile, and returns a function that changes an
 // endpoint accordingly.
-func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*endpoint.Endpoint), error) {
+func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*team.Endpoint), error) {
 	f := cmd.Flags()
 	name := f.String("name", "", "name of the endpoint")
 	modes := f.StringArray("mode", nil, "allowed session mode: webrtc, audio or chat (repeatable)")
-	oneOf(cmd, "mode", endpoint.Modes)
+	oneOf(cmd, "mode", team.Modes)
 	origins := f.StringArray("origin", nil, "web origin that may open sockets, such as https://shop.example (repeatable)")
 	profileFile := f.String("profile", "", "JSON file with the gateway profile")
 	strict := strictFlag(cmd)
-	return func(ctx context.Context) (_ func(*endpoint.Endpoint), err error) {
+	return func(ctx context.Context) (_ func(*team.Endpoint), err error) {
 		var profile wire.GatewayProfile
 		if f.Changed("profile") {
 			profile, err = c.readProfile(ctx, *profileFile, *strict)
 		}
-		return func(e *endpoint.Endpoint) {
+		return func(e *team.Endpoint) {
 			if f.Changed("name") {
 				e.Name = *name
 			}
 			if f.Changed("mode") {
-				e.Modes = convert[endpoint.Mode](*modes)
+				e.Modes = convert[team.Mode](*modes)
 			}
 			if f.Changed("origin") {
 				e.Origins = *origins
@@ -86,7 +86,7 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		e := endpoint.Endpoint{TeamID: *teamID, Enabled: true}
+		e := team.Endpoint{TeamID: *teamID, Enabled: true}
 		apply(&e)
 		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, withID(err, "team", *teamID)
@@ -107,7 +107,7 @@ func (c *cli) endpointUpdateCommand() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		e, err := a.Endpoints.Update(ctx, args[0], func(e *endpoint.Endpoint) error {
+		e, err := a.Endpoints.Update(ctx, args[0], func(e *team.Endpoint) error {
 			if cmd.Flags().Changed("enabled") {
 				e.Enabled = *enabled
 			}
@@ -133,8 +133,8 @@ func endpointIDs(ctx context.Context, cfg config.Config, cmd *cobra.Command) ([]
 	if f := cmd.Flags().Lookup("team"); f != nil && f.Changed {
 		filter = page.OfTeam(f.Value.String())
 	}
-	return fromStore(ctx, cfg, func(a *app.Admin) ([]endpoint.Endpoint, error) {
+	return fromStore(ctx, cfg, func(a *app.Admin) ([]team.Endpoint, error) {
 		return a.Endpoints.Store.Endpoints(ctx, filter, page.All)
 	},
-		func(e endpoint.Endpoint) (id, description string) { return e.ID, e.Name })
+		func(e team.Endpoint) (id, description string) { return e.ID, e.Name })
 }

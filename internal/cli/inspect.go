@@ -15,7 +15,7 @@ import (
 	"telapi/internal/app"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
-	"telapi/internal/usage"
+	"telapi/internal/speech"
 )
 
 func (c *cli) versionCommand() *cobra.Command {
@@ -108,8 +108,8 @@ func (c *cli) usageCommand() *cobra.Command {
 		cmd.Flags().String(f.flag, "", f.description)
 		flags["/query/"+f.param] = "--" + f.flag
 	}
-	oneOf(cmd, "interval", usage.Intervals)
-	oneOf(cmd, "group-by", usage.Properties)
+	oneOf(cmd, "interval", speech.Intervals)
+	oneOf(cmd, "group-by", speech.Properties)
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		params := map[string][]string{}
 		for path, flag := range flags {
@@ -117,11 +117,11 @@ func (c *cli) usageCommand() *cobra.Command {
 				params[strings.TrimPrefix(path, "/query/")] = []string{value}
 			}
 		}
-		query, err := usage.ParseQuery(args[0], params, time.Now())
+		query, err := speech.ParseUsageQuery(args[0], params, time.Now())
 		if err != nil {
 			return nil, withFlags(cmd, err, flags)
 		}
-		report, err := a.Usage.Summary(ctx, query)
+		report, err := speech.SummarizeUsage(ctx, a.Usage, query, time.Now())
 		if err == nil && len(report.Buckets) == 0 {
 			_, err = a.Teams.Store.Team(ctx, args[0])
 			err = withID(err, "team", args[0])
@@ -144,7 +144,7 @@ func withID(err error, kind, id string) error {
 	return fmt.Errorf("%s %s not found: telapi %s list shows all", kind, printable(redact.Text(id)), cmp.Or(group, kind))
 }
 
-func printUsage(w io.Writer, summary usage.Summary) {
+func printUsage(w io.Writer, summary speech.UsageSummary) {
 	_, _ = fmt.Fprintf(w, "Speech usage of %s from %s to %s, by %s (UTC)\n\n", summary.TeamID, summary.From, summary.To, summary.Interval)
 	if len(summary.Buckets) == 0 {
 		_, _ = fmt.Fprintln(w, "none")
@@ -155,16 +155,16 @@ func printUsage(w io.Writer, summary usage.Summary) {
 		largest, width = max(largest, b.Characters), max(width, utf8.RuneCountInString(bucketLabel(b)))
 	}
 	_, _ = fmt.Fprintf(w, "%-*s %11s %11s %11s %9s  █ billed ░ cached\n", width, "", "CHARACTERS", "BILLED", "CACHED", "REQUESTS")
-	row := func(name string, n usage.Counts, bar string) {
+	row := func(name string, n speech.UsageCounts, bar string) {
 		_, _ = fmt.Fprintf(w, "%-*s %11d %11d %11d %9d%s\n", width, name, n.Characters, n.Billed, n.Cached, n.Requests, bar)
 	}
 	for _, b := range summary.Buckets {
-		row(bucketLabel(b), b.Counts, "  "+usageBar(b.Counts, largest))
+		row(bucketLabel(b), b.UsageCounts, "  "+usageBar(b.UsageCounts, largest))
 	}
 	row("TOTAL", summary.Total, "")
 }
 
-func bucketLabel(b usage.Bucket) string {
+func bucketLabel(b speech.UsageBucket) string {
 	if b.Group == nil {
 		return b.Start
 	}
@@ -172,7 +172,7 @@ func bucketLabel(b usage.Bucket) string {
 }
 
 // usageBar draws a bucket relative to the largest one. Usage above zero has at least one block.
-func usageBar(n usage.Counts, largest int64) string {
+func usageBar(n speech.UsageCounts, largest int64) string {
 	const width = 32
 	blocks := func(characters int64) int {
 		if characters == 0 {

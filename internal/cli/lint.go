@@ -17,9 +17,9 @@ import (
 	"telapi/internal/app"
 	"telapi/internal/callback"
 	"telapi/internal/command"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
+	"telapi/internal/team"
 )
 
 func (c *cli) callbackLintCommand() *cobra.Command {
@@ -56,7 +56,7 @@ COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply a
 			return nil, err
 		}
 		body = strictjson.TrimBOM(body)
-		if limit := endpoint.DefaultRequestLimits().CallbackBodyBytes; int64(len(body)) > limit {
+		if limit := team.DefaultRequestLimits().CallbackBodyBytes; int64(len(body)) > limit {
 			return nil, fmt.Errorf("%s has %d bytes: use at most %d", args[0], len(body), limit)
 		}
 		mediaType := cmp.Or(*contentType, map[string]string{".ndjson": callback.NDJSON, ".sse": callback.EventStream}[filepath.Ext(args[0])])
@@ -102,7 +102,7 @@ func (c *cli) readProfile(ctx context.Context, file string, strict bool) (profil
 		return profile, err
 	}
 	raw = strictjson.TrimBOM(raw)
-	if profile, err = endpoint.ParseProfile(raw); err != nil {
+	if profile, err = team.ParseProfile(raw); err != nil {
 		return profile, inFile(file, raw, err)
 	}
 	return profile, c.warn(file, command.LintProfile(raw, ""), strict)

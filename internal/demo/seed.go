@@ -14,7 +14,6 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/internal/team"
@@ -34,10 +33,10 @@ var withSecrets = json.WithMarshalers(json.MarshalFunc(func(s redact.Secret) ([]
 
 // Seed returns the resources saved in the data directory. It creates those that are
 // missing there or in the database. A key that lacks a scope is replaced.
-func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Registry, keys *auth.KeyRegistry) (Resources, error) {
+func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *team.EndpointRegistry, keys *auth.KeyRegistry) (Resources, error) {
 	path := filepath.Join(dataDir, "demo.json")
 	var saved Resources
-	var e endpoint.Endpoint
+	var e team.Endpoint
 	raw, err := os.ReadFile(path)
 	if err == nil && json.Unmarshal(raw, &saved) == nil {
 		var k auth.Key
@@ -79,8 +78,8 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 }
 
 // demoEndpoint has all modes and a policy that allows some commands and denies others.
-func demoEndpoint(teamID string) endpoint.Endpoint {
-	return endpoint.Endpoint{TeamID: teamID, Name: "Demo endpoint", Enabled: true, Modes: endpoint.Modes, Profile: wire.GatewayProfile{
+func demoEndpoint(teamID string) team.Endpoint {
+	return team.Endpoint{TeamID: teamID, Name: "Demo endpoint", Enabled: true, Modes: team.Modes, Profile: wire.GatewayProfile{
 		CommandSources: []string{"bot", "external_llm"},
 		CommandPolicies: []wire.CommandPolicy{
 			{Type: "hangup", Enabled: true, WaitForSilence: true},

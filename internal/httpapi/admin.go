@@ -9,20 +9,19 @@ import (
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 	"telapi/internal/strictjson"
-	teams "telapi/internal/team"
+	"telapi/internal/team"
 )
 
 // Admin is what only the administration routes use.
 type Admin struct {
-	Teams      *teams.Registry
+	Teams      *team.Registry
 	Keys       *auth.KeyRegistry
-	Endpoints  *endpoint.Registry
+	Endpoints  *team.EndpointRegistry
 	Limits     *ratelimit.Settings
 	Quotas     ratelimit.Granted
 	Audit      audit.Store

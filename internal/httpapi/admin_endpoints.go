@@ -9,21 +9,21 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/command"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/strictjson"
+	"telapi/internal/team"
 )
 
 // endpointBody is the body of requests that create or replace an endpoint. The last
 // members cannot be changed; they are accepted, so that a client can send what it
 // received.
 type endpointBody struct {
-	Name    string          `json:"name"`
-	Enabled *bool           `json:"enabled"` // nil: true
-	Modes   []endpoint.Mode `json:"modes"`
-	Origins []string        `json:"origins"`
-	Profile jsontext.Value  `json:"gatewayProfile"`
+	Name    string         `json:"name"`
+	Enabled *bool          `json:"enabled"` // nil: true
+	Modes   []team.Mode    `json:"modes"`
+	Origins []string       `json:"origins"`
+	Profile jsontext.Value `json:"gatewayProfile"`
 
 	ID           jsontext.Value `json:"id"`
 	Capabilities jsontext.Value `json:"capabilities"`
@@ -32,14 +32,14 @@ type endpointBody struct {
 
 // decodeEndpoint decodes and validates everything that can be set. It warns about
 // members of the profile that have no effect.
-func decodeEndpoint(body []byte) (e endpoint.Endpoint, warnings []strictjson.Warning, err error) {
+func decodeEndpoint(body []byte) (e team.Endpoint, warnings []strictjson.Warning, err error) {
 	const profilePath = "/gatewayProfile"
 	var issues fault.Issues
 	in, err := decodeBody[endpointBody](body, &issues)
 	if err != nil {
 		return e, nil, err
 	}
-	e = endpoint.Endpoint{
+	e = team.Endpoint{
 		TeamID: "set by the path", Name: in.Name, Enabled: in.Enabled == nil || *in.Enabled, Modes: in.Modes, Origins: in.Origins,
 	}
 	if strictjson.Present(in.Profile) {
@@ -86,7 +86,7 @@ func (s *Server) replaceEndpoint(x *exchange, r *http.Request, body []byte) erro
 	if err != nil {
 		return err
 	}
-	_, err = s.deps.Admin.Endpoints.Update(r.Context(), r.PathValue("id"), func(current *endpoint.Endpoint) error {
+	_, err = s.deps.Admin.Endpoints.Update(r.Context(), r.PathValue("id"), func(current *team.Endpoint) error {
 		if err := s.checkEndpoint(x, r, *current); err != nil {
 			return err
 		}
@@ -100,20 +100,20 @@ func (s *Server) replaceEndpoint(x *exchange, r *http.Request, body []byte) erro
 }
 
 func (s *Server) deleteEndpoint(x *exchange, r *http.Request) error {
-	return x.noContent(s.deps.Admin.Endpoints.Delete(r.Context(), r.PathValue("id"), func(e endpoint.Endpoint) error {
+	return x.noContent(s.deps.Admin.Endpoints.Delete(r.Context(), r.PathValue("id"), func(e team.Endpoint) error {
 		return s.checkEndpoint(x, r, e)
 	}))
 }
 
 // checkEndpoint checks the team and If-Match before a change.
-func (s *Server) checkEndpoint(x *exchange, r *http.Request, e endpoint.Endpoint) error {
+func (s *Server) checkEndpoint(x *exchange, r *http.Request, e team.Endpoint) error {
 	if err := x.checkTeam(e.TeamID, "endpoint"); err != nil {
 		return err
 	}
 	return checkMatch(r, s.deps.Endpoints.Deployment.AdminView(e))
 }
 
-func (s *Server) findEndpoint(x *exchange, r *http.Request, id string) (endpoint.Endpoint, error) {
+func (s *Server) findEndpoint(x *exchange, r *http.Request, id string) (team.Endpoint, error) {
 	e, err := s.deps.Admin.Endpoints.Store.Endpoint(r.Context(), id)
 	if err == nil {
 		err = x.checkTeam(e.TeamID, "endpoint")
@@ -130,7 +130,7 @@ func (s *Server) respondEndpoint(x *exchange, r *http.Request, status int, id st
 	}
 	view := s.deps.Endpoints.Deployment.AdminView(e)
 	return x.respondVersion(status, view, struct {
-		endpoint.AdminView
+		team.EndpointAdminView
 		Warnings []strictjson.Warning `json:"warnings,omitempty"`
 	}{view, warnings})
 }
@@ -151,7 +151,7 @@ type lintBody struct {
 const maxEndpointBody = 2 * command.MaxProfileBytes
 
 // maxLintBody has room for the largest callback and a profile.
-var maxLintBody = endpoint.DefaultRequestLimits().CallbackBodyBytes + maxEndpointBody
+var maxLintBody = team.DefaultRequestLimits().CallbackBodyBytes + maxEndpointBody
 
 // lintCallback reports what a callback would do. It delivers nothing.
 func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) (err error) {
@@ -162,7 +162,7 @@ func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) (err er
 		return err
 	})
 	if err == nil && in.EndpointID != nil {
-		var e endpoint.Endpoint
+		var e team.Endpoint
 		e, err = s.findEndpoint(x, r, *in.EndpointID)
 		profile = e.Profile
 	}

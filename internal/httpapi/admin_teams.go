@@ -11,7 +11,7 @@ import (
 	"telapi/internal/page"
 	"telapi/internal/ratelimit"
 	"telapi/internal/strictjson"
-	teams "telapi/internal/team"
+	"telapi/internal/team"
 )
 
 // teamBody is the body of requests that create or change a team. The last members
@@ -28,7 +28,7 @@ type teamBody struct {
 
 // decodeTeam returns a function that applies a body to a team. Issues are those of
 // the body on top of a team.
-func decodeTeam(body []byte, base teams.Team) (apply func(*teams.Team), err error) {
+func decodeTeam(body []byte, base team.Team) (apply func(*team.Team), err error) {
 	var issues fault.Issues
 	in, err := decodeBody[teamBody](body, &issues)
 	if err != nil {
@@ -40,7 +40,7 @@ func decodeTeam(body []byte, base teams.Team) (apply func(*teams.Team), err erro
 		issues.Check(ok, "/dailyQuota", fault.IssueType, "Must be an integer, or null for the default.")
 		quota = &n
 	}
-	apply = func(t *teams.Team) {
+	apply = func(t *team.Team) {
 		if in.Name != nil {
 			t.Name = *in.Name
 		}
@@ -57,33 +57,33 @@ func decodeTeam(body []byte, base teams.Team) (apply func(*teams.Team), err erro
 }
 
 func (s *Server) listTeams(x *exchange, r *http.Request) error {
-	query, err := x.page(teams.ValidID)
+	query, err := x.page(team.ValidID)
 	if err != nil {
 		return err
 	}
-	found, err := page.Read(query, func(q page.Query) ([]teams.Team, error) { return s.deps.Admin.Teams.Store.Teams(r.Context(), q) },
-		func(t teams.Team) string { return t.ID })
+	found, err := page.Read(query, func(q page.Query) ([]team.Team, error) { return s.deps.Admin.Teams.Store.Teams(r.Context(), q) },
+		func(t team.Team) string { return t.ID })
 	if err != nil {
 		return err
 	}
-	ids := page.Map(found, func(t teams.Team) string { return t.ID }).Data
+	ids := page.Map(found, func(t team.Team) string { return t.ID }).Data
 	used, err := ratelimit.UsedToday(r.Context(), s.deps.Admin.Quotas, ids...)
 	if err != nil {
 		return err
 	}
 	i := -1
-	return x.WriteJSON(http.StatusOK, page.Map(found, func(t teams.Team) teams.View {
+	return x.WriteJSON(http.StatusOK, page.Map(found, func(t team.Team) team.View {
 		i++
 		return t.View(&used[i])
 	}))
 }
 
 func (s *Server) createTeam(x *exchange, r *http.Request, body []byte) error {
-	apply, err := decodeTeam(body, teams.Team{})
+	apply, err := decodeTeam(body, team.Team{})
 	if err != nil {
 		return err
 	}
-	var t teams.Team
+	var t team.Team
 	apply(&t)
 	if t, err = s.deps.Admin.Teams.Create(r.Context(), t); err != nil {
 		return err
@@ -101,11 +101,11 @@ func (s *Server) showTeam(x *exchange, r *http.Request) error {
 
 func (s *Server) updateTeam(x *exchange, r *http.Request, body []byte) error {
 	id := r.PathValue("id")
-	apply, err := decodeTeam(body, teams.Team{Name: "unchanged"})
+	apply, err := decodeTeam(body, team.Team{Name: "unchanged"})
 	if err != nil {
 		return err
 	}
-	_, err = s.deps.Admin.Teams.Update(r.Context(), id, func(t *teams.Team) error {
+	_, err = s.deps.Admin.Teams.Update(r.Context(), id, func(t *team.Team) error {
 		if err := checkMatch(r, t.View(nil)); err != nil {
 			return err
 		}

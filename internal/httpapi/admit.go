@@ -12,7 +12,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
-	teams "telapi/internal/team"
+	"telapi/internal/team"
 )
 
 const (
@@ -50,9 +50,9 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 			return err
 		}
 	}
-	var caller teams.Team
+	var caller team.Team
 	switch token := s.deps.MetricsToken; {
-	case rt.Access == team:
+	case rt.Access == teamCredential:
 		caller, err = s.identify(x, r)
 	case rt.Access == metricsToken && token != "" && !httpserve.HasBearer(r, token):
 		err = fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
@@ -60,7 +60,7 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 	if err != nil {
 		return s.countAuthFailure(x, r, err)
 	}
-	if rt.Access == team {
+	if rt.Access == teamCredential {
 		x.holder = x.principal.TeamID
 		if err := x.principal.Require(rt.Scope); err != nil {
 			return err
@@ -84,7 +84,7 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 
 // identify authenticates the caller and returns its team. Credentials of a disabled or
 // unknown team are rejected.
-func (s *Server) identify(x *exchange, r *http.Request) (caller teams.Team, err error) {
+func (s *Server) identify(x *exchange, r *http.Request) (caller team.Team, err error) {
 	if x.principal, err = s.authenticate(r); err != nil {
 		return caller, err
 	}

@@ -21,7 +21,6 @@ import (
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 	"telapi/internal/speech"
-	"telapi/internal/usage"
 )
 
 // Health is the response of /health. Load balancers read the status code, people
@@ -127,11 +126,11 @@ func (s *Server) listEndpoints(x *exchange, r *http.Request) error {
 }
 
 func (s *Server) ttsUsage(x *exchange, r *http.Request) error {
-	query, err := usage.ParseQuery(x.principal.TeamID, x.params, s.deps.Now())
+	query, err := speech.ParseUsageQuery(x.principal.TeamID, x.params, s.deps.Now())
 	if err != nil {
 		return err
 	}
-	report, err := s.deps.Usage.Summary(r.Context(), query)
+	report, err := speech.SummarizeUsage(r.Context(), s.deps.Usage, query, s.deps.Now())
 	return x.respond(http.StatusOK, report, err)
 }
 

@@ -21,9 +21,9 @@ import (
 type access string
 
 const (
-	public       access = "public"       // no credential
-	team         access = "team"         // an API key or a console JWT, with the route's scope
-	metricsToken access = "metricsToken" // METRICS_TOKEN if it is set
+	public         access = "public"       // no credential
+	teamCredential access = "team"         // an API key or a console JWT, with the route's scope
+	metricsToken   access = "metricsToken" // METRICS_TOKEN if it is set
 )
 
 // flag is the setting that enables a route.
@@ -77,43 +77,43 @@ func (s *Server) routes() []row {
 		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.OpenAPI)},
 		{"GET", "/asyncapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.AsyncAPI)},
 
-		{"POST", "/api/v1/sessions/token", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.withBody(s.issueToken)},
-		{"GET", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.showSession},
-		{"DELETE", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.deleteSession},
+		{"POST", "/api/v1/sessions/token", teamCredential, auth.CreateCallToken, ratelimit.API, apiAccess, s.withBody(s.issueToken)},
+		{"GET", "/api/v1/sessions/{id}", teamCredential, auth.CreateCallToken, ratelimit.API, apiAccess, s.showSession},
+		{"DELETE", "/api/v1/sessions/{id}", teamCredential, auth.CreateCallToken, ratelimit.API, apiAccess, s.deleteSession},
 
 		{"GET", session.SocketPath + "?token&streamId&connectionId", public, "", "", apiAccess, s.openSocket},
 		{"GET", wire.RuntimePath, public, "", "", apiAccess, s.openRuntime},
 		{"OPTIONS", session.SocketPath, public, "", ratelimit.API, apiAccess, s.preflightSocket},
 
-		{"GET", "/api/v1/endpoints?cursor&limit", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
-		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, serveDocument("application/json", s.deps.Capabilities)},
-		{"GET", "/api/v1/runtime/endpoints/{id}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeEndpoint},
-		{"GET", speech.VoicesRoute, team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listSpeechProviders},
-		{"POST", speech.Route, team, auth.CreateSpeech, ratelimit.API, apiAccess, s.withBody(s.synthesize)},
-		{"GET", speech.Route + "/{name}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
-		{"GET", "/api/v1/usage/tts-characters?from&to&interval&groupBy", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
+		{"GET", "/api/v1/endpoints?cursor&limit", teamCredential, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
+		{"GET", "/api/v1/runtime/capabilities", teamCredential, auth.ReadTeamApps, ratelimit.API, apiAccess, serveDocument("application/json", s.deps.Capabilities)},
+		{"GET", "/api/v1/runtime/endpoints/{id}", teamCredential, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeEndpoint},
+		{"GET", speech.VoicesRoute, teamCredential, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listSpeechProviders},
+		{"POST", speech.Route, teamCredential, auth.CreateSpeech, ratelimit.API, apiAccess, s.withBody(s.synthesize)},
+		{"GET", speech.Route + "/{name}", teamCredential, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
+		{"GET", "/api/v1/usage/tts-characters?from&to&interval&groupBy", teamCredential, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
 
 		{"GET", "/{$}", public, "", ratelimit.API, playground, redirectTo(PlaygroundPath)},
 		{"GET", "/playground", public, "", ratelimit.API, playground, redirectTo(PlaygroundPath)},
 		{"GET", PlaygroundPath + "{$}", public, "", ratelimit.API, playground, serveFile(s.playgroundFiles)},
 		{"GET", PlaygroundPath + "{file}", public, "", ratelimit.API, playground, serveFile(s.playgroundFiles)},
 		{"GET", PlaygroundPath + "config.json", public, "", ratelimit.API, playground, s.playgroundConfig},
-		{"GET", PlaygroundPath + "access", team, auth.ManageTeam, ratelimit.API, playground, s.playgroundAccess},
-		{"GET", PlaygroundPath + "feed?sessionId&channelId", team, auth.ReadTeamApps, ratelimit.API, playground, s.feed},
-		{"POST", PlaygroundPath + "sessions/{id}/drop", team, auth.CreateCallToken, ratelimit.API, playground, s.dropSocket},
-		{"POST", PlaygroundPath + "sessions/{id}/credential?kind", team, auth.CreateCallToken, ratelimit.API, playground, s.issueCredential},
-		{"DELETE", PlaygroundPath + "sessions/{id}/items/{workItemId}", team, auth.CreateCallToken, ratelimit.API, playground, s.cancelWorkItem},
-		{"GET", PlaygroundPath + "instances?sessionId", team, auth.CreateCallToken, ratelimit.API, instances, s.listInstances},
-		{"GET", PlaygroundPath + "instances/metrics", team, auth.CreateCallToken, ratelimit.API, instances, s.instanceMetrics},
-		{"POST", PlaygroundPath + "instances/{number}/kill", team, auth.CreateCallToken, ratelimit.API, instances, s.killInstance},
-		{"POST", PlaygroundPath + "instances/{number}/start", team, auth.CreateCallToken, ratelimit.API, instances, s.startInstance},
+		{"GET", PlaygroundPath + "access", teamCredential, auth.ManageTeam, ratelimit.API, playground, s.playgroundAccess},
+		{"GET", PlaygroundPath + "feed?sessionId&channelId", teamCredential, auth.ReadTeamApps, ratelimit.API, playground, s.feed},
+		{"POST", PlaygroundPath + "sessions/{id}/drop", teamCredential, auth.CreateCallToken, ratelimit.API, playground, s.dropSocket},
+		{"POST", PlaygroundPath + "sessions/{id}/credential?kind", teamCredential, auth.CreateCallToken, ratelimit.API, playground, s.issueCredential},
+		{"DELETE", PlaygroundPath + "sessions/{id}/items/{workItemId}", teamCredential, auth.CreateCallToken, ratelimit.API, playground, s.cancelWorkItem},
+		{"GET", PlaygroundPath + "instances?sessionId", teamCredential, auth.CreateCallToken, ratelimit.API, instances, s.listInstances},
+		{"GET", PlaygroundPath + "instances/metrics", teamCredential, auth.CreateCallToken, ratelimit.API, instances, s.instanceMetrics},
+		{"POST", PlaygroundPath + "instances/{number}/kill", teamCredential, auth.CreateCallToken, ratelimit.API, instances, s.killInstance},
+		{"POST", PlaygroundPath + "instances/{number}/start", teamCredential, auth.CreateCallToken, ratelimit.API, instances, s.startInstance},
 
 		{"GET", "/docs", public, "", ratelimit.API, playground, redirectTo("/docs/")},
 		{"GET", "/docs/{$}", public, "", ratelimit.API, playground, serveFile(s.docsFiles)},
 		{"GET", "/docs/{file}", public, "", ratelimit.API, playground, serveFile(s.docsFiles)},
 	}
 	for _, rt := range s.adminRoutes() {
-		rows = append(rows, row{rt.method, adminPath + rt.path, team, rt.scope, ratelimit.API, apiAccess, asActor(rt.handle)})
+		rows = append(rows, row{rt.method, adminPath + rt.path, teamCredential, rt.scope, ratelimit.API, apiAccess, asActor(rt.handle)})
 	}
 	return rows
 }

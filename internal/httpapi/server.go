@@ -26,7 +26,6 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
@@ -35,8 +34,7 @@ import (
 	"telapi/internal/session"
 	"telapi/internal/socket"
 	"telapi/internal/speech"
-	teams "telapi/internal/team"
-	"telapi/internal/usage"
+	"telapi/internal/team"
 )
 
 // Deps are the dependencies and settings of a Server.
@@ -61,11 +59,11 @@ type Deps struct {
 
 	Auth         *auth.Authenticator
 	Limits       *ratelimit.Limiter
-	Teams        *teams.Catalog
+	Teams        *team.Catalog
 	Admin        Admin
-	Endpoints    *endpoint.Catalog
+	Endpoints    *team.EndpointCatalog
 	Capabilities []byte // JSON document about the deployment
-	Usage        *usage.Service
+	Usage        speech.UsageStore
 	Channels     *channel.Service
 	Runtimes     *runtimeapi.Service
 	Callbacks    *callback.Service

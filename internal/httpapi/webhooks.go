@@ -16,10 +16,10 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
-	"telapi/internal/endpoint"
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 	"telapi/internal/strictjson"
+	"telapi/internal/team"
 	"telapi/internal/telemetry"
 )
 
@@ -93,7 +93,7 @@ func (s *Server) accept(ctx context.Context, r callback.Request) (callback.Recei
 // token is missing or the body is large. Until then, the body counts for the client's address.
 func (s *Server) readCallback(x *exchange, r *http.Request, credential callback.Credential) ([]byte, error) {
 	x.isCallback, x.holder = true, ratelimit.Client(x.client).String()
-	limit := endpoint.DefaultRequestLimits().CallbackBodyBytes
+	limit := team.DefaultRequestLimits().CallbackBodyBytes
 	var credentialErr error
 	check := func() error {
 		checking, cancel := restartTimeout(x.ctx, r)

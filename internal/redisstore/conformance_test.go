@@ -17,7 +17,7 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/internal/ratelimit"
-	"telapi/internal/usage"
+	"telapi/internal/speech"
 	"telapi/test/conformance"
 	"telapi/test/speechtest"
 	"telapi/test/testkit"
@@ -275,7 +275,7 @@ func add(t *testing.T, r *ReportStream, n int) {
 }
 
 // next waits for reports and returns them.
-func next(t *testing.T, r *ReportStream) (taken []usage.ReportEntry) {
+func next(t *testing.T, r *ReportStream) (taken []speech.ReportEntry) {
 	t.Helper()
 	testkit.Until(t, "a delivery", func() (ok bool) {
 		var err error

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/internal/kv"
-	"telapi/internal/usage"
+	"telapi/internal/speech"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 	maxRejectedBytes = 4 << 10
 )
 
-var _ usage.ReportStream = (*ReportStream)(nil)
+var _ speech.ReportStream = (*ReportStream)(nil)
 
 // ReportStream is the stream of usage reports.
 type ReportStream struct {
@@ -31,7 +31,7 @@ type ReportStream struct {
 // NewReportStream returns the stream of a store.
 func NewReportStream(s *Store) *ReportStream { return &ReportStream{s, 5 * time.Second} }
 
-// Append implements usage.ReportStream.
+// Append implements speech.ReportStream.
 func (r *ReportStream) Append(ctx context.Context, reports ...[]byte) error {
 	err := r.do(ctx, "append usage reports", func(c rueidis.Client) (commands rueidis.Commands) {
 		for _, report := range reports {
@@ -60,8 +60,8 @@ func (r *ReportStream) do(ctx context.Context, operation string, build func(ruei
 	})
 }
 
-// Read implements usage.ReportStream.
-func (r *ReportStream) Read(caller context.Context, limit int, wait time.Duration) (list []usage.ReportEntry, err error) {
+// Read implements speech.ReportStream.
+func (r *ReportStream) Read(caller context.Context, limit int, wait time.Duration) (list []speech.ReportEntry, err error) {
 	err = r.store.do(caller, "read usage reports", func(_ context.Context, c rueidis.Client) error {
 		// A blocking read uses its own connection and ends with its caller.
 		ctx, cancel := context.WithTimeout(caller, wait+commandTimeout)
@@ -69,17 +69,17 @@ func (r *ReportStream) Read(caller context.Context, limit int, wait time.Duratio
 		group := kv.Group{Stream: kv.ReportsStream, Name: reportsGroup, Consumer: reportsConsumer, MinIdle: r.redeliverAfter}
 		entries, err := group.Read(ctx, c, limit, wait)
 		for _, e := range entries {
-			list = append(list, usage.ReportEntry{ID: e.ID, Report: []byte(e.FieldValues["report"])})
+			list = append(list, speech.ReportEntry{ID: e.ID, Report: []byte(e.FieldValues["report"])})
 		}
 		return err
 	})
 	return list, err
 }
 
-// Ack implements usage.ReportStream. It deletes reports before it acknowledges them: if
+// Ack implements speech.ReportStream. It deletes reports before it acknowledges them: if
 // the process dies in between, a deleted report is not delivered again, while an
 // acknowledged one would stay on the stream forever.
-func (r *ReportStream) Ack(ctx context.Context, counted []usage.ReportEntry) error {
+func (r *ReportStream) Ack(ctx context.Context, counted []speech.ReportEntry) error {
 	ids := make([]string, len(counted))
 	for i, d := range counted {
 		ids[i] = d.ID
@@ -92,8 +92,8 @@ func (r *ReportStream) Ack(ctx context.Context, counted []usage.ReportEntry) err
 	})
 }
 
-// Reject implements usage.ReportStream.
-func (r *ReportStream) Reject(ctx context.Context, bad usage.ReportEntry, reason string) error {
+// Reject implements speech.ReportStream.
+func (r *ReportStream) Reject(ctx context.Context, bad speech.ReportEntry, reason string) error {
 	err := r.do(ctx, "keep a rejected usage report", func(c rueidis.Client) rueidis.Commands {
 		return rueidis.Commands{c.B().Xadd().Key(kv.RejectedReportsStream).Maxlen().Almost().Threshold(strconv.Itoa(maxRejected)).Id("*").FieldValue().
 			FieldValue("report", string(bad.Report[:min(len(bad.Report), maxRejectedBytes)])).FieldValue("reason", reason).Build()}
@@ -101,10 +101,10 @@ func (r *ReportStream) Reject(ctx context.Context, bad usage.ReportEntry, reason
 	if err != nil {
 		return err
 	}
-	return r.Ack(ctx, []usage.ReportEntry{bad})
+	return r.Ack(ctx, []speech.ReportEntry{bad})
 }
 
-// Len implements usage.ReportStream.
+// Len implements speech.ReportStream.
 func (r *ReportStream) Len(ctx context.Context) (int64, error) {
 	return query(ctx, r.store, "count usage reports", func(ctx context.Context, c rueidis.Client) (int64, error) {
 		return c.Do(ctx, c.B().Xlen().Key(kv.ReportsStream).Build()).AsInt64()

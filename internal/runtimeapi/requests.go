@@ -12,9 +12,9 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
+	"telapi/internal/team"
 )
 
 const (
@@ -151,7 +151,7 @@ func checkOpen(r *wire.Open, issues *fault.Issues) {
 	}
 	strictjson.CheckObject(&r.Profile, "/", "profile", issues)
 	if r.Profile != nil && !issues.Has("/profile") {
-		_, err := endpoint.ParseProfile(r.Profile)
+		_, err := team.ParseProfile(r.Profile)
 		issues.Check(err == nil, "/profile", fault.IssueValue, "Must be a gateway profile.")
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/channel"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/internal/redisstore"
@@ -61,18 +60,18 @@ func newEnvWithoutChannels(t *testing.T) *env {
 	for _, id := range []string{"t1", "t2"} {
 		testkit.Must(t, db.CreateTeam(t.Context(), team.Team{ID: id, Name: id, CreatedAt: start}))
 	}
-	for _, ep := range []endpoint.Endpoint{
-		{ID: "ep", TeamID: "t1", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://a.example"}},
-		{ID: "chat", TeamID: "t1", Enabled: true, Modes: []endpoint.Mode{endpoint.Chat}},
-		{ID: "disabled", TeamID: "t1", Modes: endpoint.Modes},
-		{ID: "foreign", TeamID: "t2", Enabled: true, Modes: endpoint.Modes},
+	for _, ep := range []team.Endpoint{
+		{ID: "ep", TeamID: "t1", Enabled: true, Modes: team.Modes, Origins: []string{"https://a.example"}},
+		{ID: "chat", TeamID: "t1", Enabled: true, Modes: []team.Mode{team.Chat}},
+		{ID: "disabled", TeamID: "t1", Modes: team.Modes},
+		{ID: "foreign", TeamID: "t2", Enabled: true, Modes: team.Modes},
 	} {
 		ep.Name, ep.CreatedAt, ep.UpdatedAt = ep.ID, start, start
 		testkit.Must(t, db.CreateEndpoint(t.Context(), ep))
 	}
 	e := &env{db: db, tokens: session.NewTokens(auth.Secrets{Current: testSecret}), now: start}
 	e.service = &session.Service{
-		Store: db, Endpoints: endpoint.NewCatalog(db, endpoint.Deployment{}), Tokens: e.tokens,
+		Store: db, Endpoints: team.NewEndpointCatalog(db, team.Deployment{}), Tokens: e.tokens,
 		WebRTC: true, Limits: channel.DefaultConnectionLimits(), Now: e.clock,
 	}
 	e.sweeper = e.newSweeper(15*time.Minute, 30*24*time.Hour)

@@ -15,10 +15,10 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/config"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/internal/strictjson"
+	"telapi/internal/team"
 )
 
 const maxIdentityLength = 256 // limit for identity.id and identity.name
@@ -61,10 +61,10 @@ func parseTokenRequest(body []byte, keys []string) (tokenParams, error) {
 	if err := strictjson.Decode(body, &in, "", &issues); err != nil {
 		return tokenParams{}, err
 	}
-	limits := endpoint.DefaultRequestLimits()
+	limits := team.DefaultRequestLimits()
 	p := tokenParams{session: Session{
 		EndpointID:      in.EndpointID,
-		Mode:            oneOf(in.Mode, endpoint.Modes, "/mode", &issues),
+		Mode:            oneOf(in.Mode, team.Modes, "/mode", &issues),
 		Identity:        in.Identity,
 		Metadata:        checkMetadata(in.Metadata, limits.MetadataBytes, &issues),
 		DuplicatePolicy: oneOf(in.DuplicatePolicy, []DuplicatePolicy{Replace, Reject}, "/duplicatePolicy", &issues),
@@ -123,7 +123,7 @@ func checkMetadata(raw jsontext.Value, maxBytes int64, issues *fault.Issues) jso
 
 // seconds validates the given number of seconds and returns it, or the default if it
 // is nil.
-func seconds(given *int64, allowed endpoint.Range, path string, issues *fault.Issues) time.Duration {
+func seconds(given *int64, allowed team.Range, path string, issues *fault.Issues) time.Duration {
 	n := *cmp.Or(given, new(int64(allowed.Default)))
 	fault.CheckRange(issues, path, n, int64(allowed.Min), int64(allowed.Max))
 	return time.Duration(n) * time.Second

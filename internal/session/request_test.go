@@ -9,13 +9,13 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/internal/config"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/team"
 	"telapi/test/testkit"
 )
 
 func TestICEServersHaveSessionCredentials(t *testing.T) {
-	s := Session{ID: "ses_1", Mode: endpoint.WebRTC, ExpiresAt: time.Unix(1_800_000_000, 0)}
+	s := Session{ID: "ses_1", Mode: team.WebRTC, ExpiresAt: time.Unix(1_800_000_000, 0)}
 	ice := ICEConfig{Secret: "north", Servers: []config.ICEServer{
 		{URLs: []string{"stun:a"}},
 		{URLs: []string{"turn:b", "turns:b"}},

@@ -12,8 +12,8 @@ import (
 	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/channel"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/team"
 	"telapi/internal/telemetry"
 )
 
@@ -39,7 +39,7 @@ type TokenResponse struct {
 	SessionID    string                   `json:"sessionId"`
 	Token        string                   `json:"token"`
 	TokenType    string                   `json:"tokenType"`
-	Mode         endpoint.Mode            `json:"mode"`
+	Mode         team.Mode                `json:"mode"`
 	EndpointID   string                   `json:"endpointId"`
 	RedeemBy     time.Time                `json:"redeemBy"`
 	ExpiresAt    time.Time                `json:"expiresAt"`
@@ -58,7 +58,7 @@ type View struct {
 // Service issues, verifies, shows and revokes sessions.
 type Service struct {
 	Store     Store
-	Endpoints *endpoint.Catalog
+	Endpoints *team.EndpointCatalog
 	Tokens    *Tokens
 	Failures  *auth.TokenFailures
 	Channels  Channels
@@ -86,7 +86,7 @@ func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (Tok
 		return TokenResponse{}, err
 	}
 	servers := []wire.ICEServer{}
-	if session.Mode == endpoint.WebRTC {
+	if session.Mode == team.WebRTC {
 		servers = s.ICE.For(session.ID, session.ExpiresAt)
 	}
 	return TokenResponse{
@@ -100,7 +100,7 @@ func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (Tok
 // RuntimeICEServers returns the ICE servers for the runtime's side of a session of
 // mode webrtc. Their credentials differ from those of the browser.
 func (s *Service) RuntimeICEServers(session Session) []wire.ICEServer {
-	if session.Mode != endpoint.WebRTC {
+	if session.Mode != team.WebRTC {
 		return nil
 	}
 	return s.ICE.For(session.ID+":runtime", session.ExpiresAt)
@@ -169,8 +169,8 @@ func (s *Service) checkEndpoint(ctx context.Context, teamID string, session Sess
 }
 
 // checkMode rejects a mode that the deployment has disabled.
-func (s *Service) checkMode(m endpoint.Mode) error {
-	if m == endpoint.WebRTC && !s.WebRTC {
+func (s *Service) checkMode(m team.Mode) error {
+	if m == team.WebRTC && !s.WebRTC {
 		return fault.New(fault.WebRTCDisabled, "WebRTC is disabled in this deployment (FEATURE_WEBRTC=false). Retrying does not help: use mode audio or chat.")
 	}
 	return nil

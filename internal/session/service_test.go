@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"telapi/internal/config"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/session"
+	"telapi/internal/team"
 	"telapi/test/testkit"
 )
 
@@ -180,7 +180,7 @@ func (r racingStore) CreateSession(ctx context.Context, s session.Session, key s
 func TestConcurrentDuplicateGetsFirstResponse(t *testing.T) {
 	e := newEnv(t)
 	e.service.Store = racingStore{e.db, session.Session{
-		ID: "ses_winner", TeamID: "t1", EndpointID: "ep", Mode: endpoint.WebRTC, DuplicatePolicy: session.Replace, TokenID: "j",
+		ID: "ses_winner", TeamID: "t1", EndpointID: "ep", Mode: team.WebRTC, DuplicatePolicy: session.Replace, TokenID: "j",
 		IssuedAt: start, RedeemBy: start, ExpiresAt: start,
 	}}
 	if issued := e.issue(t, `{"endpointId":"ep"}`, "k"); issued.SessionID != "ses_winner" {
@@ -220,13 +220,13 @@ func TestDeletedSessionKeepsFinalState(t *testing.T) {
 func TestICEServersAreForWebRTCOnly(t *testing.T) {
 	e := newEnv(t)
 	e.service.ICE = session.ICEConfig{Servers: []config.ICEServer{{URLs: []string{"turn:a"}}}, Secret: "north"}
-	for _, mode := range []endpoint.Mode{endpoint.WebRTC, endpoint.Chat} {
+	for _, mode := range []team.Mode{team.WebRTC, team.Chat} {
 		issued := e.issue(t, `{"endpointId":"ep","mode":"`+string(mode)+`"}`)
 		runtime := e.service.RuntimeICEServers(e.session(t, issued.SessionID))
-		if want := map[endpoint.Mode]int{endpoint.WebRTC: 1}[mode]; issued.ICEServers == nil || len(issued.ICEServers) != want || len(runtime) != want {
+		if want := map[team.Mode]int{team.WebRTC: 1}[mode]; issued.ICEServers == nil || len(issued.ICEServers) != want || len(runtime) != want {
 			t.Errorf("%s: the browser gets %v, the runtime %v, want %d", mode, issued.ICEServers, runtime, want)
 		}
-		if mode == endpoint.WebRTC && runtime[0].Username != issued.ICEServers[0].Username+":runtime" {
+		if mode == team.WebRTC && runtime[0].Username != issued.ICEServers[0].Username+":runtime" {
 			t.Errorf("the runtime's user is %q, the browser's %q", runtime[0].Username, issued.ICEServers[0].Username)
 		}
 	}
@@ -234,12 +234,12 @@ func TestICEServersAreForWebRTCOnly(t *testing.T) {
 
 // failingEndpoints are endpoints in a database that fails.
 type failingEndpoints struct {
-	endpoint.Store
+	team.EndpointStore
 	err error
 }
 
-func (s failingEndpoints) Endpoint(context.Context, string) (endpoint.Endpoint, error) {
-	return endpoint.Endpoint{}, s.err
+func (s failingEndpoints) Endpoint(context.Context, string) (team.Endpoint, error) {
+	return team.Endpoint{}, s.err
 }
 
 func TestErrorsOfDatabaseAreNotHidden(t *testing.T) {
@@ -257,11 +257,11 @@ func TestErrorsOfDatabaseAreNotHidden(t *testing.T) {
 	if err := e.service.End(t.Context(), issued.SessionID); !errors.Is(err, broken) {
 		t.Errorf("end session: %v, want %v", err, broken)
 	}
-	e.service.Store, e.service.Endpoints = e.db, endpoint.NewCatalog(failingEndpoints{err: broken}, endpoint.Deployment{})
+	e.service.Store, e.service.Endpoints = e.db, team.NewEndpointCatalog(failingEndpoints{err: broken}, team.Deployment{})
 	if err := issue(); !errors.Is(err, broken) || fault.Is(err, fault.NotFound) {
 		t.Errorf("get endpoint: %v, want %v", err, broken)
 	}
-	e.service.Endpoints = endpoint.NewCatalog(failingEndpoints{err: fault.New(fault.NotFound, "Endpoint not found.")}, endpoint.Deployment{})
+	e.service.Endpoints = team.NewEndpointCatalog(failingEndpoints{err: fault.New(fault.NotFound, "Endpoint not found.")}, team.Deployment{})
 	_, _, err := e.service.Verify(t.Context(), e.service.Parse(issued.Token))
 	wantFault(t, "endpoint deleted", err, fault.SessionEnded)
 }

@@ -12,7 +12,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/audit"
-	"telapi/internal/endpoint"
+	"telapi/internal/team"
 )
 
 // State is the state of a session.
@@ -48,7 +48,7 @@ type Session struct {
 	ID              string           `json:"sessionId"`
 	TeamID          string           `json:"-"`
 	EndpointID      string           `json:"endpointId"`
-	Mode            endpoint.Mode    `json:"mode"`
+	Mode            team.Mode        `json:"mode"`
 	Identity        *wire.Identifier `json:"-"` // the browser's user according to the team
 	Metadata        jsontext.Value   `json:"-"` // JSON object or nil
 	DuplicatePolicy DuplicatePolicy  `json:"-"`

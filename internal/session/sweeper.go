@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"telapi/internal/background"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/team"
 )
@@ -62,7 +61,7 @@ func (s *Sweeper) Down(error) {}
 // Message implements kv.Listener. A team that was disabled and an endpoint that
 // was deleted have revoked their sessions in the database: Run ends the channels.
 func (s *Sweeper) Message(topic string) {
-	if !strings.HasPrefix(topic, team.TopicPrefix) && !strings.HasPrefix(topic, endpoint.TopicPrefix) {
+	if !strings.HasPrefix(topic, team.TopicPrefix) && !strings.HasPrefix(topic, team.EndpointTopicPrefix) {
 		return
 	}
 	select {

@@ -9,8 +9,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/team"
 )
 
 const tokenIssuer = "telapi"
@@ -21,7 +21,7 @@ type claims struct {
 	Audience   string           `json:"aud"`
 	TeamID     string           `json:"teamId"`
 	EndpointID string           `json:"endpointId"`
-	Mode       endpoint.Mode    `json:"mode"`
+	Mode       team.Mode        `json:"mode"`
 	RedeemBy   *jwt.NumericDate `json:"rdm"`
 	jwt.RegisteredClaims
 }
@@ -129,17 +129,17 @@ func (t CallToken) Traceparent() string {
 // is unknown, with fault.SessionEnded if its session has ended or expired, and with
 // fault.WebRTCDisabled if its mode is disabled. Sessions of an endpoint that was
 // disabled later stay valid.
-func (s *Service) Verify(ctx context.Context, token CallToken) (Session, endpoint.Endpoint, error) {
+func (s *Service) Verify(ctx context.Context, token CallToken) (Session, team.Endpoint, error) {
 	session, err := s.verify(ctx, token)
 	if err != nil {
-		return Session{}, endpoint.Endpoint{}, err
+		return Session{}, team.Endpoint{}, err
 	}
 	e, err := s.Endpoints.Endpoint(ctx, session.TeamID, session.EndpointID)
 	if fault.Is(err, fault.NotFound) {
-		return Session{}, endpoint.Endpoint{}, errSessionEnded(errors.New("endpoint was deleted"))
+		return Session{}, team.Endpoint{}, errSessionEnded(errors.New("endpoint was deleted"))
 	}
 	if err != nil {
-		return Session{}, endpoint.Endpoint{}, fmt.Errorf("get endpoint of session: %w", err)
+		return Session{}, team.Endpoint{}, fmt.Errorf("get endpoint of session: %w", err)
 	}
 	return session, e, nil
 }

@@ -14,10 +14,10 @@ import (
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/internal/session"
+	"telapi/internal/team"
 	"telapi/internal/telemetry"
 	"telapi/test/testkit"
 )
@@ -36,7 +36,7 @@ func TestTokenIsValidUntilDeadline(t *testing.T) {
 		e.wantState(t, issued.SessionID, "verified", session.Issued)
 	}
 	testkit.Must(t, errorOf(e.redeem(t.Context(), issued.Token)))
-	testkit.Must(t, errorOf(e.db.UpdateEndpoint(t.Context(), "ep", func(ep *endpoint.Endpoint) ([]audit.Entry, error) { ep.Enabled = false; return nil, nil })))
+	testkit.Must(t, errorOf(e.db.UpdateEndpoint(t.Context(), "ep", func(ep *team.Endpoint) ([]audit.Entry, error) { ep.Enabled = false; return nil, nil })))
 	e.advance(time.Second)
 	s, err := e.redeem(t.Context(), issued.Token)
 	if err != nil {
@@ -134,7 +134,7 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		"older token ID":         sign(func(s *session.Session) { s.TokenID = "older" }),
 		"another team":           sign(func(s *session.Session) { s.TeamID = "t2" }),
 		"another endpoint":       sign(func(s *session.Session) { s.EndpointID = "chat" }),
-		"another mode":           sign(func(s *session.Session) { s.Mode = endpoint.Chat }),
+		"another mode":           sign(func(s *session.Session) { s.Mode = team.Chat }),
 	}
 	type none struct{} // no claim
 	for claim, values := range map[string][]any{

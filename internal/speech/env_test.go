@@ -15,10 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/speech"
 	"telapi/internal/sqlstore"
+	"telapi/internal/team"
 	"telapi/test/leaks"
 	"telapi/test/speechtest"
 	"telapi/test/stores"
@@ -49,7 +49,7 @@ func newEnv(t *testing.T) *env {
 func (e *env) now() time.Time          { return time.Unix(0, e.clock.Load()).UTC() }
 func (e *env) advance(d time.Duration) { e.clock.Add(int64(d)) }
 
-// Report implements speech.Reporter.
+// Report records a usage report.
 func (e *env) Report(_ context.Context, report wire.SpeechReport) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -73,18 +73,18 @@ func (e *env) billed() int64 { _, billed := e.reported(); return billed }
 // endpoints holds the endpoint ep_1 of team t1.
 type endpoints struct{}
 
-func (endpoints) Endpoint(_ context.Context, teamID, id string) (endpoint.Endpoint, error) {
+func (endpoints) Endpoint(_ context.Context, teamID, id string) (team.Endpoint, error) {
 	if teamID == "t1" && id == "ep_1" {
-		return endpoint.Endpoint{}, nil
+		return team.Endpoint{}, nil
 	}
-	return endpoint.Endpoint{}, fault.New(fault.NotFound, "Endpoint not found.")
+	return team.Endpoint{}, fault.New(fault.NotFound, "Endpoint not found.")
 }
 
 // service returns a service like that of one instance.
 func (e *env) service(t *testing.T, providers ...speech.Provider) *speech.Service {
 	t.Helper()
 	s := speech.NewService(speech.Deps{
-		Store: e, Blobs: e.blobs, Leases: e.leases, Reporter: e, Endpoints: endpoints{}, Providers: providers, Retries: 1, TeamShare: 50,
+		Store: e, Blobs: e.blobs, Leases: e.leases, Usage: e, Endpoints: endpoints{}, Providers: providers, Retries: 1, TeamShare: 50,
 		Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: e.now,
 	})
 	t.Cleanup(s.Close)

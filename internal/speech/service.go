@@ -15,8 +15,8 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
-	"telapi/internal/endpoint"
 	"telapi/internal/ratelimit"
+	"telapi/internal/team"
 )
 
 // Route is the path of requests for speech, and the prefix of audio URLs.
@@ -39,12 +39,14 @@ const (
 
 // Deps are the dependencies and settings of a Service.
 type Deps struct {
-	Store     Store
-	Blobs     BlobStore // nil: no media service is configured
-	Leases    Leases
-	Reporter  Reporter
+	Store  Store
+	Blobs  BlobStore // nil: no media service is configured
+	Leases Leases
+	Usage  interface {
+		Report(ctx context.Context, report wire.SpeechReport) // never fails the request
+	}
 	Endpoints interface {
-		Endpoint(ctx context.Context, teamID, id string) (endpoint.Endpoint, error)
+		Endpoint(ctx context.Context, teamID, id string) (team.Endpoint, error)
 	}
 	Providers []Provider // in order of preference
 	Retries   int        // per provider
@@ -304,7 +306,7 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 
 // report records the usage of one request.
 func (s *Service) report(ctx context.Context, r Request, rec Recording, cached bool) {
-	s.Reporter.Report(ctx, wire.SpeechReport{
+	s.Usage.Report(ctx, wire.SpeechReport{
 		TeamID: r.TeamID, EndpointID: r.EndpointID, Provider: rec.Provider, Voice: rec.Voice, Model: rec.Model,
 		Characters: int64(r.Characters()), Cached: cached, At: s.Now().UnixMilli(),
 	})

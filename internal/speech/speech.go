@@ -2,6 +2,9 @@
 // derives cache keys, runs one synthesis for concurrent identical requests on
 // all instances, falls back from one provider to the next, and removes expired
 // and orphaned audio.
+//
+// It also counts the characters of each team. Servers and call runtimes append a usage
+// report to a stream for each speech request. A ReportConsumer counts every report once.
 package speech
 
 import (
@@ -14,8 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"telapi/callruntime/wire"
 )
 
 // Encoding is an audio encoding. Its value is also the extension of the blob.
@@ -122,11 +123,6 @@ type Leases interface {
 	// Try takes the lease if it is free. The returned context ends when the
 	// lease is released or may have been lost.
 	Try(ctx context.Context, name string) (leaseCtx context.Context, release func(), held bool, err error)
-}
-
-// Reporter reports usage. It never fails the request.
-type Reporter interface {
-	Report(ctx context.Context, report wire.SpeechReport)
 }
 
 // hashVersion is an input of every hash. Change it when the other inputs change,

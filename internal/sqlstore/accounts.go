@@ -7,7 +7,6 @@ import (
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
@@ -159,26 +158,26 @@ const (
 	updateEndpoint = `UPDATE endpoints SET name = $2, enabled = $3, modes = $4, origins = $5, profile = $6, updated_at = $7 WHERE id = $1`
 )
 
-func endpointFields(e *endpoint.Endpoint) []any {
+func endpointFields(e *team.Endpoint) []any {
 	return []any{&e.ID, &e.TeamID, &e.Name, &e.Enabled, asJSON(&e.Modes), asJSON(&e.Origins), asJSON(&e.Profile),
 		timestamp{&e.CreatedAt}, timestamp{&e.UpdatedAt}}
 }
 
 // CreateEndpoint adds an endpoint to its team.
-func (s *Store) CreateEndpoint(ctx context.Context, e endpoint.Endpoint, entries ...audit.Entry) error {
-	return s.insertLimited(ctx, "endpoint", e.TeamID, countEndpoints, endpoint.MaxPerTeam, entries, func(ctx context.Context, tx *sql.Tx) error {
+func (s *Store) CreateEndpoint(ctx context.Context, e team.Endpoint, entries ...audit.Entry) error {
+	return s.insertLimited(ctx, "endpoint", e.TeamID, countEndpoints, team.MaxEndpoints, entries, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := execRows(ctx, tx, insertEndpoint, endpointFields(&e)...)
 		return err
 	})
 }
 
 // Endpoint returns an endpoint of any team.
-func (s *Store) Endpoint(ctx context.Context, id string) (endpoint.Endpoint, error) {
+func (s *Store) Endpoint(ctx context.Context, id string) (team.Endpoint, error) {
 	return get(ctx, s, "endpoint", endpointFields, selectEndpoint, id)
 }
 
-// Endpoints implements endpoint.Store.
-func (s *Store) Endpoints(ctx context.Context, teams page.Teams, q page.Query) ([]endpoint.Endpoint, error) {
+// Endpoints implements team.EndpointStore.
+func (s *Store) Endpoints(ctx context.Context, teams page.Teams, q page.Query) ([]team.Endpoint, error) {
 	teamID, _ := teams.Team()
 	return list(ctx, s, "endpoints", endpointFields, listEndpoints(teams), teamID, q.After, q.Limit)
 }
@@ -189,8 +188,8 @@ func listEndpoints(teams page.Teams) string {
 
 // UpdateEndpoint stores what change makes of an endpoint, except its ID, team and creation
 // time.
-func (s *Store) UpdateEndpoint(ctx context.Context, id string, change func(*endpoint.Endpoint) ([]audit.Entry, error)) (endpoint.Endpoint, error) {
-	return update(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(ctx context.Context, tx *sql.Tx, e *endpoint.Endpoint) ([]audit.Entry, error) {
+func (s *Store) UpdateEndpoint(ctx context.Context, id string, change func(*team.Endpoint) ([]audit.Entry, error)) (team.Endpoint, error) {
+	return update(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(ctx context.Context, tx *sql.Tx, e *team.Endpoint) ([]audit.Entry, error) {
 		fixed := *e
 		entries, err := change(e)
 		e.ID, e.TeamID, e.CreatedAt = fixed.ID, fixed.TeamID, fixed.CreatedAt
@@ -202,8 +201,8 @@ func (s *Store) UpdateEndpoint(ctx context.Context, id string, change func(*endp
 }
 
 // DeleteEndpoint deletes an endpoint and revokes its sessions, unless check fails.
-func (s *Store) DeleteEndpoint(ctx context.Context, id string, check func(endpoint.Endpoint) ([]audit.Entry, error)) error {
-	_, err := update(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(ctx context.Context, tx *sql.Tx, e *endpoint.Endpoint) ([]audit.Entry, error) {
+func (s *Store) DeleteEndpoint(ctx context.Context, id string, check func(team.Endpoint) ([]audit.Entry, error)) error {
+	_, err := update(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(ctx context.Context, tx *sql.Tx, e *team.Endpoint) ([]audit.Entry, error) {
 		entries, err := check(*e)
 		if err == nil {
 			_, err = execRows(ctx, tx, revokeSessionsOfEndpoint, id, time.Now().UnixMilli())

@@ -16,7 +16,6 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/audit"
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
@@ -79,13 +78,13 @@ func TestTeamHasBoundedKeysAndEndpoints(t *testing.T) {
 		newTeam(t, s, "t2")
 		insertMany(t, s, auth.MaxKeys-1, `INSERT INTO api_keys (id, team_id, name, digest, scopes, created_at) SELECT 'k' || i, 't1', '', '', '[]', i`)
 		insertMany(t, s, auth.MaxKeys+3, `INSERT INTO api_keys (id, team_id, name, digest, scopes, created_at, revoked_at) SELECT 'r' || i, 't1', '', '', '[]', i, i`)
-		insertMany(t, s, endpoint.MaxPerTeam-1, `INSERT INTO endpoints (id, team_id, name, enabled, modes, origins, profile, created_at, updated_at) SELECT 'e' || i, 't1', '', true, '[]', '[]', '{}', i, i`)
+		insertMany(t, s, team.MaxEndpoints-1, `INSERT INTO endpoints (id, team_id, name, enabled, modes, origins, profile, created_at, updated_at) SELECT 'e' || i, 't1', '', true, '[]', '[]', '{}', i, i`)
 		for kind, create := range map[string]func(id, teamID string) error{
 			"keys": func(id, teamID string) error {
 				return s.CreateKey(t.Context(), auth.Key{ID: id, TeamID: teamID, CreatedAt: testTime})
 			},
 			"endpoints": func(id, teamID string) error {
-				return s.CreateEndpoint(t.Context(), endpoint.Endpoint{ID: id, TeamID: teamID, CreatedAt: testTime, UpdatedAt: testTime})
+				return s.CreateEndpoint(t.Context(), team.Endpoint{ID: id, TeamID: teamID, CreatedAt: testTime, UpdatedAt: testTime})
 			},
 		} {
 			results := make(chan error)
@@ -195,9 +194,9 @@ func TestEndpointRoundTrip(t *testing.T) {
 		ctx := t.Context()
 		newTeam(t, s, "t1")
 		newTeam(t, s, "t2")
-		created := endpoint.Endpoint{
+		created := team.Endpoint{
 			ID: "e1", TeamID: "t1", Name: "Hotline", Enabled: true,
-			Modes: []endpoint.Mode{endpoint.Chat, endpoint.WebRTC}, Origins: []string{"https://a.example", "https://*.b.example"},
+			Modes: []team.Mode{team.Chat, team.WebRTC}, Origins: []string{"https://a.example", "https://*.b.example"},
 			CreatedAt: testTime, UpdatedAt: testTime,
 		}
 		profile := `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["tel:+49*"]}],` +
@@ -215,12 +214,12 @@ func TestEndpointRoundTrip(t *testing.T) {
 			t.Errorf("profile %s, want %s with its unknown member", profileJSON, profile)
 		}
 
-		changed := endpoint.Endpoint{
-			ID: "e1", TeamID: "t1", Name: "renamed", Modes: []endpoint.Mode{}, Origins: []string{},
+		changed := team.Endpoint{
+			ID: "e1", TeamID: "t1", Name: "renamed", Modes: []team.Mode{}, Origins: []string{},
 			CreatedAt: testTime.Add(time.Hour), UpdatedAt: testTime.Add(time.Minute),
 		}
 		changed.TeamID = "t2"
-		updated, err := s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) ([]audit.Entry, error) { *e = changed; return nil, nil })
+		updated, err := s.UpdateEndpoint(ctx, "e1", func(e *team.Endpoint) ([]audit.Entry, error) { *e = changed; return nil, nil })
 		changed.TeamID, changed.CreatedAt = created.TeamID, created.CreatedAt
 		if err != nil || !reflect.DeepEqual(updated, changed) {
 			t.Errorf("updated to %+v, %v, want %+v", updated, err, changed)
@@ -229,7 +228,7 @@ func TestEndpointRoundTrip(t *testing.T) {
 			t.Errorf("endpoint %+v, %v, want %+v with its team and creation time unchanged", got, err, changed)
 		}
 		rejected := fault.New(fault.Validation, "No.")
-		_, err = s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) ([]audit.Entry, error) { e.Name = "not saved"; return nil, rejected })
+		_, err = s.UpdateEndpoint(ctx, "e1", func(e *team.Endpoint) ([]audit.Entry, error) { e.Name = "not saved"; return nil, rejected })
 		if got, _ := s.Endpoint(ctx, "e1"); !errors.Is(err, rejected) || got.Name != changed.Name {
 			t.Errorf("failed change: error %v, name %q; want %v and %q", err, got.Name, rejected, changed.Name)
 		}
@@ -239,12 +238,12 @@ func TestEndpointRoundTrip(t *testing.T) {
 func TestConcurrentUpdatesAreMerged(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
-		testkit.Must(t, s.CreateEndpoint(t.Context(), endpoint.Endpoint{ID: "e1", TeamID: "t1", Enabled: true, CreatedAt: testTime, UpdatedAt: testTime}))
+		testkit.Must(t, s.CreateEndpoint(t.Context(), team.Endpoint{ID: "e1", TeamID: "t1", Enabled: true, CreatedAt: testTime, UpdatedAt: testTime}))
 		const administrators = 10
 		var wg sync.WaitGroup
 		for i := range administrators {
 			wg.Go(func() {
-				_, err := s.UpdateEndpoint(t.Context(), "e1", func(e *endpoint.Endpoint) ([]audit.Entry, error) {
+				_, err := s.UpdateEndpoint(t.Context(), "e1", func(e *team.Endpoint) ([]audit.Entry, error) {
 					e.Origins = append(e.Origins, fmt.Sprint("https://", i))
 					return nil, nil
 				})
@@ -270,7 +269,7 @@ func TestEndpointsArePaged(t *testing.T) {
 		newTeam(t, s, "t1")
 		newTeam(t, s, "t2")
 		for i := range 9 {
-			testkit.Must(t, s.CreateEndpoint(t.Context(), endpoint.Endpoint{
+			testkit.Must(t, s.CreateEndpoint(t.Context(), team.Endpoint{
 				ID: fmt.Sprintf("e%d", 8-i), TeamID: []string{"t1", "t2", "t1"}[i%3],
 				Profile: wire.GatewayProfile{Other: jsontext.Value(`{}`)}, CreatedAt: testTime, UpdatedAt: testTime,
 			}))
@@ -292,7 +291,7 @@ func TestEndpointsArePaged(t *testing.T) {
 			{"cursor with invalid text", page.OfTeam("t1"), "e\x00", 9, nil},
 		} {
 			found, err := s.Endpoints(t.Context(), tt.teams, page.Query{After: tt.after, Limit: tt.limit})
-			if got := ids(found, func(e endpoint.Endpoint) string { return e.ID }); err != nil || !slices.Equal(got, tt.want) {
+			if got := ids(found, func(e team.Endpoint) string { return e.ID }); err != nil || !slices.Equal(got, tt.want) {
 				t.Errorf("%s: %v, %v, want %v", tt.name, got, err, tt.want)
 			}
 		}

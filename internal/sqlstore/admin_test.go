@@ -12,7 +12,6 @@ import (
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/session"
@@ -44,7 +43,7 @@ func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 		testkit.Must(t, s.CreateTeam(ctx, team.Team{ID: "t1", Name: "a", CreatedAt: testTime}, testEntry(1, "t1")),
 			s.CreateKey(ctx, auth.Key{ID: "k1", TeamID: "t1", Scopes: auth.Scopes, CreatedAt: testTime}, testEntry(2, "t1")),
 			s.RevokeKey(ctx, "k1", testTime, testEntry(3, "t1")),
-			s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e1", TeamID: "t1", CreatedAt: testTime, UpdatedAt: testTime}, testEntry(4, "t1")),
+			s.CreateEndpoint(ctx, team.Endpoint{ID: "e1", TeamID: "t1", CreatedAt: testTime, UpdatedAt: testTime}, testEntry(4, "t1")),
 			s.ChangeSetting(ctx, "limits", []byte("{}"), testEntry(5, ""), func(context.Context) error { return nil }))
 		_, err := s.UpdateTeam(ctx, "t1", func(t *team.Team) ([]audit.Entry, error) { t.Name = "b"; return []audit.Entry{testEntry(6, "t1")}, nil })
 		testkit.Must(t, err)
@@ -56,7 +55,7 @@ func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 			"key without team": s.CreateKey(ctx, auth.Key{ID: "k2", TeamID: "unknown", CreatedAt: testTime}, testEntry(7, "t1")),
 			"unconfirmed":      s.ChangeSetting(ctx, "limits", []byte("[]"), testEntry(7, ""), func(context.Context) error { return rejected }),
 			"unknown endpoint": s.DeleteEndpoint(ctx, "unknown", nil),
-			"kept endpoint":    s.DeleteEndpoint(ctx, "e1", func(endpoint.Endpoint) ([]audit.Entry, error) { return []audit.Entry{testEntry(7, "t1")}, rejected }),
+			"kept endpoint":    s.DeleteEndpoint(ctx, "e1", func(team.Endpoint) ([]audit.Entry, error) { return []audit.Entry{testEntry(7, "t1")}, rejected }),
 		} {
 			if err == nil {
 				t.Errorf("%s: no error", what)
@@ -155,13 +154,13 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 		ctx, now := t.Context(), time.Now()
 		for _, id := range []string{"t1", "t2"} {
 			testkit.Must(t, s.CreateTeam(ctx, team.Team{ID: id, Name: id, CreatedAt: testTime}),
-				s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e" + id, TeamID: id, CreatedAt: testTime, UpdatedAt: testTime}))
+				s.CreateEndpoint(ctx, team.Endpoint{ID: "e" + id, TeamID: id, CreatedAt: testTime, UpdatedAt: testTime}))
 		}
 		// The states of sessions are in their names. Each team has all of them.
 		for _, teamID := range []string{"t1", "t2"} {
 			for n, name := range []string{"issued", "live", "ended", "late"} {
 				made := session.Session{
-					ID: fmt.Sprintf("ses_%d_%s_%s", n, name, teamID), TeamID: teamID, EndpointID: "e" + teamID, Mode: endpoint.Chat,
+					ID: fmt.Sprintf("ses_%d_%s_%s", n, name, teamID), TeamID: teamID, EndpointID: "e" + teamID, Mode: team.Chat,
 					IssuedAt: now, RedeemBy: now.Add(time.Minute), ExpiresAt: now.Add(time.Hour),
 				}
 				if name == "late" {
@@ -214,7 +213,7 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 		_, err = s.CreateSession(ctx, session.Session{ID: "ses_4", TeamID: "t1", EndpointID: "et1", IssuedAt: now, RedeemBy: now.Add(time.Minute), ExpiresAt: now.Add(time.Hour)}, session.IdempotencyRecord{}, now)
 		testkit.Must(t, err)
 		wantFault(t, "redeem a session of a disabled team", s.RedeemSession(ctx, "ses_4", now), fault.NotFound)
-		testkit.Must(t, s.DeleteEndpoint(ctx, "et2", func(endpoint.Endpoint) ([]audit.Entry, error) { return nil, nil }))
+		testkit.Must(t, s.DeleteEndpoint(ctx, "et2", func(team.Endpoint) ([]audit.Entry, error) { return nil, nil }))
 		if got := list(page.OfTeam("t2"), session.Revoked); len(got) != 3 {
 			t.Errorf("revoked with the endpoint: %q, want three", got)
 		}

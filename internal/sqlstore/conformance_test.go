@@ -8,7 +8,6 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/redact"
@@ -96,7 +95,7 @@ func TestUnknownIDIsNotFound(t *testing.T) {
 			"update an endpoint":          noChange,
 			"revoke a key":                s.RevokeKey(ctx, "unknown", testTime),
 			"key of an unknown team":      s.CreateKey(ctx, auth.Key{ID: "k", TeamID: "unknown", CreatedAt: testTime}),
-			"endpoint of an unknown team": s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e", TeamID: "unknown", CreatedAt: testTime, UpdatedAt: testTime}),
+			"endpoint of an unknown team": s.CreateEndpoint(ctx, team.Endpoint{ID: "e", TeamID: "unknown", CreatedAt: testTime, UpdatedAt: testTime}),
 		} {
 			if !fault.Is(err, fault.NotFound) {
 				t.Errorf("%s: %v, want NOT_FOUND", verb, err)
@@ -110,7 +109,7 @@ func TestDuplicateIDIsRejected(t *testing.T) {
 		ctx := t.Context()
 		existing := newTeam(t, s, "t1")
 		k := auth.Key{ID: "k1", TeamID: "t1", CreatedAt: testTime}
-		e := endpoint.Endpoint{ID: "e1", TeamID: "t1", CreatedAt: testTime, UpdatedAt: testTime}
+		e := team.Endpoint{ID: "e1", TeamID: "t1", CreatedAt: testTime, UpdatedAt: testTime}
 		testkit.Must(t, s.CreateKey(ctx, k), s.CreateEndpoint(ctx, e))
 		for kind, err := range map[string]error{
 			"team": s.CreateTeam(ctx, existing), "API key": s.CreateKey(ctx, k), "endpoint": s.CreateEndpoint(ctx, e),

@@ -16,8 +16,8 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
+	"telapi/internal/speech"
 	"telapi/internal/team"
-	"telapi/internal/usage"
 	"telapi/test/testkit"
 )
 
@@ -165,7 +165,7 @@ func TestStoreRecoversAfterOutage(t *testing.T) {
 	for name, end := range map[string]func(){"stop": server.Stop, "crash": server.Crash} {
 		end()
 		_, teamErr := s.Team(t.Context(), "t1")
-		_, usageErr := s.UsageBuckets(t.Context(), usage.Query{TeamID: "t1", Interval: usage.Day})
+		_, usageErr := s.UsageBuckets(t.Context(), speech.UsageQuery{TeamID: "t1", Interval: speech.Day})
 		for what, err := range map[string]error{
 			"read": teamErr, "list": usageErr, "ping": s.Ping(t.Context()),
 			"write": s.RevokeKey(t.Context(), "k1", testTime),

@@ -11,9 +11,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/session"
+	"telapi/internal/team"
 	"telapi/test/testkit"
 )
 
@@ -21,7 +21,7 @@ import (
 // hour.
 func newSession(id string) session.Session {
 	return session.Session{
-		ID: id, TeamID: "t1", EndpointID: "e1", Mode: endpoint.Chat, DuplicatePolicy: session.Replace, TokenID: "jti " + id,
+		ID: id, TeamID: "t1", EndpointID: "e1", Mode: team.Chat, DuplicatePolicy: session.Replace, TokenID: "jti " + id,
 		IssuedAt: testTime, RedeemBy: testTime.Add(time.Minute), ExpiresAt: testTime.Add(time.Hour),
 	}
 }
@@ -44,7 +44,7 @@ func TestSessionRoundTrip(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		full, bare := newSession("full"), newSession("bare")
-		full.Identity, full.Mode, full.DuplicatePolicy = &wire.Identifier{ID: "42", Name: `Zoë "Z" 🙂`}, endpoint.WebRTC, session.Reject
+		full.Identity, full.Mode, full.DuplicatePolicy = &wire.Identifier{ID: "42", Name: `Zoë "Z" 🙂`}, team.WebRTC, session.Reject
 		full.Metadata = jsontext.Value(`{"b":1e400,"a":["\u0000",null]}`)
 		for _, want := range []session.Session{full, bare} {
 			addSession(t, s, want)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/usage"
+	"telapi/internal/speech"
 )
 
 // addUsage and addTotals are format strings. Their argument is a list of rows, each with a
@@ -38,28 +38,28 @@ const sumUsage = `SELECT %[1]s, value, CAST(SUM(characters) AS BIGINT), CAST(SUM
 const deleteReports = `DELETE FROM usage_reports WHERE id IN (SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`
 
 // usageIntervals are expressions for the interval of a day.
-var usageIntervals = map[usage.Interval]string{
-	usage.Day:   `day`,
-	usage.Month: `substr(day, 1, 7)`,
+var usageIntervals = map[speech.Interval]string{
+	speech.Day:   `day`,
+	speech.Month: `substr(day, 1, 7)`,
 }
 
-// UsageBuckets implements usage.Store.
-func (s *Store) UsageBuckets(ctx context.Context, q usage.Query) ([]usage.Bucket, error) {
+// UsageBuckets implements speech.UsageStore.
+func (s *Store) UsageBuckets(ctx context.Context, q speech.UsageQuery) ([]speech.UsageBucket, error) {
 	interval := usageIntervals[q.Interval]
-	if interval == "" || q.GroupBy != "" && !slices.Contains(usage.Properties, q.GroupBy) {
+	if interval == "" || q.GroupBy != "" && !slices.Contains(speech.Properties, q.GroupBy) {
 		return nil, fmt.Errorf("unknown interval %q or group %q", q.Interval, q.GroupBy)
 	}
-	buckets, err := list(ctx, s, "usage", func(b *usage.Bucket) []any {
+	buckets, err := list(ctx, s, "usage", func(b *speech.UsageBucket) []any {
 		return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Requests}
 	}, fmt.Sprintf(sumUsage, interval), q.TeamID, q.GroupBy, day(q.From), day(q.To))
 	// Sorted here because databases differ in their order of text. Each bucket has a group.
-	slices.SortFunc(buckets, func(a, b usage.Bucket) int {
+	slices.SortFunc(buckets, func(a, b speech.UsageBucket) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*a.Group, *b.Group))
 	})
 	for i := range buckets {
 		b := &buckets[i]
 		b.Billed = b.Characters - b.Cached
-		if q.Interval == usage.Month {
+		if q.Interval == speech.Month {
 			b.Start += "-01"
 		}
 		if q.GroupBy == "" {
@@ -69,7 +69,7 @@ func (s *Store) UsageBuckets(ctx context.Context, q usage.Query) ([]usage.Bucket
 	return buckets, err
 }
 
-// AddReports implements usage.ReportStore. It writes IDs, usage and totals in this order,
+// AddReports implements speech.ReportStore. It writes IDs, usage and totals in this order,
 // and each of them in the order of the keys, so that instances cannot deadlock.
 func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now time.Time) (added int, err error) {
 	byID := make(map[string]wire.SpeechReport, len(reports))
@@ -90,8 +90,8 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 			r := byID[id]
 			on := day(time.UnixMilli(r.At))
 			used.add([6]string{r.TeamID, on, r.EndpointID, r.Provider, r.Voice, r.Model}, r)
-			for property, value := range map[usage.Property]string{
-				"": "", usage.ByProvider: r.Provider, usage.ByVoice: r.Voice, usage.ByModel: r.Model, usage.ByEndpoint: r.EndpointID,
+			for property, value := range map[speech.Property]string{
+				"": "", speech.ByProvider: r.Provider, speech.ByVoice: r.Voice, speech.ByModel: r.Model, speech.ByEndpoint: r.EndpointID,
 			} {
 				totals.add([4]string{r.TeamID, string(property), on, value}, r)
 			}
@@ -105,7 +105,7 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 }
 
 // usageSums are rows of usage by their primary key.
-type usageSums[K comparable] map[K]usage.Counts
+type usageSums[K comparable] map[K]speech.UsageCounts
 
 func (s usageSums[K]) add(key K, r wire.SpeechReport) {
 	sum := s[key]
@@ -164,7 +164,7 @@ func placeholders(rows, args int) string {
 	return list.String() + ")"
 }
 
-// DeleteReports implements usage.ReportStore. It deletes in pages.
+// DeleteReports implements speech.ReportStore. It deletes in pages.
 func (s *Store) DeleteReports(ctx context.Context, before time.Time) error {
 	const page = 5000
 	for {

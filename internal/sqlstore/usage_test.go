@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/usage"
+	"telapi/internal/speech"
 	"telapi/test/testkit"
 )
 
@@ -59,36 +59,36 @@ func TestUsageAddsUpByIntervalAndGroup(t *testing.T) {
 			addNew(t, s, nil))
 
 		noGroup := (*string)(nil)
-		bucket := func(start string, group *string, characters, cached, requests int64) usage.Bucket {
-			return usage.Bucket{Start: start, Group: group, Counts: usage.Counts{Characters: characters, Cached: cached, Billed: characters - cached, Requests: requests}}
+		bucket := func(start string, group *string, characters, cached, requests int64) speech.UsageBucket {
+			return speech.UsageBucket{Start: start, Group: group, UsageCounts: speech.UsageCounts{Characters: characters, Cached: cached, Billed: characters - cached, Requests: requests}}
 		}
 		for _, tt := range []struct {
 			name     string
 			from, to string
-			interval usage.Interval
-			group    usage.Property
-			want     []usage.Bucket
+			interval speech.Interval
+			group    speech.Property
+			want     []speech.UsageBucket
 		}{
-			{"by day", "2026-03-01", "2026-03-31", usage.Day, "", []usage.Bucket{
+			{"by day", "2026-03-01", "2026-03-31", speech.Day, "", []speech.UsageBucket{
 				bucket("2026-03-01", noGroup, 501, 321, 4), bucket("2026-03-31", noGroup, 400, 0, 1)}},
-			{"by month", "2026-02-01", "2026-04-30", usage.Month, "", []usage.Bucket{
+			{"by month", "2026-02-01", "2026-04-30", speech.Month, "", []speech.UsageBucket{
 				bucket("2026-02-01", noGroup, 100, 0, 1), bucket("2026-03-01", noGroup, 901, 321, 5), bucket("2026-04-01", noGroup, 1<<40, 0, 1)}},
-			{"by provider", "2026-03-01", "2026-03-31", usage.Month, usage.ByProvider, []usage.Bucket{
+			{"by provider", "2026-03-01", "2026-03-31", speech.Month, speech.ByProvider, []speech.UsageBucket{
 				bucket("2026-03-01", new("acme"), 201, 21, 3), bucket("2026-03-01", new("beta"), 700, 300, 2)}},
-			{"by voice, capitals first", "2026-03-01", "2026-03-31", usage.Month, usage.ByVoice, []usage.Bucket{
+			{"by voice, capitals first", "2026-03-01", "2026-03-31", speech.Month, speech.ByVoice, []speech.UsageBucket{
 				bucket("2026-03-01", new("Zoe"), 700, 300, 2), bucket("2026-03-01", new("anna"), 201, 21, 3)}},
-			{"by model", "2026-03-01", "2026-03-01", usage.Day, usage.ByModel, []usage.Bucket{
+			{"by model", "2026-03-01", "2026-03-01", speech.Day, speech.ByModel, []speech.UsageBucket{
 				bucket("2026-03-01", new("m1"), 201, 21, 3), bucket("2026-03-01", new("m2"), 300, 300, 1)}},
-			{"by endpoint", "2026-03-01", "2026-03-31", usage.Month, usage.ByEndpoint, []usage.Bucket{
+			{"by endpoint", "2026-03-01", "2026-03-31", speech.Month, speech.ByEndpoint, []speech.UsageBucket{
 				bucket("2026-03-01", new(""), 400, 0, 1), bucket("2026-03-01", new("e1"), 201, 21, 3), bucket("2026-03-01", new("e2"), 300, 300, 1)}},
-			{"no usage", "2025-01-01", "2025-12-31", usage.Day, usage.ByVoice, nil},
+			{"no usage", "2025-01-01", "2025-12-31", speech.Day, speech.ByVoice, nil},
 		} {
-			got, err := s.UsageBuckets(t.Context(), usage.Query{TeamID: "t1", From: date(tt.from), To: date(tt.to), Interval: tt.interval, GroupBy: tt.group})
+			got, err := s.UsageBuckets(t.Context(), speech.UsageQuery{TeamID: "t1", From: date(tt.from), To: date(tt.to), Interval: tt.interval, GroupBy: tt.group})
 			if err != nil || !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("%s: %+v, %v, want %+v", tt.name, got, err, tt.want)
 			}
 		}
-		for _, q := range []usage.Query{{Interval: "week"}, {Interval: usage.Day, GroupBy: "day; DROP TABLE tts_usage"}} {
+		for _, q := range []speech.UsageQuery{{Interval: "week"}, {Interval: speech.Day, GroupBy: "day; DROP TABLE tts_usage"}} {
 			if _, err := s.UsageBuckets(t.Context(), q); err == nil {
 				t.Errorf("query %+v: no error", q)
 			}
@@ -105,7 +105,7 @@ func TestFailedBatchAddsNoUsage(t *testing.T) {
 		if err == nil {
 			t.Fatal("a batch with invalid text was accepted")
 		}
-		got, err := s.UsageBuckets(t.Context(), usage.Query{TeamID: "t1", From: date("2026-03-01"), To: date("2026-03-01"), Interval: usage.Day})
+		got, err := s.UsageBuckets(t.Context(), speech.UsageQuery{TeamID: "t1", From: date("2026-03-01"), To: date("2026-03-01"), Interval: speech.Day})
 		if err != nil || len(got) != 0 {
 			t.Errorf("usage %+v, %v, want nothing", got, err)
 		}
@@ -141,9 +141,9 @@ func TestReportIsAddedOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		got, err := s.UsageBuckets(t.Context(), usage.Query{TeamID: "t1", From: date("2026-03-01"), To: date("2026-03-01"), Interval: usage.Day})
-		want := usage.Counts{Characters: 3000, Cached: 3000, Requests: 300}
-		if err != nil || len(got) != 1 || got[0].Counts != want || counted.Load() != 300 {
+		got, err := s.UsageBuckets(t.Context(), speech.UsageQuery{TeamID: "t1", From: date("2026-03-01"), To: date("2026-03-01"), Interval: speech.Day})
+		want := speech.UsageCounts{Characters: 3000, Cached: 3000, Requests: 300}
+		if err != nil || len(got) != 1 || got[0].UsageCounts != want || counted.Load() != 300 {
 			t.Errorf("usage %+v, %v, counted %d reports; want %+v and 300 reports", got, err, counted.Load(), want)
 		}
 	})
@@ -157,18 +157,18 @@ const rowSums = `SELECT %s, %s, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached
 // checkTotals compares summaries of random periods with the sums of the rows.
 func checkTotals(t *testing.T, s *Store, random *rand.Rand) {
 	t.Helper()
-	groups := map[usage.Property]string{"": `CAST(NULL AS TEXT)`, usage.ByProvider: `provider`, usage.ByVoice: `voice`,
-		usage.ByModel: `model`, usage.ByEndpoint: `endpoint_id`}
-	intervals := map[usage.Interval]string{usage.Day: `day`, usage.Month: `substr(day, 1, 7) || '-01'`}
+	groups := map[speech.Property]string{"": `CAST(NULL AS TEXT)`, speech.ByProvider: `provider`, speech.ByVoice: `voice`,
+		speech.ByModel: `model`, speech.ByEndpoint: `endpoint_id`}
+	intervals := map[speech.Interval]string{speech.Day: `day`, speech.Month: `substr(day, 1, 7) || '-01'`}
 	buckets := 0
 	for _, teamID := range []string{"t0", "t1", "none"} {
 		for group, column := range groups {
 			for interval, start := range intervals {
 				from := date("2025-11-20").AddDate(0, 0, random.IntN(60))
-				q := usage.Query{TeamID: teamID, From: from, To: from.AddDate(0, 0, random.IntN(80)), Interval: interval, GroupBy: group}
+				q := speech.UsageQuery{TeamID: teamID, From: from, To: from.AddDate(0, 0, random.IntN(80)), Interval: interval, GroupBy: group}
 				got, err := s.UsageBuckets(t.Context(), q)
 				testkit.Must(t, err)
-				want, err := queryAll(t.Context(), s.read, func(b *usage.Bucket) []any {
+				want, err := queryAll(t.Context(), s.read, func(b *speech.UsageBucket) []any {
 					return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Billed, &b.Requests}
 				}, fmt.Sprintf(rowSums, start, column), teamID, day(q.From), day(q.To))
 				testkit.Must(t, err)

@@ -1,5 +1,5 @@
-// Package team manages teams. A team is a tenant: it owns API keys, endpoints, a
-// daily quota and usage.
+// Package team manages teams and their endpoints. A team is a tenant: it owns API keys,
+// endpoints, a daily quota and usage. An endpoint is its configuration for conversations.
 package team
 
 import (
@@ -147,10 +147,15 @@ func (r *Registry) Update(ctx context.Context, id string, change func(*Team) err
 	if err != nil {
 		return Team{}, err
 	}
-	if err := r.Announce.Announce(ctx, TopicPrefix+id); err != nil {
-		return Team{}, fmt.Errorf("the change is saved, but announcing it failed: running instances may use the old values for up to %s: %w", cache.TTL, err)
+	return t, announce(ctx, r.Announce, TopicPrefix+id)
+}
+
+// announce announces a change that is saved.
+func announce(ctx context.Context, a cache.Announcer, topic string) error {
+	if err := a.Announce(ctx, topic); err != nil {
+		return fmt.Errorf("the change is saved, but announcing it failed: running instances may use the old values for up to %s: %w", cache.TTL, err)
 	}
-	return t, nil
+	return nil
 }
 
 // Catalog caches teams for the checks of each request.

@@ -10,7 +10,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/ratelimit"
-	"telapi/internal/usage"
+	"telapi/internal/speech"
 	"telapi/test/testkit"
 )
 
@@ -77,9 +77,9 @@ func Mirror(t *testing.T, m ratelimit.Mirror) {
 	}
 }
 
-// ReportStream tests an empty usage.ReportStream. It must return unacknowledged entries again
+// ReportStream tests an empty speech.ReportStream. It must return unacknowledged entries again
 // after timeOut was called, and not before.
-func ReportStream(t *testing.T, s usage.ReportStream, timeOut func()) {
+func ReportStream(t *testing.T, s speech.ReportStream, timeOut func()) {
 	ctx := t.Context()
 	length := func(want int64) {
 		t.Helper()
@@ -87,7 +87,7 @@ func ReportStream(t *testing.T, s usage.ReportStream, timeOut func()) {
 			t.Errorf("Len returned %d, %v; want %d", n, err, want)
 		}
 	}
-	read := func(limit int) (entries []usage.ReportEntry) {
+	read := func(limit int) (entries []speech.ReportEntry) {
 		t.Helper()
 		testkit.Until(t, "Read returns entries", func() bool {
 			var err error
@@ -98,7 +98,7 @@ func ReportStream(t *testing.T, s usage.ReportStream, timeOut func()) {
 		})
 		return entries
 	}
-	reports := func(entries []usage.ReportEntry) (all []string) {
+	reports := func(entries []speech.ReportEntry) (all []string) {
 		for _, e := range entries {
 			all = append(all, string(e.Report))
 		}
@@ -120,8 +120,8 @@ func ReportStream(t *testing.T, s usage.ReportStream, timeOut func()) {
 	}
 }
 
-// ReportStore tests an empty usage.ReportStore.
-func ReportStore(t *testing.T, s usage.ReportStore) {
+// ReportStore tests an empty speech.ReportStore.
+func ReportStore(t *testing.T, s speech.ReportStore) {
 	now := time.Now().Truncate(time.Hour)
 	report := func(id string) wire.SpeechReport {
 		return wire.SpeechReport{ID: id, TeamID: "tm_1", Characters: 1, At: now.UnixMilli()}

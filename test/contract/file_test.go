@@ -16,10 +16,10 @@ import (
 	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/command"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
+	"telapi/internal/team"
 
 	"telapi/test/testkit"
 )
@@ -156,7 +156,7 @@ func TestEnumsMatchCode(t *testing.T) {
 	for at, want := range map[string][]string{
 		"/components/schemas/ErrorCode":                                   texts(codes),
 		"/components/schemas/Scope":                                       texts(auth.Scopes),
-		"/components/schemas/Mode":                                        texts(endpoint.Modes),
+		"/components/schemas/Mode":                                        texts(team.Modes),
 		"/components/schemas/Key/properties/state":                        texts(auth.KeyStates),
 		"/components/schemas/AuditEntry/properties/action":                texts(audit.Actions),
 		"/components/schemas/AuditEntry/properties/actor/properties/type": texts(audit.ActorTypes),
@@ -192,7 +192,7 @@ func texts[S ~string](list []S) []string {
 }
 
 func TestCapabilitiesMatchOpenAPI(t *testing.T) {
-	doc, err := endpoint.Deployment{Version: "0.9.18", Features: endpoint.Features{WebRTC: true, APIAccess: true}}.Capabilities()
+	doc, err := team.Deployment{Version: "0.9.18", Features: team.Features{WebRTC: true, APIAccess: true}}.Capabilities()
 	testkit.Must(t, err)
 	const headers = "RateLimit-Policy: \"api\";q=600;w=60\nRateLimit: \"api\";r=1;t=1\nCache-Control: private, no-cache\nETag: \"v1\"\n"
 	if failure := check("GET", "/api/v1/runtime/capabilities", 200, headers, string(doc)); failure != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
+	"telapi/internal/team"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -57,7 +57,7 @@ func TestHandshakeToken(t *testing.T) {
 func TestPlainGetReportsReason(t *testing.T) {
 	t.Parallel()
 	svc := startService(t, nil)
-	ep, err := svc.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: svc.Team.ID, Name: "shop", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
+	ep, err := svc.App.Admin().Endpoints.Create(t.Context(), team.Endpoint{TeamID: svc.Team.ID, Name: "shop", Enabled: true, Modes: team.Modes, Origins: []string{"https://shop.example"}})
 	testkit.Must(t, err)
 	id, token := svc.session(t, "endpointId", ep.ID)
 	get := func(origin, token string, status int, code string, readable bool) {
@@ -92,7 +92,7 @@ func TestPlainGetReportsReason(t *testing.T) {
 			t.Errorf("handshake from %s: %d, want %d", origin, got, want)
 		}
 	}
-	if _, err := svc.App.Admin().Endpoints.Update(t.Context(), ep.ID, func(e *endpoint.Endpoint) error { e.Origins = nil; return nil }); err != nil {
+	if _, err := svc.App.Admin().Endpoints.Update(t.Context(), ep.ID, func(e *team.Endpoint) error { e.Origins = nil; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for origin, want := range map[string]int{svc.URL: 101, "https://shop.example": 403} { // without a list only the service's own host is allowed

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
+	"telapi/internal/team"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -97,10 +97,10 @@ func TestTokenRequestCheckOrder(t *testing.T) {
 		i := harness.Start(t, harness.Env{"FEATURE_WEBRTC": fmt.Sprint(webRTC)})
 		tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
 		_, noScope := harness.NewKey(t, i, tenant.Team.ID, auth.ReadTeamApps)
-		chat, err := i.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "chat only", Enabled: true, Modes: []endpoint.Mode{endpoint.Chat}})
+		chat, err := i.App.Admin().Endpoints.Create(t.Context(), team.Endpoint{TeamID: tenant.Team.ID, Name: "chat only", Enabled: true, Modes: []team.Mode{team.Chat}})
 		testkit.Must(t, err)
-		disabled := harness.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "disabled", Modes: endpoint.Modes}).ID
-		if _, err := i.App.Admin().Endpoints.Update(t.Context(), disabled, func(e *endpoint.Endpoint) error { e.Enabled = false; return nil }); err != nil {
+		disabled := harness.NewEndpoint(t, i, team.Endpoint{TeamID: tenant.Team.ID, Name: "disabled", Modes: team.Modes}).ID
+		if _, err := i.App.Admin().Endpoints.Update(t.Context(), disabled, func(e *team.Endpoint) error { e.Enabled = false; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		body := func(id, mode string) string { return fmt.Sprintf(`{"endpointId":%q,"mode":%q}`, id, mode) }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"telapi/internal/speech"
-	"telapi/internal/usage"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -74,13 +73,13 @@ func speak(t *testing.T, i *harness.Instance, key, body string) (s speechRespons
 
 // waitForUsage waits for the team's usage. It reads the usage as an operator,
 // which is not rate limited.
-func waitForUsage(t *testing.T, i *harness.Instance, teamID string, want usage.Counts) {
+func waitForUsage(t *testing.T, i *harness.Instance, teamID string, want speech.UsageCounts) {
 	t.Helper()
 	now := time.Now() // the test may span the end of a month
-	query, err := usage.ParseQuery(teamID, url.Values{"from": {now.UTC().AddDate(0, 0, -1).Format(time.DateOnly)}}, now)
+	query, err := speech.ParseUsageQuery(teamID, url.Values{"from": {now.UTC().AddDate(0, 0, -1).Format(time.DateOnly)}}, now)
 	testkit.Must(t, err)
 	testkit.Until(t, fmt.Sprintf("usage of %s is %+v", teamID, want), func() bool {
-		report, err := i.App.Admin().Usage.Summary(t.Context(), query)
+		report, err := speech.SummarizeUsage(t.Context(), i.App.Admin().Usage, query, now)
 		return err == nil && report.Total == want
 	})
 }
@@ -142,8 +141,8 @@ func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 		}
 		expectStatus(t, 404, code("NOT_FOUND"))(requestSpeech(t, i, tenant.Key, `{"text":"x","endpointId":"`+foreign.Endpoint.ID+`"}`))
 		expectStatus(t, 400, code("VALIDATION_ERROR"))(requestSpeech(t, i, tenant.Key, `{"text":"","speed":9,"encoding":"mp3","provider":"tone"}`))
-		waitForUsage(t, i, tenant.Team.ID, usage.Counts{Characters: 33, Cached: 11, Billed: 22, Requests: 3})
-		waitForUsage(t, i, foreign.Team.ID, usage.Counts{Characters: 11, Billed: 11, Requests: 1})
+		waitForUsage(t, i, tenant.Team.ID, speech.UsageCounts{Characters: 33, Cached: 11, Billed: 22, Requests: 3})
+		waitForUsage(t, i, foreign.Team.ID, speech.UsageCounts{Characters: 11, Billed: 11, Requests: 1})
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/internal/team"
 	"telapi/test/testkit"
 )
@@ -13,7 +12,7 @@ import (
 // Tenant is a team with an endpoint and an API key that has every scope.
 type Tenant struct {
 	Team     team.Team
-	Endpoint endpoint.Endpoint
+	Endpoint team.Endpoint
 	KeyID    string
 	Key      string
 }
@@ -23,13 +22,13 @@ func NewTenant(t testing.TB, i *Instance, name string) Tenant {
 	t.Helper()
 	created, err := i.App.Admin().Teams.Create(t.Context(), team.Team{Name: name})
 	testkit.Must(t, err)
-	ep := NewEndpoint(t, i, endpoint.Endpoint{TeamID: created.ID, Name: name, Modes: endpoint.Modes})
+	ep := NewEndpoint(t, i, team.Endpoint{TeamID: created.ID, Name: name, Modes: team.Modes})
 	id, key := NewKey(t, i, created.ID, auth.Scopes...)
 	return Tenant{created, ep, id, key}
 }
 
 // NewEndpoint creates an endpoint and enables it.
-func NewEndpoint(t testing.TB, i *Instance, e endpoint.Endpoint) endpoint.Endpoint {
+func NewEndpoint(t testing.TB, i *Instance, e team.Endpoint) team.Endpoint {
 	t.Helper()
 	e.Enabled = true
 	created, err := i.App.Admin().Endpoints.Create(t.Context(), e)

@@ -13,7 +13,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
+	"telapi/internal/team"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -27,8 +27,8 @@ func startExample(t *testing.T, name string, env harness.Env) (*harness.Instance
 	}
 	i := harness.Start(t, harness.Env{})
 	tenant := harness.NewTenant(t, i, "examples")
-	tenant.Endpoint = harness.NewEndpoint(t, i, endpoint.Endpoint{
-		TeamID: tenant.Team.ID, Name: name, Modes: endpoint.Modes,
+	tenant.Endpoint = harness.NewEndpoint(t, i, team.Endpoint{
+		TeamID: tenant.Team.ID, Name: name, Modes: team.Modes,
 		Profile: wire.GatewayProfile{CommandSources: []string{wire.SourceBot}, CommandPolicies: []wire.CommandPolicy{{Type: "hangup", Enabled: true}}},
 	})
 	_, key := harness.NewKey(t, i, tenant.Team.ID, auth.RunCalls)

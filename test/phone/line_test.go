@@ -18,7 +18,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
 	"telapi/internal/calls"
-	"telapi/internal/endpoint"
+	"telapi/internal/team"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -76,8 +76,8 @@ func newLineWith(t *testing.T, env harness.Env, policies ...wire.CommandPolicy) 
 	service := harness.WithDataDir(t, harness.Merge(harness.StartMedia(t).Env, harness.Env{"SPEECH_PROVIDERS": "tone", "TRANSFER_ALLOWED_TARGETS": "*"}))
 	i := harness.Start(t, service)
 	l := &line{t: t, bot: newBot(t), tenant: harness.NewTenant(t, i, "phone"), service: service}
-	l.tenant.Endpoint = harness.NewEndpoint(t, i, endpoint.Endpoint{
-		TeamID: l.tenant.Team.ID, Name: "line", Modes: endpoint.Modes,
+	l.tenant.Endpoint = harness.NewEndpoint(t, i, team.Endpoint{
+		TeamID: l.tenant.Team.ID, Name: "line", Modes: team.Modes,
 		Profile: wire.GatewayProfile{CommandSources: []string{wire.SourceBot}, CommandPolicies: policies, Speech: wire.SpeechChain{TTS: []string{"tone"}, STT: []string{"whisper"}}},
 	})
 	var err error

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"telapi/internal/endpoint"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
 )
@@ -87,7 +86,7 @@ func newDatabase(t *testing.T) string {
 	if err := db.CreateTeam(t.Context(), team.Team{ID: teamID, Name: teamID, CreatedAt: now}); err != nil {
 		t.Fatal(err)
 	}
-	e := endpoint.Endpoint{ID: endpointID, TeamID: teamID, Name: endpointID, Enabled: true, Modes: endpoint.Modes, CreatedAt: now, UpdatedAt: now}
+	e := team.Endpoint{ID: endpointID, TeamID: teamID, Name: endpointID, Enabled: true, Modes: team.Modes, CreatedAt: now, UpdatedAt: now}
 	if err := db.CreateEndpoint(t.Context(), e); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package endpoint_test
+package team_test
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
@@ -24,8 +23,8 @@ var created = time.Unix(1_700_000_000, 0).UTC()
 
 // service is a registry and a catalog on the same database.
 type service struct {
-	*endpoint.Registry
-	*endpoint.Catalog
+	*team.EndpointRegistry
+	*team.EndpointCatalog
 }
 
 // newService returns a service on an empty SQLite database with the teams ours
@@ -33,10 +32,10 @@ type service struct {
 func newService(t *testing.T, n int) service {
 	t.Helper()
 	store := stores.OpenSQLite(t, t.TempDir())
-	deployment := endpoint.Deployment{Version: "0.9.18", Features: endpoint.Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}}
+	deployment := team.Deployment{Version: "0.9.18", Features: team.Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}}
 	service := service{
-		&endpoint.Registry{Store: store, Announce: announcements{}, Now: func() time.Time { return created }},
-		endpoint.NewCatalog(store, deployment),
+		&team.EndpointRegistry{Store: store, Announce: announcements{}, Now: func() time.Time { return created }},
+		team.NewEndpointCatalog(store, deployment),
 	}
 	t.Cleanup(service.Close)
 	for _, id := range []string{"ours", "theirs"} {
@@ -53,10 +52,10 @@ type announcements struct{}
 
 func (announcements) Announce(context.Context, string) error { return nil }
 
-func create(t *testing.T, s service, teamID, name string) endpoint.Endpoint {
+func create(t *testing.T, s service, teamID, name string) team.Endpoint {
 	t.Helper()
-	e, err := s.Create(t.Context(), endpoint.Endpoint{
-		TeamID: teamID, Name: name, Enabled: true, Modes: []endpoint.Mode{endpoint.Chat, endpoint.WebRTC},
+	e, err := s.Create(t.Context(), team.Endpoint{
+		TeamID: teamID, Name: name, Enabled: true, Modes: []team.Mode{team.Chat, team.WebRTC},
 		Profile: wire.GatewayProfile{
 			CommandSources:  []string{"bot"},
 			CommandPolicies: []wire.CommandPolicy{{Type: "hangup", Enabled: true}, {Type: "transfer"}, {Type: "emit_event", Enabled: true}},
@@ -138,16 +137,16 @@ func TestUpdateChangesOnlyGivenFields(t *testing.T) {
 	create(t, s, "theirs", "foreign")
 	later := time.Unix(1_800_000_000, 0).UTC()
 	s.Now = func() time.Time { return later }
-	e, err := s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) error { e.Name, e.Enabled = "Renamed", false; return nil })
+	e, err := s.Update(t.Context(), before.ID, func(e *team.Endpoint) error { e.Name, e.Enabled = "Renamed", false; return nil })
 	if err != nil || e.Name != "Renamed" || e.Enabled || !e.UpdatedAt.Equal(later) || !slices.Equal(e.Modes, before.Modes) || !e.CreatedAt.Equal(before.CreatedAt) {
 		t.Errorf("updated %+v (error %v), want only name, enabled and UpdatedAt changed", e, err)
 	}
-	_, err = s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) error { e.Modes = []endpoint.Mode{"fax"}; return nil })
+	_, err = s.Update(t.Context(), before.ID, func(e *team.Endpoint) error { e.Modes = []team.Mode{"fax"}; return nil })
 	stored, _ := s.Endpoint(t.Context(), "ours", before.ID)
 	if !fault.Is(err, fault.Validation) || !slices.Equal(stored.Modes, before.Modes) {
 		t.Errorf("invalid update: error %v and stored modes %v, want %s and %v", err, stored.Modes, fault.Validation, before.Modes)
 	}
-	if _, err := s.Update(t.Context(), "ep_none", func(*endpoint.Endpoint) error { return nil }); !fault.Is(err, fault.NotFound) {
+	if _, err := s.Update(t.Context(), "ep_none", func(*team.Endpoint) error { return nil }); !fault.Is(err, fault.NotFound) {
 		t.Errorf("unknown endpoint: error %v, want %s", err, fault.NotFound)
 	}
 	all, err := s.Store.Endpoints(t.Context(), page.OfAllTeams(auth.Principal{Scopes: auth.Scopes}), page.All)
@@ -167,16 +166,16 @@ func TestCachedEndpointFollowsChanges(t *testing.T) {
 		}
 	}
 	want("at first", "new")
-	_, err := s.Update(t.Context(), id, func(e *endpoint.Endpoint) error { e.Name = "changed"; return nil })
+	_, err := s.Update(t.Context(), id, func(e *team.Endpoint) error { e.Name = "changed"; return nil })
 	testkit.Must(t, err)
 	want("before the announcement", "new")
-	s.Message(endpoint.TopicPrefix + id)
+	s.Message(team.EndpointTopicPrefix + id)
 	want("after it", "changed")
 	if _, err := s.Endpoint(t.Context(), "theirs", id); !fault.Is(err, fault.NotFound) {
 		t.Errorf("cached endpoint of another team: %v, want %s", err, fault.NotFound)
 	}
-	testkit.Must(t, s.Delete(t.Context(), id, func(endpoint.Endpoint) error { return nil }))
-	s.Message(endpoint.TopicPrefix + id)
+	testkit.Must(t, s.Delete(t.Context(), id, func(team.Endpoint) error { return nil }))
+	s.Message(team.EndpointTopicPrefix + id)
 	if _, err := s.Endpoint(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
 		t.Errorf("after its deletion: %v, want %s", err, fault.NotFound)
 	}

@@ -1,4 +1,4 @@
-package usage
+package speech
 
 import (
 	"context"
@@ -27,10 +27,10 @@ const (
 	measureInterval = 5 * time.Second
 )
 
-// Consumer counts the reports on the stream. All instances run one. If an
+// ReportConsumer counts the reports on the stream. All instances run one. If an
 // instance dies, another one reads its entries, and the store ignores reports
 // that were already counted.
-type Consumer struct {
+type ReportConsumer struct {
 	stream ReportStream
 	store  ReportStore
 	log    *slog.Logger
@@ -41,10 +41,10 @@ type Consumer struct {
 	waiting  prometheus.Gauge // reports on the stream
 }
 
-// NewConsumer returns a consumer.
-func NewConsumer(stream ReportStream, store ReportStore, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Consumer {
+// NewReportConsumer returns a consumer.
+func NewReportConsumer(stream ReportStream, store ReportStore, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *ReportConsumer {
 	auto := promauto.With(reg)
-	c := &Consumer{stream: stream, store: store, log: log, now: now,
+	c := &ReportConsumer{stream: stream, store: store, log: log, now: now,
 		outcomes: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_usage_reports_total", Help: "Usage reports, by outcome: counted, repeated (already counted) or rejected."}, []string{"outcome"}),
 		waiting: auto.NewGauge(prometheus.GaugeOpts{
@@ -56,7 +56,7 @@ func NewConsumer(stream ReportStream, store ReportStore, log *slog.Logger, reg p
 
 // Run counts reports until ctx ends, and then the reports that are still on the
 // stream: no other instance counts those of the embedded store.
-func (c *Consumer) Run(ctx context.Context) {
+func (c *ReportConsumer) Run(ctx context.Context) {
 	var measuring sync.WaitGroup
 	defer measuring.Wait()
 	measuring.Go(func() { c.measure(ctx) })
@@ -80,7 +80,7 @@ func (c *Consumer) Run(ctx context.Context) {
 }
 
 // countBatch counts the next entries and returns their number.
-func (c *Consumer) countBatch(ctx context.Context, wait time.Duration) (n int, err error) {
+func (c *ReportConsumer) countBatch(ctx context.Context, wait time.Duration) (n int, err error) {
 	if now := c.now(); now.Sub(c.pruned) > pruneInterval {
 		if err := c.store.DeleteReports(ctx, now.Add(-idRetention)); err != nil {
 			return 0, err
@@ -99,7 +99,7 @@ func (c *Consumer) countBatch(ctx context.Context, wait time.Duration) (n int, e
 
 // measure updates the number of waiting reports until ctx ends, also while the
 // database is unreachable and countBatch waits for it.
-func (c *Consumer) measure(ctx context.Context) {
+func (c *ReportConsumer) measure(ctx context.Context) {
 	for ctx.Err() == nil {
 		if n, err := c.stream.Len(ctx); err == nil {
 			c.waiting.Set(float64(n))
@@ -117,7 +117,7 @@ type parsedEntry struct {
 // count counts or rejects every entry. It waits while the database is unreachable.
 // If another instance reads the same entries in that time, each is still counted
 // once.
-func (c *Consumer) count(ctx context.Context, entries []ReportEntry) error {
+func (c *ReportConsumer) count(ctx context.Context, entries []ReportEntry) error {
 	var valid []parsedEntry
 	for _, e := range entries {
 		report, err := parseReport(e.Report, c.now())
@@ -137,7 +137,7 @@ func (c *Consumer) count(ctx context.Context, entries []ReportEntry) error {
 	return c.stream.Ack(ctx, entries)
 }
 
-func (c *Consumer) add(ctx context.Context, entries []parsedEntry) error {
+func (c *ReportConsumer) add(ctx context.Context, entries []parsedEntry) error {
 	reports := make([]wire.SpeechReport, len(entries))
 	for i, e := range entries {
 		reports[i] = e.report
@@ -150,7 +150,7 @@ func (c *Consumer) add(ctx context.Context, entries []parsedEntry) error {
 	return err
 }
 
-func (c *Consumer) reject(ctx context.Context, e ReportEntry, reason error) error {
+func (c *ReportConsumer) reject(ctx context.Context, e ReportEntry, reason error) error {
 	if err := c.stream.Reject(ctx, e, reason.Error()); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ const (
 
 const (
 	maxCharacters = 10_000_000
-	maxName       = 256 // length of a team, endpoint, provider, voice or model in code points
+	maxReportName = 256 // length of a team, endpoint, provider, voice or model in code points
 )
 
 // parseReport parses and validates a report from the stream.
@@ -192,8 +192,8 @@ func parseReport(raw []byte, now time.Time) (r wire.SpeechReport, err error) {
 		return r, errors.New("at is in the future")
 	}
 	for _, name := range []string{r.TeamID, r.EndpointID, r.Provider, r.Voice, r.Model} {
-		if utf8.RuneCountInString(name) > maxName || strings.ContainsRune(name, 0) {
-			return r, fmt.Errorf("a name is longer than %d characters or contains NUL", maxName)
+		if utf8.RuneCountInString(name) > maxReportName || strings.ContainsRune(name, 0) {
+			return r, fmt.Errorf("a name is longer than %d characters or contains NUL", maxReportName)
 		}
 	}
 	return r, nil

@@ -1,4 +1,4 @@
-package usage
+package speech
 
 import (
 	"net/url"
@@ -40,7 +40,7 @@ func TestParseQuery(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			params, err := url.ParseQuery(tt.query)
 			testkit.Must(t, err)
-			q, err := ParseQuery("tm_1", params, evening)
+			q, err := ParseUsageQuery("tm_1", params, evening)
 			testkit.Must(t, err)
 			if q.TeamID != "tm_1" {
 				t.Errorf("team %q, want the caller's team tm_1", q.TeamID)
@@ -88,7 +88,7 @@ func TestParseQueryReportsAllIssues(t *testing.T) {
 			testkit.Must(t, err)
 			params[name] = append(params[name], value)
 		}
-		_, err := ParseQuery("tm_1", params, evening)
+		_, err := ParseUsageQuery("tm_1", params, evening)
 		e := fault.From(err)
 		issues, _ := e.Details.([]fault.Issue)
 		var got []string
@@ -111,7 +111,7 @@ func FuzzParseQuery(f *testing.F) {
 	f.Add("to=1970-01-01")
 	f.Fuzz(func(t *testing.T, raw string) {
 		params, _ := url.ParseQuery(raw)
-		q, err := ParseQuery("tm_1", params, evening)
+		q, err := ParseUsageQuery("tm_1", params, evening)
 		if err != nil {
 			if issues, _ := fault.From(err).Details.([]fault.Issue); !fault.Is(err, fault.Validation) || len(issues) == 0 {
 				t.Fatalf("%q: error %v, want a validation error with issues", raw, err)

@@ -1,4 +1,4 @@
-package usage
+package speech
 
 import (
 	"context"
@@ -209,10 +209,10 @@ func (s *fakeStores) DeleteReports(_ context.Context, before time.Time) error {
 }
 
 // runStores runs a reporter and a consumer in a synctest bubble.
-func runStores(t *testing.T, try func(s *fakeStores, r *Reporter, c *Consumer)) {
+func runStores(t *testing.T, try func(s *fakeStores, r *Reporter, c *ReportConsumer)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, reg, log := newFakeStores(), prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
-		r, c := NewReporter(s, log, reg), NewConsumer(s, s, log, reg, time.Now)
+		r, c := NewReporter(s, log, reg), NewReportConsumer(s, s, log, reg, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		var jobs sync.WaitGroup
 		jobs.Go(func() { r.Run(ctx) })
@@ -238,7 +238,7 @@ func (s *fakeStores) sum() (n int64) {
 }
 
 func TestReportsSurviveOutages(t *testing.T) {
-	runStores(t, func(s *fakeStores, r *Reporter, _ *Consumer) {
+	runStores(t, func(s *fakeStores, r *Reporter, _ *ReportConsumer) {
 		set := func(streamErr error, unreachable bool) {
 			defer s.lock()()
 			s.streamErr, s.unreachable = streamErr, unreachable
@@ -270,7 +270,7 @@ func TestReportsSurviveOutages(t *testing.T) {
 
 func TestReportsAreCountedBeforeShutdown(t *testing.T) {
 	var stores *fakeStores
-	runStores(t, func(s *fakeStores, r *Reporter, _ *Consumer) {
+	runStores(t, func(s *fakeStores, r *Reporter, _ *ReportConsumer) {
 		stores = s
 		for range 3 * batchSize {
 			report(r, "", 1)
@@ -282,7 +282,7 @@ func TestReportsAreCountedBeforeShutdown(t *testing.T) {
 }
 
 func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
-	runStores(t, func(s *fakeStores, r *Reporter, c *Consumer) {
+	runStores(t, func(s *fakeStores, r *Reporter, c *ReportConsumer) {
 		unlock := s.lock()
 		s.badVoice, s.others = "poison", 7
 		unlock()
@@ -301,7 +301,7 @@ func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
 }
 
 func TestWaitingReportsAreMeasuredWithoutDatabase(t *testing.T) {
-	runStores(t, func(s *fakeStores, r *Reporter, c *Consumer) {
+	runStores(t, func(s *fakeStores, r *Reporter, c *ReportConsumer) {
 		unlock := s.lock()
 		s.unreachable = true
 		unlock()
@@ -318,7 +318,7 @@ func TestWaitingReportsAreMeasuredWithoutDatabase(t *testing.T) {
 }
 
 func TestQueueIsBoundedAndLossesAreCounted(t *testing.T) {
-	runStores(t, func(s *fakeStores, r *Reporter, _ *Consumer) {
+	runStores(t, func(s *fakeStores, r *Reporter, _ *ReportConsumer) {
 		s.streamErr = fault.Unavailable("The key-value store", nil)
 		for range maxQueued + 3 {
 			report(r, "", 1)

@@ -1,5 +1,4 @@
-// Package endpoint manages endpoints, a team's configurations for conversations.
-package endpoint
+package team
 
 import (
 	"context"
@@ -43,11 +42,11 @@ type Endpoint struct {
 	UpdatedAt time.Time           `json:"updatedAt"`
 }
 
-// Store holds endpoints. Lookups of unknown endpoints fail with fault.NotFound. It
+// EndpointStore holds endpoints. Lookups of unknown endpoints fail with fault.NotFound. It
 // writes audit entries in the transaction of the change.
-type Store interface {
+type EndpointStore interface {
 	// CreateEndpoint adds an endpoint. It returns fault.Validation if the team has
-	// MaxPerTeam endpoints already, even if others are created at the same time.
+	// MaxEndpoints endpoints already, even if others are created at the same time.
 	CreateEndpoint(ctx context.Context, e Endpoint, entries ...audit.Entry) error
 	Endpoint(ctx context.Context, id string) (Endpoint, error)
 	// Endpoints returns a page of the teams' endpoints, oldest first.
@@ -61,17 +60,17 @@ type Store interface {
 	DeleteEndpoint(ctx context.Context, id string, check func(Endpoint) ([]audit.Entry, error)) error
 }
 
-// MaxPerTeam is the maximum number of endpoints of a team.
-const MaxPerTeam = 1000
+// MaxEndpoints is the maximum number of endpoints of a team.
+const MaxEndpoints = 1000
 
 const (
-	idPrefix   = "ep_"
-	maxName    = 120 // characters
-	maxOrigins = 100
-	maxOrigin  = 300 // characters
+	endpointIDPrefix = "ep_"
+	maxEndpointName  = 120 // characters
+	maxOrigins       = 100
+	maxOrigin        = 300 // characters
 )
 
-var validID = page.UUID(idPrefix)
+var validEndpointID = page.UUID(endpointIDPrefix)
 
 // ParseProfile parses a gateway profile. The error lists every issue. Unknown
 // members are kept.
@@ -90,7 +89,7 @@ func (e *Endpoint) Check(issues *fault.Issues) {
 	if e.Name == "" {
 		issues.Missing("/name", "name is required.")
 	}
-	issues.CheckName("/name", e.Name, maxName)
+	issues.CheckName("/name", e.Name, maxEndpointName)
 	issues.Check(e.TeamID != "", "/teamId", fault.IssueRequired, "teamId is required.")
 	e.Modes = normalizeModes(e.Modes, issues)
 	e.Origins = normalizeOrigins(e.Origins, issues)

@@ -1,4 +1,4 @@
-package endpoint
+package team
 
 import (
 	"context"
@@ -15,34 +15,34 @@ import (
 	"telapi/internal/page"
 )
 
-// View is an endpoint in a team's list.
-type View struct {
-	ID             string              `json:"id"`
-	Name           string              `json:"name"`
-	Enabled        bool                `json:"enabled"`
-	Modes          []Mode              `json:"modes"`
-	Capabilities   Summary             `json:"capabilities"`
-	GatewayProfile wire.GatewayProfile `json:"gatewayProfile"`
+// EndpointView is an endpoint in a team's list.
+type EndpointView struct {
+	ID             string               `json:"id"`
+	Name           string               `json:"name"`
+	Enabled        bool                 `json:"enabled"`
+	Modes          []Mode               `json:"modes"`
+	Capabilities   EndpointCapabilities `json:"capabilities"`
+	GatewayProfile wire.GatewayProfile  `json:"gatewayProfile"`
 }
 
-// AdminView is an endpoint for administrators.
-type AdminView struct {
-	View
+// EndpointAdminView is an endpoint for administrators.
+type EndpointAdminView struct {
+	EndpointView
 	Origins []string `json:"origins"`
 }
 
 // View returns an endpoint as its team sees it.
-func (d Deployment) View(e Endpoint) View {
-	return View{e.ID, e.Name, e.Enabled, e.Modes, d.summary(e), e.Profile}
+func (d Deployment) View(e Endpoint) EndpointView {
+	return EndpointView{e.ID, e.Name, e.Enabled, e.Modes, d.summary(e), e.Profile}
 }
 
 // AdminView returns an endpoint as administrators see it.
-func (d Deployment) AdminView(e Endpoint) AdminView {
-	return AdminView{d.View(e), append([]string{}, e.Origins...)}
+func (d Deployment) AdminView(e Endpoint) EndpointAdminView {
+	return EndpointAdminView{d.View(e), append([]string{}, e.Origins...)}
 }
 
-// settings are the members of an endpoint that can change.
-type settings struct {
+// endpointSettings are the members of an endpoint that can change.
+type endpointSettings struct {
 	Name    string              `json:"name"`
 	Enabled bool                `json:"enabled"`
 	Modes   []Mode              `json:"modes"`
@@ -50,24 +50,24 @@ type settings struct {
 	Profile wire.GatewayProfile `json:"gatewayProfile"`
 }
 
-func (e Endpoint) settings() settings {
-	return settings{e.Name, e.Enabled, e.Modes, e.Origins, e.Profile}
+func (e Endpoint) settings() endpointSettings {
+	return endpointSettings{e.Name, e.Enabled, e.Modes, e.Origins, e.Profile}
 }
 
-// TopicPrefix, followed by an endpoint's ID, is announced when the endpoint changes.
-const TopicPrefix = "endpoint:"
+// EndpointTopicPrefix, followed by an endpoint's ID, is announced when the endpoint changes.
+const EndpointTopicPrefix = "endpoint:"
 
-// Registry creates and changes endpoints.
-type Registry struct {
-	Store    Store
+// EndpointRegistry creates and changes endpoints.
+type EndpointRegistry struct {
+	Store    EndpointStore
 	Announce cache.Announcer
 	Now      func() time.Time
 }
 
 // Create stores a new endpoint with a new ID.
-func (r *Registry) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
+func (r *EndpointRegistry) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
 	id := uuid.Must(uuid.NewV7()) // IDs sort by age
-	e.ID, e.CreatedAt = idPrefix+id.String(), r.Now()
+	e.ID, e.CreatedAt = endpointIDPrefix+id.String(), r.Now()
 	if err := r.prepare(&e); err != nil {
 		return Endpoint{}, err
 	}
@@ -78,13 +78,13 @@ func (r *Registry) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("create endpoint: %w", err)
 	}
-	_ = r.Announce.Announce(ctx, TopicPrefix+e.ID) // no instance has cached the endpoint
+	_ = r.Announce.Announce(ctx, EndpointTopicPrefix+e.ID) // no instance has cached the endpoint
 	return e, nil
 }
 
 // Update applies change to an endpoint, unless change fails. Concurrent updates are
 // applied one after the other.
-func (r *Registry) Update(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error) {
+func (r *EndpointRegistry) Update(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error) {
 	e, err := r.Store.UpdateEndpoint(ctx, id, func(e *Endpoint) ([]audit.Entry, error) {
 		before := e.settings()
 		if err := change(e); err != nil {
@@ -102,11 +102,11 @@ func (r *Registry) Update(ctx context.Context, id string, change func(*Endpoint)
 	if err != nil {
 		return Endpoint{}, err
 	}
-	return e, r.announce(ctx, id)
+	return e, announce(ctx, r.Announce, EndpointTopicPrefix+id)
 }
 
 // Delete deletes an endpoint, unless check fails. Its sessions end.
-func (r *Registry) Delete(ctx context.Context, id string, check func(Endpoint) error) error {
+func (r *EndpointRegistry) Delete(ctx context.Context, id string, check func(Endpoint) error) error {
 	err := r.Store.DeleteEndpoint(ctx, id, func(e Endpoint) ([]audit.Entry, error) {
 		if err := check(e); err != nil {
 			return nil, err
@@ -117,32 +117,25 @@ func (r *Registry) Delete(ctx context.Context, id string, check func(Endpoint) e
 	if err != nil {
 		return err
 	}
-	return r.announce(ctx, id)
+	return announce(ctx, r.Announce, EndpointTopicPrefix+id)
 }
 
-func (r *Registry) prepare(e *Endpoint) error {
+func (r *EndpointRegistry) prepare(e *Endpoint) error {
 	e.UpdatedAt = r.Now()
 	var issues fault.Issues
 	e.Check(&issues)
 	return issues.Err()
 }
 
-func (r *Registry) entry(ctx context.Context, action audit.Action, e Endpoint, before, after any) (audit.Entry, error) {
-	return audit.New(ctx, r.Now(), action, TopicPrefix+e.ID, e.TeamID, before, after)
+func (r *EndpointRegistry) entry(ctx context.Context, action audit.Action, e Endpoint, before, after any) (audit.Entry, error) {
+	return audit.New(ctx, r.Now(), action, EndpointTopicPrefix+e.ID, e.TeamID, before, after)
 }
 
-func (r *Registry) announce(ctx context.Context, id string) error {
-	if err := r.Announce.Announce(ctx, TopicPrefix+id); err != nil {
-		return fmt.Errorf("the change is saved, but announcing it failed: running instances may use the old values for up to %s: %w", cache.TTL, err)
-	}
-	return nil
-}
-
-// Catalog caches endpoints for the requests of their teams.
-type Catalog struct {
+// EndpointCatalog caches endpoints for the requests of their teams.
+type EndpointCatalog struct {
 	*cache.Cache[Endpoint]
 	Deployment Deployment
-	endpoints  Store
+	endpoints  EndpointStore
 }
 
 // The memory of the cache. An endpoint needs about endpointOverhead and a multiple of
@@ -153,19 +146,19 @@ const (
 	profileFactor    = 4
 )
 
-// NewCatalog returns an empty cache.
-func NewCatalog(endpoints Store, deployment Deployment) *Catalog {
+// NewEndpointCatalog returns an empty cache.
+func NewEndpointCatalog(endpoints EndpointStore, deployment Deployment) *EndpointCatalog {
 	size := func(e Endpoint) (teamID string, size int64) {
 		profile, _ := json.Marshal(e.Profile) // it was decoded from JSON
 		return e.TeamID, endpointOverhead + profileFactor*int64(len(profile))
 	}
-	return &Catalog{cache.New(TopicPrefix, cacheBytes, size), deployment, endpoints}
+	return &EndpointCatalog{cache.New(EndpointTopicPrefix, cacheBytes, size), deployment, endpoints}
 }
 
 // Endpoint returns a team's endpoint. An endpoint of another team is not found: a
 // team cannot learn which IDs others have. The caller must not change what the
 // endpoint refers to.
-func (c *Catalog) Endpoint(ctx context.Context, teamID, id string) (Endpoint, error) {
+func (c *EndpointCatalog) Endpoint(ctx context.Context, teamID, id string) (Endpoint, error) {
 	e, err := c.Get(ctx, id, func(ctx context.Context) (Endpoint, error) { return c.endpoints.Endpoint(ctx, id) })
 	if fault.Is(err, fault.NotFound) || err == nil && e.TeamID != teamID {
 		return Endpoint{}, fault.New(fault.NotFound, "Endpoint not found.")
@@ -177,7 +170,7 @@ func (c *Catalog) Endpoint(ctx context.Context, teamID, id string) (Endpoint, er
 }
 
 // Capabilities returns the JSON document about one of a team's endpoints.
-func (c *Catalog) Capabilities(ctx context.Context, teamID, id string) ([]byte, error) {
+func (c *EndpointCatalog) Capabilities(ctx context.Context, teamID, id string) ([]byte, error) {
 	e, err := c.Endpoint(ctx, teamID, id)
 	if err != nil {
 		return nil, err
@@ -187,9 +180,9 @@ func (c *Catalog) Capabilities(ctx context.Context, teamID, id string) ([]byte, 
 
 // List returns one page of a team's endpoints, oldest first. It reads the query
 // parameters cursor and limit.
-func (c *Catalog) List(ctx context.Context, teamID string, params map[string][]string) (page.Page[Endpoint], error) {
+func (c *EndpointCatalog) List(ctx context.Context, teamID string, params map[string][]string) (page.Page[Endpoint], error) {
 	var issues fault.Issues
-	q := page.Parse(params, validID, &issues)
+	q := page.Parse(params, validEndpointID, &issues)
 	if err := issues.Err(); err != nil {
 		return page.Page[Endpoint]{}, err
 	}

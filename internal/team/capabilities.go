@@ -1,4 +1,4 @@
-package endpoint
+package team
 
 import (
 	"cmp"
@@ -68,8 +68,8 @@ type AudioFormat struct {
 
 var audioFormats = []AudioFormat{{"alaw", "a-law, 8 bit", 8000}, {"pcm", "s16le", 0}}
 
-// Summary is the short form of an endpoint's capabilities.
-type Summary struct {
+// EndpointCapabilities is the short form of an endpoint's capabilities.
+type EndpointCapabilities struct {
 	Modes          []Mode           `json:"modes"`
 	Commands       []string         `json:"commands"`
 	CommandSources []string         `json:"commandSources"`
@@ -124,8 +124,8 @@ func (d Deployment) encode(details *endpointDetails, modes []Mode, permitted fun
 	return body, nil
 }
 
-func (d Deployment) summary(e Endpoint) Summary {
-	summary := Summary{
+func (d Deployment) summary(e Endpoint) EndpointCapabilities {
+	summary := EndpointCapabilities{
 		Modes: d.enabledModes(e.Modes), Commands: []string{}, Speech: e.Profile.Speech,
 		CommandSources: append([]string{}, e.Profile.CommandSources...),
 	}

@@ -1,8 +1,4 @@
-// Package usage counts the characters of synthesized speech per team and day,
-// provider, voice, model and endpoint. Servers and call runtimes append a usage
-// report to a stream for each speech request. A Consumer counts every report once.
-// A Service summarizes a team's usage.
-package usage
+package speech
 
 import (
 	"context"
@@ -40,36 +36,36 @@ const (
 // Properties lists all properties.
 var Properties = []Property{ByProvider, ByVoice, ByModel, ByEndpoint}
 
-// Query selects a team's usage from the day From to the day To, inclusive. Both
+// UsageQuery selects a team's usage from the day From to the day To, inclusive. Both
 // are midnights in UTC.
-type Query struct {
+type UsageQuery struct {
 	TeamID   string
 	From, To time.Time
 	Interval Interval
 	GroupBy  Property
 }
 
-// Counts are sums over speech requests. Characters are Unicode code points. Those
+// UsageCounts are sums over speech requests. Characters are Unicode code points. Those
 // of speech from the media cache are Cached, all others Billed.
-type Counts struct {
+type UsageCounts struct {
 	Characters int64 `json:"characters"`
 	Cached     int64 `json:"cachedCharacters"`
 	Billed     int64 `json:"billedCharacters"`
 	Requests   int64 `json:"requests"`
 }
 
-// Bucket is the usage of one group in one interval. Start is the first day of the
+// UsageBucket is the usage of one group in one interval. Start is the first day of the
 // interval.
-type Bucket struct {
+type UsageBucket struct {
 	Start string  `json:"start"`
 	Group *string `json:"group,omitzero"` // nil if not grouped; "" for requests without the property
-	Counts
+	UsageCounts
 }
 
-// Store reads usage.
-type Store interface {
+// UsageStore reads usage.
+type UsageStore interface {
 	// UsageBuckets returns the non-empty buckets, ordered by start and group.
-	UsageBuckets(ctx context.Context, q Query) ([]Bucket, error)
+	UsageBuckets(ctx context.Context, q UsageQuery) ([]UsageBucket, error)
 }
 
 // ReportStore writes usage.
@@ -103,33 +99,26 @@ type ReportStream interface {
 	Len(ctx context.Context) (int64, error)
 }
 
-// Summary is a team's usage over a period, as the API returns it.
-type Summary struct {
-	TeamID   string    `json:"teamId"`
-	From     string    `json:"from"`
-	To       string    `json:"to"`
-	Interval Interval  `json:"interval"`
-	GroupBy  Property  `json:"groupBy,omitzero"`
-	AsOf     time.Time `json:"asOf"`
-	Total    Counts    `json:"total"`
-	Buckets  []Bucket  `json:"buckets"`
+// UsageSummary is a team's usage over a period, as the API returns it.
+type UsageSummary struct {
+	TeamID   string        `json:"teamId"`
+	From     string        `json:"from"`
+	To       string        `json:"to"`
+	Interval Interval      `json:"interval"`
+	GroupBy  Property      `json:"groupBy,omitzero"`
+	AsOf     time.Time     `json:"asOf"`
+	Total    UsageCounts   `json:"total"`
+	Buckets  []UsageBucket `json:"buckets"`
 }
 
-// Service summarizes usage.
-type Service struct {
-	Store Store
-	Now   func() time.Time
-}
-
-// Summary returns a team's usage. Its total is the sum of its buckets.
-func (s *Service) Summary(ctx context.Context, q Query) (Summary, error) {
-	asOf := s.Now().UTC().Truncate(time.Millisecond)
-	buckets, err := s.Store.UsageBuckets(ctx, q)
+// SummarizeUsage returns a team's usage. Its total is the sum of its buckets.
+func SummarizeUsage(ctx context.Context, store UsageStore, q UsageQuery, now time.Time) (UsageSummary, error) {
+	buckets, err := store.UsageBuckets(ctx, q)
 	if err != nil {
-		return Summary{}, fmt.Errorf("summarize usage: %w", err)
+		return UsageSummary{}, fmt.Errorf("summarize usage: %w", err)
 	}
-	summary := Summary{TeamID: q.TeamID, From: q.From.Format(time.DateOnly), To: q.To.Format(time.DateOnly),
-		Interval: q.Interval, GroupBy: q.GroupBy, AsOf: asOf, Buckets: buckets}
+	summary := UsageSummary{TeamID: q.TeamID, From: q.From.Format(time.DateOnly), To: q.To.Format(time.DateOnly),
+		Interval: q.Interval, GroupBy: q.GroupBy, AsOf: now.UTC().Truncate(time.Millisecond), Buckets: buckets}
 	for _, b := range buckets {
 		summary.Total.Characters += b.Characters
 		summary.Total.Cached += b.Cached
@@ -142,14 +131,14 @@ func (s *Service) Summary(ctx context.Context, q Query) (Summary, error) {
 // maxDays is the maximum length of a summary's period: two years, with two leap days.
 const maxDays = 2 * 366
 
-// ParseQuery parses the query parameters of a summary. All are optional. Without
+// ParseUsageQuery parses the query parameters of a summary. All are optional. Without
 // any, the query selects the current month, by day. With to alone, it starts on the first of
 // that month; with from alone, it ends today, or on from if that is in the future.
-func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query, error) {
+func ParseUsageQuery(teamID string, params map[string][]string, now time.Time) (UsageQuery, error) {
 	var issues fault.Issues
 	now = now.UTC()
 	today := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, time.UTC)
-	q := Query{TeamID: teamID, From: today.AddDate(0, 0, 1-today.Day()), To: today, Interval: Day}
+	q := UsageQuery{TeamID: teamID, From: today.AddDate(0, 0, 1-today.Day()), To: today, Interval: Day}
 
 	date := func(name string, into *time.Time) bool {
 		s, given := issues.QueryValue(params, name)
