@@ -206,26 +206,6 @@ func TestRejectedAdministrationIsRecorded(t *testing.T) {
 	}
 }
 
-func TestCommandsDeleteEndpointsAndDisableTeams(t *testing.T) {
-	env, _ := harness.ServeEnv(t, harness.Env{})
-	i, _ := harness.Serve(t, env)
-	teamID := harness.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
-	ep := harness.RunJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat")["id"].(string)
-	key := harness.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["key"].(string)
-	harness.RunJSON(t, env, "endpoint", "delete", ep)
-	telapi(t, env, "endpoint", "delete", ep).expect(t, 1, "not found")
-	waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", key)
-	if team := harness.RunJSON(t, env, "team", "update", teamID, "--disabled"); team["disabled"] != true || team["name"] != "Acme" {
-		t.Errorf("team is %v, want it disabled with its name", team)
-	}
-	waitForStatus(t, i, 401, "/api/v1/endpoints", "X-API-Key", key)
-	harness.RunJSON(t, env, "team", "update", teamID, "--disabled=false")
-	waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", key)
-	if got := recordedCommands(t, env, teamID); !slices.Equal(got, []string{"team.update", "team.update", "endpoint.delete", "key.create", "endpoint.create", "team.create"}) {
-		t.Errorf("recorded %q", got)
-	}
-}
-
 // recordedCommands returns the actions of a team that the command line recorded,
 // newest first.
 func recordedCommands(t *testing.T, env harness.Env, teamID string) (actions []string) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +46,19 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 		}
 		if list := telapi(t, env, "key", "list", "--team", teamID, "--json"); strings.Count(list.stdout, "\n") != 1 || !strings.Contains(list.stdout, keyID) {
 			t.Errorf("key list prints %q, want one line with %s", list.stdout, keyID)
+		}
+
+		if team := harness.RunJSON(t, env, "team", "update", teamID, "--disabled"); team["disabled"] != true || team["name"] != "Acme Ltd" {
+			t.Errorf("team is %v, want it disabled with its name", team)
+		}
+		waitForStatus(t, i, 401, "/api/v1/endpoints", "X-API-Key", secret)
+		harness.RunJSON(t, env, "team", "update", teamID, "--disabled=false")
+		waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", secret)
+		harness.RunJSON(t, env, "endpoint", "delete", ep["id"].(string))
+		telapi(t, env, "endpoint", "delete", ep["id"].(string)).expect(t, 1, "not found")
+		want := []string{"endpoint.delete", "team.update", "team.update", "key.create", "endpoint.update", "endpoint.create", "team.update", "team.create"}
+		if got := recordedCommands(t, env, teamID); !slices.Equal(got, want) {
+			t.Errorf("recorded %q, want %q", got, want)
 		}
 
 		limits := harness.RunJSON(t, env, "limits", "set", "--tier", "api", "--max", "777", "--window", "1m")
