@@ -204,10 +204,10 @@ func TestErrorExplainsWellSignedToken(t *testing.T) {
 func TestUnknownTeamIsRejected(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	a := auth.NewAuthenticator(nil, nil, auth.NewTokenFailures(registry), discard(), time.Now)
-	if err := a.UnknownTeam(auth.Principal{TeamID: "console", Scopes: []auth.Scope{auth.ManagePlatform}}); err != nil {
+	if err := a.CheckUnknownTeam(auth.Principal{TeamID: "console", Scopes: []auth.Scope{auth.ManagePlatform}}); err != nil {
 		t.Errorf("administrator of the platform: %v", err)
 	}
-	err := a.UnknownTeam(auth.Principal{TeamID: "tm_2", Scopes: []auth.Scope{auth.ManageTeam}})
+	err := a.CheckUnknownTeam(auth.Principal{TeamID: "tm_2", Scopes: []auth.Scope{auth.ManageTeam}})
 	if f := fault.From(err); f.Code != fault.Unauthorized || !strings.Contains(f.Message, `its teamId "tm_2" is not a team of this service`) {
 		t.Errorf("error %v, want %s with the team", err, fault.Unauthorized)
 	}

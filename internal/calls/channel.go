@@ -221,7 +221,7 @@ func (c *Channel) Undo() {
 // Abandon stops reading the channel without releasing the claim.
 func (c *Channel) Abandon() {
 	if c.token != "" && c.ctx.Err() == nil {
-		c.confirm()
+		c.checkLossLater()
 	}
 	c.cancel(ErrClosed)
 	c.subscription.Close()

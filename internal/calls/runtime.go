@@ -95,10 +95,10 @@ type Runtime struct {
 	cancel  context.CancelCauseFunc
 	mu      sync.Mutex // held while a goroutine starts, so that Close waits for all of them
 	running sync.WaitGroup
-	// Close ends stopping and waits for confirming, the last checks of abandoned claims, before it ends ctx.
+	// Close ends stopping and waits for lossChecks, the last checks of abandoned claims, before it ends ctx.
 	stopping   context.Context
 	stop       context.CancelFunc
-	confirming sync.WaitGroup
+	lossChecks sync.WaitGroup
 	offers     offers
 	scripts    map[string]*rueidis.Lua // a second run after a lost reply changes nothing
 	// replicated holds the scripts that wait for replicas and replace those in
@@ -172,7 +172,7 @@ func (r *Runtime) Close() {
 	r.mu.Lock()
 	r.stop()
 	r.mu.Unlock()
-	r.confirming.Wait()
+	r.lossChecks.Wait()
 	r.mu.Lock()
 	r.cancel(ErrClosed)
 	r.mu.Unlock()
