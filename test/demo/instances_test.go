@@ -29,7 +29,7 @@ func changeInstance(t *testing.T, i *harness.Instance, key string, number int, a
 
 func TestDevWithAllInstancesKilled(t *testing.T) {
 	t.Parallel()
-	p, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
+	i, p, out := harness.Dev(t, harness.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
 	changeInstance(t, i, out.Key, 1, "kill")
 	list := listInstances(t, i, out.Key)
 	remaining := list[1].PID
@@ -50,7 +50,7 @@ func TestDevWithAllInstancesKilled(t *testing.T) {
 	if list[0].State != "stopped" || list[1].State != "running" || list[1].PID == remaining {
 		t.Errorf("instances %+v, want only the second one running, in a new process", list)
 	}
-	b := out.connect(t, i, "chat")
+	b, _ := out.Connect(t, i, "chat")
 	testkit.Must(t, p.Cmd.Process.Signal(syscall.SIGTERM))
 	if got := b.CloseCode(); got != 1012 {
 		t.Errorf("close code %d, want 1012", got)
@@ -66,7 +66,7 @@ func TestDevWithAllInstancesKilled(t *testing.T) {
 // A crashed telapi dev leaves no instance behind.
 func TestInstancesEndWithDev(t *testing.T) {
 	t.Parallel()
-	p, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
+	i, p, out := harness.Dev(t, harness.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
 	list := listInstances(t, i, out.Key)
 	testkit.Must(t, p.Cmd.Process.Kill())
 	for _, instance := range list {

@@ -56,8 +56,8 @@ func modelBotAnswers(t *testing.T) {
 
 	port := testkit.FreePort(t)
 	bot, output := startBot(t, []string{testkit.Node(t), "../../examples/bot-openai/bot.mjs"}, fmt.Sprintf("http://localhost:%d", port))
-	_, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir(), "TELAPI_PORT": fmt.Sprint(port)}, "--bot", bot)
-	b := out.connect(t, i, "chat")
+	i, _, out := harness.Dev(t, harness.Env{"DATA_DIR": t.TempDir(), "TELAPI_PORT": fmt.Sprint(port)}, "--bot", bot)
+	b, _ := out.Connect(t, i, "chat")
 	b.Chat("hi")
 	readUntil(b, "chat", "small|user hi")
 	b.Chat("fail")

@@ -24,9 +24,7 @@ func connect(t *testing.T, i *harness.Instance, mode string) *harness.Browser {
 	t.Helper()
 	d, err := i.App.Demo(t.Context())
 	testkit.Must(t, err)
-	id, token := harness.Issue(t, i, d.Key.Reveal(), map[string]any{"endpointId": d.EndpointID, "mode": mode})
-	b := harness.Connect(t, i, id, token, "")
-	b.Expect("ready")
+	b, _ := harness.DevOutput{Key: d.Key.Reveal(), EndpointID: d.EndpointID}.Connect(t, i, mode)
 	return b
 }
 

@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -110,9 +109,7 @@ func startDemo(t *testing.T) demo {
 		"PATH": filepath.Dir(binary) + ":" + os.Getenv("PATH"), "DATA_DIR": t.TempDir(), "JWT_SECRET": strings.Repeat("s", 32),
 		"DATABASE_URL": testkit.SharedPostgres(t).NewDatabase(t), "REDIS_URL": testkit.StartRedis(t, testkit.RedisDurable()).URL(),
 	}
-	var out struct{ URL, MediaURL, Key, TeamID, EndpointID string }
-	p := harness.StartProcess(t, harness.Merge(d.env, harness.Env{"TELAPI_PORT": "0"}), "dev", "--json")
-	testkit.Must(t, json.Unmarshal([]byte(p.WaitForLine(t, "{")), &out))
+	_, _, out := harness.Dev(t, d.env)
 	d.env["KEY"], d.env["METRICS_TOKEN"], d.env["MEDIA_UPLOAD_TOKEN"], d.env["TELAPI_PORT"] = out.Key, "", "", out.URL[strings.LastIndex(out.URL, ":")+1:]
 
 	channel := "call-4711"

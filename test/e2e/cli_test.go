@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +46,22 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 		}
 		if list := telapi(t, env, "key", "list", "--team", teamID, "--json"); strings.Count(list.stdout, "\n") != 1 || !strings.Contains(list.stdout, keyID) {
 			t.Errorf("key list prints %q, want one line with %s", list.stdout, keyID)
+		}
+
+		if team := harness.RunJSON(t, env, "team", "update", teamID, "--disabled"); team["disabled"] != true || team["name"] != "Acme Ltd" {
+			t.Errorf("team is %v, want it disabled with its name", team)
+		}
+		waitForStatus(t, i, 401, "/api/v1/endpoints", "X-API-Key", secret)
+		harness.RunJSON(t, env, "team", "update", teamID, "--disabled=false")
+		waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", secret)
+		harness.RunJSON(t, env, "endpoint", "delete", ep["id"].(string))
+		telapi(t, env, "endpoint", "delete", ep["id"].(string)).expect(t, 1, "not found")
+		var recorded []string
+		for _, e := range auditLog(t, env, "--team", teamID) {
+			recorded = append(recorded, strings.TrimPrefix(e.Actor.Type, "cli")+e.Action)
+		}
+		if want := strings.Fields("endpoint.delete team.update team.update key.create endpoint.update endpoint.create team.update team.create"); !slices.Equal(recorded, want) {
+			t.Errorf("the command line recorded %q, want %q", recorded, want)
 		}
 
 		limits := harness.RunJSON(t, env, "limits", "set", "--tier", "api", "--max", "777", "--window", "1m")

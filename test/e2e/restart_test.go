@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/test/contract"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -23,7 +21,7 @@ type devServer struct {
 	t       *testing.T
 	env     harness.Env
 	process *harness.Process
-	output  struct{ URL, Key, EndpointID string }
+	output  harness.DevOutput
 }
 
 func startDevServer(t *testing.T) *devServer {
@@ -34,9 +32,7 @@ func startDevServer(t *testing.T) *devServer {
 
 func (d *devServer) start() {
 	d.t.Helper()
-	d.process = harness.StartProcess(d.t, d.env, "dev", "--no-demo", "--json")
-	testkit.Must(d.t, json.Unmarshal([]byte(d.process.WaitForLine(d.t, "{")), &d.output))
-	d.Instance = &harness.Instance{URL: d.output.URL, Client: contract.Client(d.t)}
+	d.Instance, d.process, d.output = harness.Dev(d.t, d.env, "--no-demo")
 }
 
 func (d *devServer) stop(signal syscall.Signal, exit int) {
@@ -53,9 +49,9 @@ func (d *devServer) snapshot() string {
 
 // conversation is a session with a browser and a runtime.
 type conversation struct {
-	session, token string
-	browser        *harness.Browser
-	channel        *callruntime.Channel
+	token   string
+	browser *harness.Browser
+	channel *callruntime.Channel
 }
 
 // open starts a session with a browser and a runtime. The runtime has received the
@@ -63,9 +59,7 @@ type conversation struct {
 func (d *devServer) open() *conversation {
 	d.t.Helper()
 	c := &conversation{}
-	c.session, c.token = harness.Issue(d.t, d.Instance, d.output.Key, map[string]any{"endpointId": d.output.EndpointID, "mode": "chat"})
-	c.browser = harness.Connect(d.t, d.Instance, c.session, c.token, "")
-	c.browser.Expect(`"ready"`)
+	c.browser, c.token = d.output.Connect(d.t, d.Instance, "chat")
 	c.channel = harness.Accept(d.t, harness.ConnectRuntime(d.t, d.URL, d.output.Key))
 	if e := harness.Receive(d.t, c.channel); e.Event != "connected" {
 		d.t.Fatalf("received %+v, want the browser's connection", e)
@@ -99,12 +93,12 @@ func TestDevRestartKeepsConversations(t *testing.T) {
 
 	d.stop(syscall.SIGINT, 0)
 	d.start()
-	browser := harness.Connect(t, d.Instance, c.session, c.token, "?streamId="+cursor)
+	browser := harness.Connect(t, d.Instance, c.browser.Session, c.token, "?streamId="+cursor)
 	browser.Expect(`"ready"`, `"resumed":true`)
 	browser.Expect("unread one")
 	browser.Expect("unread two")
 	browser.Expect(`"reconnect"`, `"recovered":true`, `"count":2`)
-	browser.Write(harness.Frame("chat", c.session, sent, "chat", `{"text":"not received yet"}`)) // as if the ack had been lost
+	browser.Write(harness.Frame("chat", c.browser.Session, sent, "chat", `{"text":"not received yet"}`)) // as if the ack had been lost
 	browser.Expect(`"ack"`, sent)
 
 	call.i = d.Instance
@@ -145,12 +139,12 @@ func TestDevCrashReportsLoss(t *testing.T) {
 
 	d.start()
 	testkit.Until(t, "the log reports the crash", func() bool { return d.process.Stderr.Has("did not stop normally") })
-	browser := harness.Connect(t, d.Instance, c.session, c.token, "?streamId="+lost)
+	browser := harness.Connect(t, d.Instance, c.browser.Session, c.token, "?streamId="+lost)
 	browser.Expect(`"ready"`)
 	browser.Expect(`"reconnect"`, `"recovered":false`)
-	browser = harness.Connect(t, d.Instance, c.session, c.token, "?streamId="+kept)
+	browser = harness.Connect(t, d.Instance, c.browser.Session, c.token, "?streamId="+kept)
 	browser.Expect(`"ready"`)
 	browser.Expect(`"reconnect"`, `"recovered":true`)
-	harness.RunJSON(t, d.env, "channel", "send", c.session, "--type", "chat", "--payload", `{"text":"after the crash"}`)
+	harness.RunJSON(t, d.env, "channel", "send", c.browser.Session, "--type", "chat", "--payload", `{"text":"after the crash"}`)
 	browser.Expect("after the crash")
 }

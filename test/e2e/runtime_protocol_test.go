@@ -124,8 +124,7 @@ func TestRuntimeHandshakes(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d %s", name, resp.StatusCode, body, c.status, c.code)
 		}
 	}
-	resp, body := i.Call(t, http.MethodGet, wire.RuntimePath, "X-API-Key", key)
-	wantStatus(t, resp, body, http.StatusBadRequest, "VALIDATION_ERROR") // no subprotocol
+	expectStatus(t, http.StatusBadRequest, "VALIDATION_ERROR")(i.Call(t, http.MethodGet, wire.RuntimePath, "X-API-Key", key)) // no subprotocol
 
 	anonymous := func() *runtimeSocket {
 		conn, _, err := dialRuntime(t, i)

@@ -94,8 +94,7 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 		}
 
 		path := "/api/v1/sessions/" + s.SessionID
-		resp, body := i.Call(t, "GET", path, "X-API-Key", tenant.Key)
-		wantStatus(t, resp, body, 200, `"state":"issued"`)
+		expectStatus(t, 200, `"state":"issued"`)(i.Call(t, "GET", path, "X-API-Key", tenant.Key))
 		for _, method := range []string{"GET", "DELETE"} {
 			expectStatus(t, 404, code("NOT_FOUND"))(i.Call(t, method, path, "X-API-Key", foreign.Key))
 			expectStatus(t, 404, code("NOT_FOUND"))(i.Call(t, method, "/api/v1/sessions/ses_none", "X-API-Key", tenant.Key))
@@ -105,7 +104,7 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 		for range 2 { // DELETE is idempotent
 			expectStatus(t, 204, "")(i.Call(t, "DELETE", path, "X-API-Key", tenant.Key))
 		}
-		resp, body = i.Call(t, "GET", path, "X-API-Key", tenant.Key)
+		resp, body := i.Call(t, "GET", path, "X-API-Key", tenant.Key)
 		wantStatus(t, resp, body, 200, `"state":"revoked"`)
 		if !strings.Contains(body, `"endedAt"`) {
 			t.Errorf("revoked session is %s, want endedAt", body)

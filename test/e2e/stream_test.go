@@ -127,13 +127,11 @@ func TestStreamedAnswerIsDeliveredInParts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.t = t
 			item := c.await(wire.Await{Kind: row.kind})
-			resp, body := i.Post(t, harness.Path(item)+row.path, row.body, "Content-Type", row.contentType, "token", item.Token)
-			wantStatus(t, resp, body, 202, row.receipt)
+			expectStatus(t, 202, row.receipt)(i.Post(t, harness.Path(item)+row.path, row.body, "Content-Type", row.contentType, "token", item.Token))
 			if got := c.receive(row.entries); got != row.want {
 				t.Errorf("entries %s, want %s", got, row.want)
 			}
-			resp, body = i.Post(t, harness.Path(item)+row.path, row.body, "Content-Type", row.contentType, "token", item.Token)
-			wantStatus(t, resp, body, 409, `"duplicate":true`)
+			expectStatus(t, 409, `"duplicate":true`)(i.Post(t, harness.Path(item)+row.path, row.body, "Content-Type", row.contentType, "token", item.Token))
 		})
 	}
 }
@@ -150,8 +148,7 @@ func TestSentenceIsDeliveredWhileTheAnswerIsWritten(t *testing.T) {
 		if got := c.receive(1); got != "llm_part 1 One." {
 			t.Errorf("first entry %s", got)
 		}
-		resp, body := c.postCallback(first, `{"content":"other"}`)
-		wantStatus(t, resp, body, 409, `"state":"streaming"`)
+		expectStatus(t, 409, `"state":"streaming"`)(c.postCallback(first, `{"content":"other"}`))
 		later.write(delta(" later.") + doneLine)
 		later.want(202, `"parked"`)
 		early.write(doneLine)
@@ -172,8 +169,7 @@ func TestStreamBrokenAfterAnyByteCanBeRepeated(t *testing.T) {
 		testkit.Must(t, err)
 		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nToken: %s\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", harness.Path(item), callback.NDJSON, item.Token, max(n, 1), body[:max(n, 1)])
 		testkit.Must(t, errors.Join(err, conn.Close()))
-		resp, text := i.Post(t, harness.Path(item), body, "Content-Type", callback.NDJSON, "token", item.Token)
-		wantStatus(t, resp, text, 202, `"parts":3`)
+		expectStatus(t, 202, `"parts":3`)(i.Post(t, harness.Path(item), body, "Content-Type", callback.NDJSON, "token", item.Token))
 		if got, want := c.receive(4), "llm_part 1 One.|llm_part 2 Two.|llm_part 3 Three 好。|llm_result of 3 One. Two. Three 好。"; got != want {
 			t.Fatalf("after %d bytes: %s, want %s", n, got, want)
 		}
@@ -251,10 +247,9 @@ func TestInvalidStreamIsRejected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.t = t
 			item := c.await(wire.Await{Kind: row.kind})
-			resp, body := i.Post(t, harness.Path(item)+row.path, row.body, "Content-Type", row.contentType, "token", item.Token)
-			wantStatus(t, resp, body, row.status, row.want)
+			expectStatus(t, row.status, row.want)(i.Post(t, harness.Path(item)+row.path, row.body, "Content-Type", row.contentType, "token", item.Token))
 			testkit.Must(t, c.Cancel(t.Context(), item.WorkItemID))
-			resp, body = i.Post(t, harness.Path(item)+row.path, row.body, "Content-Type", row.contentType, "token", "made-up")
+			resp, body := i.Post(t, harness.Path(item)+row.path, row.body, "Content-Type", row.contentType, "token", "made-up")
 			if want := map[bool]int{true: row.status, false: 401}[row.status == 415 || name == "too many bytes"]; resp.StatusCode != want {
 				t.Errorf("with a made-up token: %d %s, want %d", resp.StatusCode, body, want)
 			}
@@ -262,8 +257,7 @@ func TestInvalidStreamIsRejected(t *testing.T) {
 	}
 	c.t = t
 	channelToken := c.await(wire.Await{Kind: wire.BotItem, Scope: wire.ScopeChannel})
-	resp, body := i.Post(t, harness.Path(channelToken), doneLine, "Content-Type", callback.NDJSON, "token", channelToken.Token)
-	wantStatus(t, resp, body, 400, "work item")
+	expectStatus(t, 400, "work item")(i.Post(t, harness.Path(channelToken), doneLine, "Content-Type", callback.NDJSON, "token", channelToken.Token))
 }
 
 // A provider with a wrong token is rejected before it sends anything, and while it sends: it

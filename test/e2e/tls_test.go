@@ -63,8 +63,7 @@ func TestDemoRunsCallsOverTLS(t *testing.T) {
 	i := withTLS(t, harness.StartDev(t, env, true), ca)
 	demo, err := i.App.Demo(t.Context())
 	testkit.Must(t, err)
-	id, token := harness.Issue(t, i, demo.Key.Reveal(), map[string]any{"endpointId": demo.EndpointID, "mode": "chat"})
-	b := harness.Connect(t, i, id, token, "")
+	b, _ := harness.DevOutput{Key: demo.Key.Reveal(), EndpointID: demo.EndpointID}.Connect(t, i, "chat")
 	for !strings.Contains(b.Next().Raw, "this is the demo bot") {
 	}
 }

@@ -1,10 +1,12 @@
 package harness
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"testing"
 
+	"telapi/internal/endpoint"
 	"telapi/test/contract"
 	"telapi/test/testkit"
 )
@@ -38,4 +40,22 @@ func (i *Instance) HealthStatus() int {
 	}
 	_ = resp.Body.Close()
 	return resp.StatusCode
+}
+
+// DevOutput is what "telapi dev --json" prints.
+type DevOutput struct{ URL, Playground, MediaURL, Key, TeamID, EndpointID string }
+
+// Dev starts "telapi dev" as a process. The returned Instance has no App and no Log.
+func Dev(t testing.TB, env Env, args ...string) (*Instance, *Process, DevOutput) {
+	t.Helper()
+	process := StartProcess(t, Merge(Env{"TELAPI_PORT": "0"}, env), append([]string{"dev", "--json"}, args...)...)
+	var out DevOutput
+	testkit.Must(t, json.Unmarshal([]byte(process.WaitForLine(t, "{")), &out))
+	return &Instance{URL: out.URL, Client: contract.Client(t)}, process, out
+}
+
+// Connect opens a session of the demo and connects to it.
+func (out DevOutput) Connect(t testing.TB, i *Instance, mode string) (b *Browser, token string) {
+	t.Helper()
+	return Tenant{Key: out.Key, Endpoint: endpoint.Endpoint{ID: out.EndpointID}}.Connect(t, i, "mode", mode)
 }

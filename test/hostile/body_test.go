@@ -14,9 +14,9 @@ import (
 	"telapi/test/harness"
 )
 
-// post sends a body to a webhook and returns the status.
-func (a *target) post(path, token, body string) int {
-	req, err := http.NewRequestWithContext(a.Context(), http.MethodPost, a.instance.URL+path, strings.NewReader(body))
+// send sends a request with a callback token and returns the status: 0 if there is no response.
+func (a *target) send(method, path, token, body string) int {
+	req, err := http.NewRequestWithContext(a.Context(), method, a.instance.URL+path, strings.NewReader(body))
 	if err != nil {
 		a.Error(err)
 		return 0
@@ -67,7 +67,7 @@ func attackExpensiveBodiesNeedBoundedMemory(a *target) {
 	t := a.T
 	ch := a.openChannel()
 	item, used := a.item(ch, wire.ScopeChannel), a.item(ch, wire.ScopeItem)
-	if status := a.post(harness.Path(used), used.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
+	if status := a.send(http.MethodPost, harness.Path(used), used.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
 		t.Fatalf("first use of a token: %d, want 202", status)
 	}
 	head := `{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[`
@@ -87,7 +87,7 @@ func attackExpensiveBodiesNeedBoundedMemory(a *target) {
 	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
 		for token, allowed := range map[string][]int{"made-up": {401, 429, 0}, used.Token: {409, 429, 503}, item.Token: {400, 202, 409, 429, 503}} {
 			var got statuses
-			inParallel(200, func(i int) { got.add(a.post(harness.Path(item), token, bodies[names[i%len(names)]])) })
+			inParallel(200, func(i int) { got.add(a.send(http.MethodPost, harness.Path(item), token, bodies[names[i%len(names)]])) })
 			got.expect(t, allowed...)
 		}
 	})
@@ -117,7 +117,7 @@ func TestUnfinishedBodiesNeedBoundedMemory(t *testing.T) {
 				}
 			})
 		}
-		if status := a.post(harness.Path(item), item.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
+		if status := a.send(http.MethodPost, harness.Path(item), item.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
 			t.Errorf("a small callback was answered %d during the attack, want 202", status)
 		}
 	})

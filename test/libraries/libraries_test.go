@@ -1,10 +1,9 @@
 // Package libraries tests the libraries for call runtimes, with the same test for each
-// language. It runs a program of that language, testdata/<language>, against the service,
-// and breaks connections and processes under load.
+// language. It runs a program of that language, testdata/<language> or test/echo for Go,
+// against the service, and breaks connections and processes under load.
 //
 // The program gets TELAPI_URL, TELAPI_KEY and TELAPI_NAME, and in some tests
-// TELAPI_RESUME_MS, the time for which claims outlive a connection. It accepts up to 8
-// sessions at a time. It prints "entry <channel> <position> <kind> <text>" for each entry
+// TELAPI_RESUME_MS, the time for which claims outlive a connection. It prints "entry <channel> <position> <kind> <text>" for each entry
 // before it handles it, and "lost <channel>" if the store has lost data. It commits each
 // entry after it has handled it. It obeys chat messages:
 //

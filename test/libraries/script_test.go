@@ -19,7 +19,7 @@ import (
 // goProgram builds the program in Go once, and returns its path.
 var goProgram = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(testkit.Lasting{TB: testkit.Console{}}.TempDir(), "runtime")
-	out, err := exec.Command("go", "build", "-o", program, "./testdata/go").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", program, "telapi/test/echo").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}

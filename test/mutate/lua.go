@@ -204,42 +204,9 @@ var luaComparisons = map[string]string{"<": "<=", "<=": "<", ">": ">=", ">=": ">
 func (m *luaMutator) comparisons() {
 	for i, token := range m.tokens {
 		if becomes := luaComparisons[token.text]; becomes != "" {
-			from, to := m.operandStart(i), m.operandEnd(i)
-			m.replace(i, i+1, becomes, m.source(from, i)+" "+becomes+" "+m.source(i+1, to)+" in place of "+token.text)
+			m.replace(i, i+1, becomes, m.source(max(0, i-3), i)+" "+becomes+" "+m.source(i+1, min(i+4, len(m.tokens)))+" in place of "+token.text)
 		}
 	}
-}
-
-var luaAroundComparison = append([]string{"and", "or", "not"}, append(luaBeforeExpression, luaAfterExpression...)...)
-
-func (m *luaMutator) operandStart(i int) int {
-	depth := 0
-	for i--; i > 0; i-- {
-		text := m.tokens[i].text
-		if slices.Contains(luaClosing, text) {
-			depth++
-		} else if depth > 0 && slices.Contains(luaOpening, text) {
-			depth--
-		} else if depth == 0 && slices.Contains(luaAroundComparison, text) {
-			break
-		}
-	}
-	return i + 1
-}
-
-func (m *luaMutator) operandEnd(i int) int {
-	depth := 0
-	for i++; i < len(m.tokens); i++ {
-		text := m.tokens[i].text
-		if slices.Contains(luaOpening, text) {
-			depth++
-		} else if depth > 0 && slices.Contains(luaClosing, text) {
-			depth--
-		} else if depth == 0 && (slices.Contains(luaAroundComparison, text) || slices.Contains(luaClosing, text) || m.startsStatement(i)) {
-			break
-		}
-	}
-	return i
 }
 
 // calls removes statements that are calls, one at a time.

@@ -71,12 +71,7 @@ func (p podman) start(name string, env harness.Env, args ...string) (url string)
 }
 
 func health(url string) int {
-	resp, err := http.Get(url + "/health")
-	if err != nil {
-		return 0
-	}
-	_ = resp.Body.Close()
-	return resp.StatusCode
+	return (&harness.Instance{URL: url, Client: http.DefaultClient}).HealthStatus()
 }
 
 // The image is built from a binary, because CI cannot pull the image of Go.
