@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"telapi/internal/budget"
+	"telapi/internal/ratelimit"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 type parkedItems struct {
 	store  Store
 	now    func() time.Time
-	budget *budget.Budget
+	budget *ratelimit.Budget
 
 	querying sync.Mutex // only one query at a time
 	queried  time.Time  // the start of the last query
@@ -39,7 +39,7 @@ type trackedItem struct {
 }
 
 func newParkedItems(store Store, registry prometheus.Registerer, now func() time.Time, teamShare int) *parkedItems {
-	return &parkedItems{store: store, now: now, budget: budget.New(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)}
+	return &parkedItems{store: store, now: now, budget: ratelimit.NewBudget(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)}
 }
 
 // reserve takes the size of a callback that may be parked from the budget. If the team has its

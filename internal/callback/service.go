@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/budget"
+	"telapi/internal/cache"
 	"telapi/internal/command"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
@@ -44,7 +44,7 @@ type Service struct {
 	store    Store
 	offers   Offers
 	platform command.PlatformPolicy
-	policies *budget.Cache[*channelPolicy]
+	policies *cache.LRU[*channelPolicy]
 	log      *slog.Logger
 	now      func() time.Time
 	parked   *parkedItems
@@ -69,7 +69,7 @@ func NewService(store Store, offers Offers, platform command.PlatformPolicy, log
 		}
 		return now().Sub(since).Seconds()
 	}
-	streams.service = &Service{store, offers, platform, budget.NewCache[*channelPolicy](policyBytes, teamShare), log, now, parked, streams,
+	streams.service = &Service{store, offers, platform, cache.NewLRU[*channelPolicy](policyBytes, teamShare), log, now, parked, streams,
 		newMetrics(registry, oldestParked, func() float64 { return float64(streams.count()) })}
 	return streams.service
 }

@@ -207,7 +207,8 @@ func (c *Channel) Close(ctx context.Context) error {
 	}
 	if err == nil {
 		c.Abandon()
-		err = c.runtime.offer(ctx, reply.offer)
+		c.runtime.releaseLater(c.ID, c.token)
+		err = c.runtime.offer(ctx, reply.offer, true)
 	}
 	return err
 }

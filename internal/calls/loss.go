@@ -8,9 +8,9 @@ import (
 	"telapi/internal/background"
 )
 
-// lossCheckDelay is the time after which an abandoned claim is checked, to detect that a failover
-// lost data. It exceeds the replication lag.
-const lossCheckDelay = 20 * time.Second
+// laterDelay is the time after which an abandoned claim is checked, and a release repeated, since
+// a failover may have lost data. It exceeds the replication lag.
+const laterDelay = 20 * time.Second
 
 // CheckLoss is called after ErrClaimLost. If the store has lost the newest message or work item of
 // this claim, it reports the loss to both sides, because no other runtime can notice it. It fails
@@ -32,22 +32,26 @@ func (r *Runtime) aheadOfReplicas() string {
 	return ""
 }
 
-// checkLossLater checks after lossCheckDelay that the store still has what it acknowledged under
-// this abandoned claim, or earlier if the runtime is closed. A later claim cannot notice what was
-// lost before it.
+// checkLossLater checks later that the store still has what it acknowledged under this abandoned
+// claim. A later claim cannot notice what was lost before it.
 func (c *Channel) checkLossLater() {
-	r := c.runtime
+	if c.lastSent() != c.sentBefore || c.lastItem() != "" {
+		c.runtime.later(func(ctx context.Context) error { return c.checkLoss(ctx, "") })
+	}
+}
+
+// later calls f after laterDelay, or earlier if the runtime is closed, until the store is available.
+func (r *Runtime) later(f func(context.Context) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	hasNothing := c.lastSent() == c.sentBefore && c.lastItem() == ""
-	if hasNothing || r.stopping.Err() != nil {
+	if r.stopping.Err() != nil {
 		return
 	}
-	r.lossChecks.Go(func() {
-		_ = background.Sleep(r.stopping, lossCheckDelay)
+	r.lastCalls.Go(func() {
+		_ = background.Sleep(r.stopping, laterDelay)
 		for {
 			ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
-			err := c.checkLoss(ctx, "")
+			err := f(ctx)
 			cancel()
 			if !errors.Is(err, ErrUnavailable) || background.Sleep(r.stopping, retryDelay) != nil {
 				return

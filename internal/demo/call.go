@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/demo/voice"
 )
 
 // call is the state machine of one conversation. It does no I/O itself: loop calls
@@ -58,7 +57,7 @@ type effects interface {
 	hear(alaw []byte)
 	// recognize converts an utterance to text. Later it calls recognized or
 	// recognitionFailed of the call.
-	recognize(id string, u voice.Utterance)
+	recognize(u utterance)
 	// answer answers a WebRTC offer. It replaces an earlier call. Later it calls
 	// callConnected and callEnded of the call.
 	answer(offer signal) error

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"telapi/internal/budget"
 	"telapi/internal/callback"
 	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
 	"telapi/internal/strictjson"
 )
 
@@ -126,7 +126,7 @@ func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge
 
 // reservation is the part of a budget that a request has taken.
 type reservation struct {
-	budget *budget.Budget
+	budget *ratelimit.Budget
 	holder string
 	size   int64
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"telapi/internal/budget"
 	"telapi/internal/channel"
+	"telapi/internal/ratelimit"
 )
 
 // Set owns the open sockets of this instance and their goroutines:
 // net/http does not track connections after an upgrade.
 type Set struct {
-	budget *budget.Budget  // handshakes and open sockets
-	queued *budget.Budget  // bytes in queues
-	ctx    context.Context // for store operations of sockets
+	budget *ratelimit.Budget // handshakes and open sockets
+	queued *ratelimit.Budget // bytes in queues
+	ctx    context.Context   // for store operations of sockets
 	cancel context.CancelFunc
 
 	open    prometheus.Gauge
@@ -38,7 +38,7 @@ type Set struct {
 
 // NewSet returns an empty set. Its sockets take their share of two budgets: the number of
 // sockets, and the bytes of frames that wait for slow clients.
-func NewSet(registry prometheus.Registerer, sockets, queued *budget.Budget) *Set {
+func NewSet(registry prometheus.Registerer, sockets, queued *ratelimit.Budget) *Set {
 	auto := promauto.With(registry)
 	s := &Set{
 		budget:  sockets,
