@@ -253,8 +253,6 @@ func (a *App) assembleServer(_ context.Context, deps *httpapi.Deps) error {
 	return nil
 }
 
-func (a *App) addJobs(jobs ...func(context.Context)) { a.jobs = append(a.jobs, jobs...) }
-
 // addAPIJobs adds jobs that only an instance with FEATURE_API_ACCESS runs.
 func (a *App) addAPIJobs(jobs ...func(context.Context)) {
 	if a.cfg.FeatureAPIAccess {

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 
 	"telapi/internal/config"
 	"telapi/internal/fault"
+	"telapi/internal/redisstore"
 	"telapi/internal/sqlstore"
 )
 
@@ -20,4 +22,12 @@ func databaseError(db *sqlstore.Store, cfg config.Config, err error) error {
 // keyValueError explains an error of the first access to the key-value store.
 func keyValueError(err error) error {
 	return fmt.Errorf("the key-value store is unavailable: %w. Check REDIS_URL and REDIS_TLS_ENABLED, and that Redis is running", fault.Reason(err))
+}
+
+// noServerError replaces redisstore.ErrNoServer with an error that says what to do.
+func noServerError(cfg config.Config, err error) error {
+	if errors.Is(err, redisstore.ErrNoServer) {
+		return fmt.Errorf("no server is running with the embedded stores in %s: start one with telapi dev or telapi serve, or set REDIS_URL", cfg.DataDir)
+	}
+	return err
 }

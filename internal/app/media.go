@@ -72,9 +72,9 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 		return nil, err
 	}
 	m.onClose(m.service.Close)
-	m.jobs = append(m.jobs, m.service.Run)
+	m.addJobs(m.service.Run)
 	if !opts.Development {
-		m.jobs = append(m.jobs, m.limitMemory)
+		m.addJobs(m.limitMemory)
 	}
 	return m, nil
 }

@@ -39,6 +39,8 @@ type process struct {
 	jobs      []func(context.Context)
 }
 
+func (p *process) addJobs(jobs ...func(context.Context)) { p.jobs = append(p.jobs, jobs...) }
+
 // startTelemetry starts logging, metrics and tracing, and logs opts.Warnings. The
 // caller listens first, so that a port in use is reported without other log lines.
 func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) {

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 
@@ -76,14 +75,6 @@ func locateKeyValue(cfg config.Config, log *slog.Logger) (opts redisstore.Option
 	}
 	opts.Logger, opts.ConnectTimeout = log, commandTimeout
 	return opts, err
-}
-
-// noServerError replaces redisstore.ErrNoServer with an error that says what to do.
-func noServerError(cfg config.Config, err error) error {
-	if errors.Is(err, redisstore.ErrNoServer) {
-		return fmt.Errorf("no server is running with the embedded stores in %s: start one with telapi dev or telapi serve, or set REDIS_URL", cfg.DataDir)
-	}
-	return err
 }
 
 func (s *stores) openKeyValue(opts redisstore.Options) {
