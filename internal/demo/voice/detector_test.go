@@ -101,12 +101,8 @@ func TestListenerReportsStartAndEnd(t *testing.T) {
 	if want := []time.Duration{s + startFrames*FrameDuration, 3*s + endFrames*FrameDuration}; !slices.Equal(times, want) {
 		t.Fatalf("start and end at %v, want %v", times, want)
 	}
-	if got, want := said[0].Duration(), 2*s+2*margin*FrameDuration; got != want {
-		t.Errorf("the utterance has %v, want 2s and a margin, %v", got, want)
-	}
-	if got, want := said[0].Silence, endFrames*FrameDuration; got != want {
-		t.Errorf("speech ended %v ago, want %v", got, want)
-	}
+	testkit.Equal(t, "the utterance has", said[0].Duration(), 2*s+2*margin*FrameDuration)
+	testkit.Equal(t, "speech ended ago", said[0].Silence, endFrames*FrameDuration)
 	if got := said[0].Level; math.Abs(got+20) > 0.5 {
 		t.Errorf("level %.1f, want -20", got)
 	}
