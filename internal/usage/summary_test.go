@@ -9,6 +9,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/usage"
+	"telapi/test/conformance"
 	"telapi/test/stores"
 	"telapi/test/testkit"
 )
@@ -66,4 +67,12 @@ func TestSummaryJSON(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestFakesConform(t *testing.T) {
+	t.Run("ReportStream", func(t *testing.T) {
+		stream, timeOut := usage.NewFakeStream()
+		conformance.ReportStream(t, stream, timeOut)
+	})
+	t.Run("ReportStore", func(t *testing.T) { conformance.ReportStore(t, usage.NewFakeReportStore()) })
 }
