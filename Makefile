@@ -49,7 +49,7 @@ build: ## Build bin/telapi, a static binary
 
 # Tests of built programs and of texts, which only `make check` runs, without the race
 # detector.
-CHECKED  := $(addprefix telapi/test/,campaign docs hostile operations phone testkit)
+CHECKED  := $(addprefix telapi/test/,campaign docs hostile operations phone)
 # The packages that take longest start first.
 SLOWEST  := $(addprefix telapi/,test/libraries test/e2e internal/redisstore internal/sqlstore test/demo)
 PACKAGES  = $(SLOWEST) $(filter-out $(CHECKED) $(SLOWEST) telapi/test/simulation,$(shell go list ./...)) telapi/test/docs

@@ -314,7 +314,16 @@ func TestMalformedFramesDoNotStopRuntime(t *testing.T) {
 }
 
 func TestUnavailableServiceIsAskedAgain(t *testing.T) {
-	_, _, p, c := claimed(t, "")
+	s, r := start(t)
+	p, _ := s.welcome()
+	accepted := async(func() error { _, err := r.Accept(ctx(t), wire.Accept{}); return err })
+	p.reject(p.read(wire.OpAccept), "SERVICE_UNAVAILABLE")
+	accept := p.read(wire.OpAccept)
+	p.reply(accept, wire.Claimed{Channel: "other", Claim: "secret"})
+	if err := accepted(); err != nil || accept.Retry {
+		t.Errorf("repeated %s, %v; want no retry, which is about a channel", accept.Raw, err)
+	}
+	c := claim(t, p, r, "")
 	ended := async(func() error { return c.End(ctx(t), "bye") })
 	q, rejected := p.read(wire.OpEnd), time.Now()
 	p.reject(q, "SERVICE_UNAVAILABLE")

@@ -152,12 +152,14 @@ func (r *Runtime) welcome(s *socket, f wire.Frame) error {
 	return nil
 }
 
-// rejected ends the runtime if a status or close code says not to connect again.
+// rejected ends the runtime if the HTTP status of a handshake, or the close code of a
+// connection, says not to connect again.
 func (r *Runtime) rejected(code int, err error) {
 	switch {
 	case code == 401 || code == 403 || code == 4500:
 		r.cancel(fmt.Errorf("%w: %w", ErrUnauthorized, err))
-	case wire.FinalStatus(code):
+	case code >= 400 && code < 500 && code != 408 && code != 429, // status
+		code >= 1007 && code <= 1009, code >= 4500 && code < 5000: // close code
 		r.cancel(err)
 	}
 }

@@ -85,7 +85,7 @@ GOBIN=$work GOOS='' go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4
 echo 'generating manual pages and completions'
 mkdir "$work/man" "$work/completions"
 GOOS='' build '' "$work/telapi"
-GOOS='' go run -ldflags "-X telapi/internal/cli.version=$version" ./cmd/manpages "$work/man"
+GOOS='' go run -ldflags "-X telapi/internal/cli.version=$version" cmd/telapi/manpages.go "$work/man"
 for shell in bash zsh fish; do
 	"$work/telapi" completion "$shell" >"$work/completions/telapi.$shell"
 done

@@ -14,8 +14,8 @@ type MessageType string
 // The types of a ChannelMessage.
 const (
 	TypeChat          MessageType = "chat"
-	TypeBrowserAction MessageType = "browser_action"
-	TypeAction        MessageType = "action"
+	TypeBrowserAction MessageType = "browser_action" // of the user on the page
+	TypeAction        MessageType = "action"         // that the recipient is to perform
 	TypeActionResult  MessageType = "action_result"
 	TypeAudio         MessageType = "audio"
 	TypeStatus        MessageType = "status"
@@ -45,7 +45,7 @@ type Direction string
 // The directions of a ChannelMessage.
 const (
 	ToBrowser Direction = "to_browser"
-	ToRuntime Direction = "to_ari" // ARI is the Asterisk REST Interface
+	ToRuntime Direction = "to_ari" // named after the Asterisk REST Interface of the first runtimes
 )
 
 // Directions lists both directions.

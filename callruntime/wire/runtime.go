@@ -45,12 +45,12 @@ type Request struct {
 	ID      int64  `json:"id,omitzero"`
 	Op      Op     `json:"op"`
 	Channel string `json:"channel,omitzero"`
-	// Retry says that the runtime knows that requests on the channel have failed because the
-	// service was unavailable. Until then, later ones fail too, so that none overtakes another.
+	// Retry is set in the first request that is repeated after SERVICE_UNAVAILABLE. Until then,
+	// later requests on the channel fail too, so that none overtakes another.
 	Retry bool `json:"retry,omitzero"`
 }
 
-// Head returns the part itself, of any request that contains it.
+// Head returns r. All requests embed it, so that they have this method.
 func (r Request) Head() Request { return r }
 
 // Hello is the first request on a connection.
@@ -94,14 +94,14 @@ type Resumed struct {
 type RuntimeLimits struct {
 	FrameBytes    int64 `json:"frameBytes"`
 	MessageBytes  int64 `json:"messageBytes"`
-	Messages      int   `json:"messages"` // in one Send
-	PushedEntries int   `json:"pushedEntries"`
-	PushedBytes   int64 `json:"pushedBytes"`
-	Accepts       int   `json:"accepts"` // outstanding at a time
-	TTLMs         int64 `json:"ttlMs"`   // of Await
+	Messages      int   `json:"messages"`      // in one Send
+	PushedEntries int   `json:"pushedEntries"` // of a channel that are not committed
+	PushedBytes   int64 `json:"pushedBytes"`   // of these entries
+	Accepts       int   `json:"accepts"`       // outstanding at a time
+	TTLMs         int64 `json:"ttlMs"`         // of Await
 }
 
-// Accept asks for a session that no runtime has claimed. It is replied when there is one.
+// Accept requests a session that no runtime has claimed. The reply arrives when there is one.
 type Accept struct {
 	Request
 	Endpoints []string `json:"endpoints,omitzero"` // empty: every endpoint
@@ -246,7 +246,7 @@ func (e *RuntimeError) Is(other error) bool {
 	return is && o.Code == e.Code
 }
 
-// PushEvent is what the service tells a runtime unasked.
+// PushEvent is the type of a Push.
 type PushEvent string
 
 // The events.
@@ -259,7 +259,7 @@ const (
 	PushError     PushEvent = "error"      // why the service closes the connection
 )
 
-// Push is a frame that the service sends unasked.
+// Push is a frame that the service sends without a request.
 type Push struct {
 	Event    PushEvent       `json:"event"`
 	Channel  string          `json:"channel,omitzero"`
@@ -273,7 +273,8 @@ type Push struct {
 	Error    *RuntimeError `json:"error,omitzero"`
 }
 
-// Frame is any frame that the service sends to a runtime: a push, or a reply with an ID.
+// Frame decodes any frame that the service sends to a runtime: a Push, or a Reply if it has an
+// ID.
 type Frame struct {
 	Push
 	ID int64          `json:"id,omitzero"`
@@ -293,12 +294,6 @@ func (f *Frame) RetryAfter() (delay time.Duration, ok bool) {
 		return time.Second, true
 	}
 	return time.Duration(details.RetryAfterMs) * time.Millisecond, true
-}
-
-// FinalStatus reports whether a client must not connect again after the status of a rejected
-// handshake, or the close code of a connection.
-func FinalStatus(code int) bool {
-	return code >= 400 && code < 500 && code != 408 && code != 429 || code >= 1007 && code <= 1009 || code >= 4500 && code < 5000
 }
 
 // EntryNumber returns the number of the entry at a position: entries of a channel are

@@ -69,6 +69,9 @@ func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer, mode OpenMod
 	if err == nil {
 		err = s.openRunningKeyValue(cfg, log)
 	}
+	if errors.Is(err, redisstore.ErrNoServer) {
+		err = nil // newAdmin replaces the store
+	}
 	if err == nil {
 		err = s.ensureSchema(ctx, cfg)
 	}
@@ -209,13 +212,11 @@ func OpenRuntime(cfg config.Config) (*calls.Runtime, error) {
 
 // ListChannels returns the live channels, the oldest first.
 func ListChannels(ctx context.Context, cfg config.Config, log io.Writer) (list []redisstore.ChannelInfo, err error) {
-	opts, err := locateKeyValue(cfg, commandLogger(cfg, log))
-	if err != nil {
-		return nil, noServerError(cfg, err)
-	}
 	var s stores
 	defer s.close()
-	s.openKeyValue(opts)
+	if err := s.openRunningKeyValue(cfg, commandLogger(cfg, log)); err != nil {
+		return nil, noServerError(cfg, err)
+	}
 	connecting, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	if err := s.kv.Connect(connecting); err != nil {

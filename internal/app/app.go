@@ -1,5 +1,5 @@
 // Package app assembles the service from configuration, adapters and domain. New does so in
-// five steps, each of which uses what the former ones have made.
+// five steps, each of which sets fields of httpapi.Deps that later steps use.
 package app
 
 import (
@@ -202,7 +202,7 @@ func (a *App) assembleConversations(_ context.Context, deps *httpapi.Deps) error
 	callbacks := redisstore.NewCallbacks(kv)
 	deps.Callbacks = callback.NewService(callbacks, deps.Channels, a.platform, a.log, registry, time.Now, a.cfg.TeamShare)
 	a.onClose(deps.Callbacks.Close)
-	a.onClose(callbacks.SubscribeStreams(deps.Callbacks.StreamNotices())) // before the former
+	a.onClose(callbacks.SubscribeStreams(deps.Callbacks.StreamNotices())) // unsubscribes before Callbacks closes
 	a.addJobs(deps.Channels.Run, func(ctx context.Context) {
 		kv.Subscribe(ctx, deps.Auth, deps.Teams, deps.Endpoints, deps.Admin.Limits, sweeper)
 	})
@@ -228,7 +228,7 @@ func (a *App) assembleSpeech(ctx context.Context, deps *httpapi.Deps) error {
 		a.addJobs(speech.NewCleaner(db, a.media, redisstore.NewLeases(kv), a.cfg.MediaCacheRetention, a.log, registry, time.Now).Run)
 	}
 	a.speech = speech.NewService(speechDeps)
-	a.onClose(a.speech.Close)
+	a.onClose(a.speech.Close) // if New fails; Run closes it earlier
 	deps.Speech, deps.Usage = a.speech, &usage.Service{Store: db, Now: time.Now}
 	a.addAPIJobs(reporter.Run, usage.NewConsumer(reports, db, a.log, registry, time.Now).Run)
 	return nil
@@ -310,11 +310,8 @@ func (a *App) drain() {
 	}
 }
 
-// Address returns the address at which the server listens.
-func (a *App) Address() string { return a.listener.Addr().String() }
-
 // URL returns the base URL of this instance for clients on the same machine.
-func (a *App) URL() string { return a.cfg.LocalURL(a.address().Port) }
+func (a *App) URL() string { return a.cfg.LocalURL(a.Address().Port) }
 
 // Routes returns the registered routes.
 func (a *App) Routes() []httpapi.Route { return a.server.Routes() }

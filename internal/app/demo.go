@@ -160,7 +160,7 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 	}
 	a.demo.playgroundConfig.BotURL, a.demo.playgroundConfig.OwnBot = botURL, a.demo.botURL != ""
 	runtime, err := demo.NewRuntime(demo.RuntimeOptions{
-		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Demo: resources, API: a.URL(), TLS: insecure, Bot: botURL, OwnBot: a.demo.botURL != "", Client: client,
+		Name: fmt.Sprintf("demo-%s-%d", host, a.Address().Port), Demo: resources, API: a.URL(), TLS: insecure, Bot: botURL, OwnBot: a.demo.botURL != "", Client: client,
 		Recognizer: demo.NewModel("DEMO_STT_URL", a.cfg.DemoSTTURL, a.cfg.DemoSTTModel, a.cfg.DemoSTTKey), Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {

@@ -223,13 +223,14 @@ func (d *diagnosis) clock(ctx context.Context, server string, now func(context.C
 }
 
 func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
-	if err := d.stores.openRunningKeyValue(d.cfg, d.log); err != nil {
+	err := d.stores.openRunningKeyValue(d.cfg, d.log)
+	if errors.Is(err, redisstore.ErrNoServer) {
+		return "", warningf("embedded in the server, and no server is running in %s. Start one, or set REDIS_URL to use Redis", d.cfg.DataDir)
+	}
+	if err != nil {
 		return "", err
 	}
 	kv := d.stores.kv
-	if kv == nil {
-		return "", warningf("embedded in the server, and no server is running in %s. Start one, or set REDIS_URL to use Redis", d.cfg.DataDir)
-	}
 	connecting, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	if err := kv.Connect(connecting); err != nil {
@@ -242,7 +243,12 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 	if d.cfg.RedisURL == "" {
 		return "embedded in the server that runs in " + d.cfg.DataDir + " is available", nil
 	}
-	return d.nodes(ctx) + " is available", nil
+	var names []string
+	for _, node := range kv.Nodes() {
+		names = append(names, node.Name)
+		d.redisNode(ctx, node)
+	}
+	return "Redis at " + strings.Join(names, ", ") + " is available", nil
 }
 
 // rateLimits checks the limits in the key-value store.

@@ -13,28 +13,21 @@ var redisSettings = []struct{ name, value, risk string }{
 	{"appendonly", "yes", "acknowledged data is lost when the server restarts"},
 }
 
-// nodes checks the clock and the settings of each Redis server, and returns their
-// names.
-func (d *diagnosis) nodes(ctx context.Context) (names string) {
-	prefix := "Redis at "
-	for _, node := range d.stores.kv.Nodes() {
-		names += prefix + node.Name
-		prefix = ", "
-		d.clock(ctx, "Redis at "+node.Name, node.Clock)
-		for _, s := range redisSettings {
-			switch value := node.Setting(ctx, s.name); value {
-			case s.value:
-				d.add(s.name, value+" on "+node.Name, nil)
-			case "":
-				d.add(s.name, "", warningf("not readable on %s: make sure that it is %s", node.Name, s.value))
-			default:
-				d.add(s.name, "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value))
-			}
+// redisNode checks the clock, the settings and the replicas of a Redis server.
+func (d *diagnosis) redisNode(ctx context.Context, node redisstore.Node) {
+	d.clock(ctx, "Redis at "+node.Name, node.Clock)
+	for _, s := range redisSettings {
+		switch value := node.Setting(ctx, s.name); value {
+		case s.value:
+			d.add(s.name, value+" on "+node.Name, nil)
+		case "":
+			d.add(s.name, "", warningf("not readable on %s: make sure that it is %s", node.Name, s.value))
+		default:
+			d.add(s.name, "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value))
 		}
-		d.appendfsync(ctx, node)
-		d.replicas(ctx, node)
 	}
-	return names
+	d.appendfsync(ctx, node)
+	d.replicas(ctx, node)
 }
 
 // appendfsync checks how much data a crash of the machine loses.
@@ -56,17 +49,18 @@ func (d *diagnosis) appendfsync(ctx context.Context, node redisstore.Node) {
 func (d *diagnosis) replicas(ctx context.Context, node redisstore.Node) {
 	const check = "min-replicas-to-write"
 	replicas, isMaster := node.Replicas(ctx)
-	if !isMaster {
+	switch {
+	case !isMaster:
 		return
-	}
-	if replicas < d.cfg.KVMinReplicas {
+	case replicas < d.cfg.KVMinReplicas:
 		d.add(check, "", fmt.Errorf("%s has %d replicas, but KV_MIN_REPLICAS is %d: frames and callbacks are rejected. Add replicas, or lower KV_MIN_REPLICAS",
 			node.Name, replicas, d.cfg.KVMinReplicas))
 		return
-	}
-	switch value := node.Setting(ctx, check); {
 	case replicas == 0:
 		d.add(check, node.Name+" has no replicas", nil)
+		return
+	}
+	switch value := node.Setting(ctx, check); {
 	case value == "":
 		d.add(check, "", warningf("not readable on %s: make sure that it is 1 or more", node.Name))
 	case value == "0":

@@ -15,22 +15,19 @@ import (
 	"telapi/internal/config"
 )
 
-// portInUse is the error for a port that another program uses.
-type portInUse struct {
-	text  string
-	cause error
-}
+// portInUse is the error for a port that another program uses. Its text is for people.
+type portInUse string
 
-func (e portInUse) Error() string { return e.text }
+func (e portInUse) Error() string { return string(e) }
 
-func (e portInUse) Unwrap() error { return e.cause }
+func (e portInUse) Unwrap() error { return syscall.EADDRINUSE }
 
 // listenTCP listens on a port. Its configuration variables are prefix_HOST and
 // prefix_PORT.
 func listenTCP(ctx context.Context, host string, port int, prefix string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, portInUse{fmt.Sprintf("port %d is in use: stop the other program, or set %s_PORT=%d (0 selects a free port)", port, prefix, port+10), err}
+		return nil, portInUse(fmt.Sprintf("port %d is in use: stop the other program, or set %s_PORT=%d (0 selects a free port)", port, prefix, port+10))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s_HOST=%s, %s_PORT=%d: %w", prefix, host, prefix, port, err)
@@ -61,8 +58,9 @@ func listenAPI(ctx context.Context, cfg config.Config) (net.Listener, error) {
 // accepted.
 type listener struct {
 	*net.TCPListener
-	accepting, closing atomic.Bool               // Accept or Close was called
-	closed             atomic.Pointer[time.Time] // when Close woke Accept
+	accepting atomic.Bool               // Accept was called
+	closing   atomic.Bool               // Close was called
+	closed    atomic.Pointer[time.Time] // when Close woke Accept
 }
 
 const (
@@ -101,6 +99,7 @@ func (l *listener) Close() error {
 		return nil
 	}
 	now := time.Now()
-	defer l.closed.Store(&now) // not earlier: Accept sets its own deadline then
-	return l.SetDeadline(now)  // wakes Accept
+	err := l.SetDeadline(now) // wakes Accept
+	l.closed.Store(&now)      // from now on, Accept sets the deadline
+	return err
 }

@@ -42,7 +42,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 		return nil, err
 	}
 	m.onClose(func() { _ = m.listener.Close() }) // Shutdown has closed it already
-	if cfg.MediaToken == "" && !m.address().IP.IsLoopback() {
+	if cfg.MediaToken == "" && !m.Address().IP.IsLoopback() {
 		return nil, errors.New("MEDIA_UPLOAD_TOKEN is not set: set it, or set MEDIA_HOST=127.0.0.1 to serve this machine only")
 	}
 	if err := m.startTelemetry(ctx, opts); err != nil {
@@ -84,10 +84,10 @@ func (m *Media) URL() string {
 	scheme, host := "http", "localhost"
 	if m.certificate != nil {
 		scheme = "https"
-	} else if ip := m.address().IP; !ip.IsUnspecified() {
+	} else if ip := m.Address().IP; !ip.IsUnspecified() {
 		host = ip.String()
 	}
-	return scheme + "://" + net.JoinHostPort(host, strconv.Itoa(m.address().Port))
+	return scheme + "://" + net.JoinHostPort(host, strconv.Itoa(m.Address().Port))
 }
 
 // Run serves until ctx ends, shuts down gracefully and closes everything NewMedia opened.

@@ -10,18 +10,14 @@ import (
 )
 
 // PlatformPolicy returns the command policy that applies to all gateway profiles. Its
-// errors are config.Problems, like those of config.Load.
+// error is config.Problems, like that of config.Load.
 func PlatformPolicy(cfg config.Config) (command.PlatformPolicy, error) {
 	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets, cfg.TransferHeaders)
 	if err == nil {
 		return platform, nil
 	}
 	var problems config.Problems
-	issues, _ := fault.From(err).Details.([]fault.Issue)
-	if len(issues) == 0 {
-		return platform, err
-	}
-	for _, issue := range issues {
+	for _, issue := range fault.From(err).Details.([]fault.Issue) {
 		name, values := "TRANSFER_ALLOWED_TARGETS", cfg.TransferTargets
 		switch {
 		case strings.HasPrefix(issue.Path, "/disabled/"):

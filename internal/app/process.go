@@ -69,7 +69,8 @@ func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) 
 	return nil
 }
 
-func (p *process) address() *net.TCPAddr { return p.listener.Addr().(*net.TCPAddr) }
+// Address returns the address at which the process listens.
+func (p *process) Address() *net.TCPAddr { return p.listener.Addr().(*net.TCPAddr) }
 
 // serve runs the jobs and accept until ctx ends. Then it calls drain, after which
 // /health returns 503 and load balancers stop sending requests. After DRAIN_DELAY it

@@ -31,52 +31,43 @@ func (s *stores) openForServer(cfg config.Config, log *slog.Logger) error {
 		return err
 	}
 	s.onClose(unlock)
-	opts, err := redisOptions(cfg, log)
-	if err != nil {
+	if cfg.RedisURL != "" {
+		opts, err := redisOptions(cfg, log)
+		if err == nil {
+			s.openKeyValue(opts)
+		}
 		return err
 	}
-	if cfg.RedisURL == "" {
-		embedded, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{
-			DataDir: cfg.DataDir, MaxBytes: cfg.EmbeddedKVMaxBytes, KeepText: cfg.EnablePIILogging,
-		}, log)
-		if err != nil {
-			return fmt.Errorf("start embedded key-value store: %w", err)
-		}
-		s.onClose(embedded.Close)
-		opts = embedded.Options(log)
+	embedded, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{
+		DataDir: cfg.DataDir, MaxBytes: cfg.EmbeddedKVMaxBytes, KeepText: cfg.EnablePIILogging,
+	}, log)
+	if err != nil {
+		return fmt.Errorf("start embedded key-value store: %w", err)
 	}
-	s.openKeyValue(opts)
+	s.onClose(embedded.Close)
+	s.openKeyValue(embedded.Options(log))
 	return nil
 }
 
 // join opens the stores of a running server.
 func (s *stores) join(cfg config.Config, log *slog.Logger) error {
-	err := s.openDatabase(cfg, log)
-	if err == nil {
-		err = s.openRunningKeyValue(cfg, log)
+	if err := s.openDatabase(cfg, log); err != nil {
+		return err
 	}
-	if err == nil && s.kv == nil {
-		err = redisstore.ErrNoServer
+	return s.openRunningKeyValue(cfg, log)
+}
+
+// openRunningKeyValue opens Redis, or the embedded store of a running server. It fails with
+// redisstore.ErrNoServer if no server is running.
+func (s *stores) openRunningKeyValue(cfg config.Config, log *slog.Logger) error {
+	opts, err := locateKeyValue(cfg, log)
+	if err == nil {
+		s.openKeyValue(opts)
 	}
 	return err
 }
 
-// openRunningKeyValue opens Redis, or the embedded store of a running server. It leaves kv
-// nil if no server is running.
-func (s *stores) openRunningKeyValue(cfg config.Config, log *slog.Logger) error {
-	opts, err := locateKeyValue(cfg, log)
-	if errors.Is(err, redisstore.ErrNoServer) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	s.openKeyValue(opts)
-	return nil
-}
-
-// locateKeyValue returns how a command connects to Redis, or to the embedded store of a
-// running server. It fails with redisstore.ErrNoServer if no server is running.
+// locateKeyValue returns how to connect to the store that openRunningKeyValue opens.
 func locateKeyValue(cfg config.Config, log *slog.Logger) (opts redisstore.Options, err error) {
 	if cfg.RedisURL == "" {
 		opts, err = redisstore.Join(cfg.DataDir)
@@ -87,7 +78,7 @@ func locateKeyValue(cfg config.Config, log *slog.Logger) (opts redisstore.Option
 	return opts, err
 }
 
-// noServerError adds what to do to redisstore.ErrNoServer.
+// noServerError replaces redisstore.ErrNoServer with an error that says what to do.
 func noServerError(cfg config.Config, err error) error {
 	if errors.Is(err, redisstore.ErrNoServer) {
 		return fmt.Errorf("no server is running with the embedded stores in %s: start one with telapi dev or telapi serve, or set REDIS_URL", cfg.DataDir)
@@ -130,7 +121,8 @@ func (s *stores) ensureSchema(ctx context.Context, cfg config.Config) error {
 	return nil
 }
 
-// schemaStatus returns which migrations the database has. It is the first access to it.
+// schemaStatus returns which migrations the database has. Commands call it before they use
+// the database, so that its error explains why the database is unavailable.
 func (s *stores) schemaStatus(ctx context.Context, cfg config.Config) (sqlstore.SchemaStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -141,7 +133,7 @@ func (s *stores) schemaStatus(ctx context.Context, cfg config.Config) (sqlstore.
 	return schema, err
 }
 
-// openMedia returns nil if no media service is configured.
+// openMedia returns a client of the media service, or nil if none is configured.
 func openMedia(cfg config.Config) (*media.Client, error) {
 	if cfg.MediaCacheURL == "" {
 		return nil, nil

@@ -62,9 +62,9 @@ type Entry struct {
 	At      time.Time      `json:"at"`
 	Actor   Actor          `json:"actor"`
 	Action  Action         `json:"action"`
-	Target  string         `json:"target"`          // as announced, such as key:ID
+	Target  string         `json:"target"`          // the topic that caches know the target by, such as key:ID
 	TeamID  string         `json:"teamId,omitzero"` // of the target, or of the actor that was rejected; empty for the rate limits
-	Details jsontext.Value `json:"details"`         // a JSON object: changes, or rejected
+	Details jsontext.Value `json:"details"`         // a JSON object: changes, or rejectedDetails
 }
 
 // milliseconds marshals times with three decimals, so that they all have the same
@@ -102,8 +102,8 @@ func newEntry(actor Actor, at time.Time, action Action, target, teamID string, d
 	}, nil
 }
 
-// FirstID returns an ID that is not after those of entries since a time, and after
-// those of older entries.
+// FirstID returns the smallest ID that an entry of a time can have: those of older entries
+// are smaller.
 func FirstID(since time.Time) string {
 	ms := max(0, since.UnixMilli())
 	return fmt.Sprintf(idPrefix+"%08x-%04x-0000-0000-000000000000", ms>>16, ms&0xffff)

@@ -24,13 +24,17 @@ type Attempt struct {
 	Code    fault.Code `json:"code"`
 }
 
-// rejected are the details of an entry for rejected requests.
+// rejected are the rejected requests of an actor in a window.
 type rejected struct {
-	Requests int       `json:"requests"`
-	Attempts []Attempt `json:"attempts"` // some of them
+	teamID  string    // of the actor
+	at      time.Time // of the first request
+	details rejectedDetails
+}
 
-	teamID string
-	at     time.Time // of the first
+// rejectedDetails are the details of an entry for rejected requests.
+type rejectedDetails struct {
+	Requests int       `json:"requests"`
+	Attempts []Attempt `json:"attempts"` // up to maxAttempts different ones
 }
 
 // Rejections records administrative requests that were rejected. However many there are,
@@ -57,14 +61,13 @@ func (r *Rejections) Record(actor Actor, teamID string, a Attempt) {
 	if r.byActor[actor] == nil && len(r.byActor) >= maxActors {
 		actor, teamID = systemActor, ""
 	}
-	entry := r.byActor[actor]
-	if entry == nil {
-		entry = &rejected{teamID: teamID, at: r.now()}
-		r.byActor[actor] = entry
+	if r.byActor[actor] == nil {
+		r.byActor[actor] = &rejected{teamID: teamID, at: r.now()}
 	}
-	entry.Requests++
-	if len(entry.Attempts) < maxAttempts && !slices.Contains(entry.Attempts, a) {
-		entry.Attempts = append(entry.Attempts, a)
+	d := &r.byActor[actor].details
+	d.Requests++
+	if len(d.Attempts) < maxAttempts && !slices.Contains(d.Attempts, a) {
+		d.Attempts = append(d.Attempts, a)
 	}
 }
 
@@ -82,12 +85,12 @@ func (r *Rejections) flush(ctx context.Context) {
 	r.byActor = map[Actor]*rejected{}
 	r.mu.Unlock()
 	var entries []Entry
-	for actor, d := range byActor {
-		target := "team:" + d.teamID
-		if d.teamID == "" {
+	for actor, of := range byActor {
+		target := "team:" + of.teamID
+		if of.teamID == "" {
 			target = "teams"
 		}
-		if entry, err := newEntry(actor, d.at, RejectRequest, target, d.teamID, d); err == nil {
+		if entry, err := newEntry(actor, of.at, RejectRequest, target, of.teamID, of.details); err == nil { // texts can be encoded
 			entries = append(entries, entry)
 		}
 	}

@@ -5,6 +5,7 @@ package auth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -37,8 +38,8 @@ var platformScopes = []Scope{RunAllCalls, ManagePlatform}
 // Scopes lists all scopes.
 var Scopes = append([]Scope{CreateCallToken, ReadTeamApps, ReadTeamUsage, CreateSpeech, RunCalls, ManageTeam}, platformScopes...)
 
-// ValidTeamID reports whether the ID of a team has the right form. The JWTs of those who
-// manage the platform can have any name, which package team would not accept.
+// ValidTeamID reports whether the teamId of a credential has the right form. It accepts more
+// than package team creates, because JWTs that manage the platform need no existing team.
 var ValidTeamID = teamPattern.MatchString
 
 // Principal is the authenticated caller of a request.
@@ -89,9 +90,9 @@ func unauthorized(cause error) error {
 		WithCause(cause)
 }
 
-// rejected returns the error for a console JWT with a valid signature. Its sender has the
-// secret, so the error names the problem.
-func rejected(cause error, format string, args ...any) error {
+// signedButInvalid returns the error for a console JWT with a valid signature. Its sender has
+// the secret, so the error names the problem.
+func signedButInvalid(cause error, format string, args ...any) error {
 	return fault.New(fault.Unauthorized, "The signature of the console JWT is valid, but "+format, args...).WithCause(cause)
 }
 
@@ -115,8 +116,8 @@ type Authenticator struct {
 // NewAuthenticator returns an authenticator with an empty cache. The caller must
 // start Run, which writes the last use of keys.
 func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, failures *TokenFailures, log *slog.Logger, now func() time.Time) *Authenticator {
-	one := func(k Key) (teamID string, size int64) { return k.TeamID, 1 }
-	return &Authenticator{Cache: cache.New(topicPrefix, cache.Size, one), keys: keys, tokens: tokens, failures: failures, log: log, now: now}
+	cost := func(k Key) (teamID string, size int64) { return k.TeamID, 1 }
+	return &Authenticator{Cache: cache.New(topicPrefix, cache.Size, cost), keys: keys, tokens: tokens, failures: failures, log: log, now: now}
 }
 
 // APIKey verifies the value of X-API-Key.
@@ -133,16 +134,11 @@ func (a *Authenticator) APIKey(ctx context.Context, presented string) (Principal
 		return Principal{}, err
 	}
 	now := a.now()
-	switch {
-	case !digestsEqual(k.Digest, digest):
-		err = errors.New("wrong secret for key " + id)
-	case !k.RevokedAt.IsZero():
-		err = errors.New("revoked key " + id)
-	case !k.ExpiresAt.IsZero() && !now.Before(k.ExpiresAt):
-		err = errors.New("expired key " + id)
+	if !digestsEqual(k.Digest, digest) {
+		return Principal{}, unauthorized(errors.New("wrong secret for key " + id))
 	}
-	if err != nil {
-		return Principal{}, unauthorized(err)
+	if state := k.state(now); state != Active {
+		return Principal{}, unauthorized(fmt.Errorf("%s key %s", state, id))
 	}
 	a.lastUsed.Record(id, now)
 	return Principal{k.TeamID, k.ID, k.Scopes, audit.APIKey}, nil
@@ -162,13 +158,13 @@ func (a *Authenticator) Bearer(header string) (Principal, error) {
 // DisabledTeam returns the error for a credential of a disabled team.
 func (a *Authenticator) DisabledTeam() error { return unauthorized(errors.New("disabled team")) }
 
-// UnknownTeam returns the error for a console JWT whose team does not exist. It returns
-// nil for administrators of the platform, who need no team.
-func (a *Authenticator) UnknownTeam(p Principal) error {
+// CheckUnknownTeam returns the error for a console JWT whose team does not exist.
+// Administrators of the platform need no team.
+func (a *Authenticator) CheckUnknownTeam(p Principal) error {
 	if p.ManagesPlatform() {
 		return nil
 	}
-	err := rejected(errors.New("unknown team"), "its teamId %q is not a team of this service. Create the team, or use the ID of an existing one.", p.TeamID)
+	err := signedButInvalid(errors.New("unknown team"), "its teamId %q is not a team of this service. Create the team, or use the ID of an existing one.", p.TeamID)
 	a.failures.Count(ConsoleToken, err)
 	return err
 }

@@ -203,7 +203,7 @@ func (c *ConsoleTokens) Verify(token string) (Principal, error) {
 		problem = "the claim scopes is missing."
 	}
 	if problem != "" {
-		return Principal{}, rejected(cmp.Or(err, errors.New(problem)), "%s", problem)
+		return Principal{}, signedButInvalid(cmp.Or(err, errors.New(problem)), "%s", problem)
 	}
 	return Principal{claims.TeamID, claims.Subject, *claims.Scopes, audit.Console}, nil
 }

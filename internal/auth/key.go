@@ -52,15 +52,16 @@ type KeyView struct {
 }
 
 // View returns the key for administrators, without its secret.
-func (k Key) View(now time.Time) KeyView {
-	state := Active
+func (k Key) View(now time.Time) KeyView { return KeyView{Key: k, State: k.state(now)} }
+
+func (k Key) state(now time.Time) KeyState {
 	switch {
 	case !k.RevokedAt.IsZero():
-		state = Revoked
+		return Revoked
 	case !k.ExpiresAt.IsZero() && !now.Before(k.ExpiresAt):
-		state = Expired
+		return Expired
 	}
-	return KeyView{Key: k, State: state}
+	return Active
 }
 
 // Check normalizes the scopes of a new key and records every issue.
@@ -94,7 +95,8 @@ type KeyStore interface {
 	TouchKeys(ctx context.Context, used map[string]time.Time) error
 }
 
-// topicPrefix, followed by a key's ID, is announced when the key changes.
+// topicPrefix, followed by a key's ID, is announced when the key changes. It is also the
+// target of audit entries.
 const topicPrefix = "key:"
 
 const maxNameLength = 100
@@ -133,8 +135,7 @@ func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []
 	if err != nil {
 		return Key{}, "", fmt.Errorf("create key: %w", err)
 	}
-	_ = r.Announce.Announce(ctx, topicPrefix+k.ID) // no instance has cached the key
-	return k, full, nil
+	return k, full, nil // not announced: no instance has cached it
 }
 
 // Revoke revokes a key. It announces the change after the commit, so that an
@@ -158,6 +159,7 @@ func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
 	return nil
 }
 
+// entry returns the audit entry of a new key with its settings, or of a revoked key.
 func (r *KeyRegistry) entry(ctx context.Context, action audit.Action, k Key, settings any) (audit.Entry, error) {
 	return audit.New(ctx, r.Now(), action, topicPrefix+k.ID, k.TeamID, nil, settings)
 }

@@ -1,6 +1,6 @@
-// Package cache provides a cache that announcements invalidate. It stores values
-// only while announcements are received, so that it never returns a value whose
-// change was missed.
+// Package cache provides caches that no team can fill alone. Cache is invalidated by
+// announcements. It stores values only while announcements are received, so that it
+// never returns a value whose change was missed.
 package cache
 
 import (
@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"telapi/internal/background"
-	"telapi/internal/budget"
 )
 
 // Size and TTL of the caches of this service. A team may have a quarter of the size.
@@ -45,7 +44,7 @@ type Cache[V any] struct {
 
 	mu     sync.Mutex
 	open   bool // after Up and before Down: values may be stored
-	values *budget.Cache[entry[V]]
+	values *LRU[entry[V]]
 	loads  map[string]*load[V] // loads in progress that are not invalidated
 }
 
@@ -67,7 +66,7 @@ type load[V any] struct {
 func New[V any](topicPrefix string, size int64, cost func(V) (teamID string, size int64)) *Cache[V] {
 	return &Cache[V]{
 		topicPrefix: topicPrefix, cost: cost, loaders: background.NewGroup(),
-		values: budget.NewCache[entry[V]](size, teamShare), loads: map[string]*load[V]{},
+		values: NewLRU[entry[V]](size, teamShare), loads: map[string]*load[V]{},
 	}
 }
 

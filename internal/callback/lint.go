@@ -18,9 +18,9 @@ var (
 )
 
 // Ignored returns a warning for each member of the body that has no effect, up to 100. The
-// members of commands are not included: a command has a list of its own. All members
-// of a tool's result are forwarded. The alternatives of a text in one message, such as HTML
-// beside plain text, are not reported.
+// members of commands are not included: a command has a list of its own, except for those of
+// a config event. All members of a tool's result are forwarded. The alternatives of a text in
+// one message, such as HTML beside plain text, are not reported.
 func (r Result) Ignored(body []byte) []strictjson.Warning {
 	warnings := r.ignored
 	switch {
@@ -28,14 +28,14 @@ func (r Result) Ignored(body []byte) []strictjson.Warning {
 		if !r.allKnown {
 			warnings = strictjson.UnknownMembers(body, r.bot, "", true, botHints)
 		}
-		warnings = append(warnings, r.lintEvents(func(name string) bool { return name == "config" })...)
-	case r.allKnown || r.toolResult != nil:
+		warnings = append(warnings, r.lintEvents(true)...)
+	case r.allKnown || r.toolResult != nil: // no others
 	case r.failure != nil:
 		warnings = strictjson.UnknownMembers(body, r.failure, "", true, nil)
 	default:
 		warnings = append(strictjson.UnknownMembers(body, llmBody{}, "", true, llmHints), warnings...)
 	}
-	if r.streamed { // these are known on the last line
+	if r.streamed { // the last line can have these too
 		warnings = slices.DeleteFunc(warnings, func(w strictjson.Warning) bool { return w.Path == "/done" || w.Path == "/delta" })
 	}
 	return warnings[:min(len(warnings), strictjson.MaxWarnings)]
@@ -46,7 +46,7 @@ func (r Result) Ignored(body []byte) []strictjson.Warning {
 func (r Result) lint(body []byte) []strictjson.Warning {
 	warnings := r.Ignored(body)
 	if r.bot != nil {
-		warnings = append(warnings, r.lintEvents(func(name string) bool { return name != "config" })...)
+		warnings = append(warnings, r.lintEvents(false)...)
 		warnings = append(warnings, command.LintActions(r.bot.Actions, "/actions")...)
 	} else if len(r.commands) > 0 {
 		var doc struct {
@@ -58,11 +58,11 @@ func (r Result) lint(body []byte) []strictjson.Warning {
 	return warnings[:min(len(warnings), strictjson.MaxWarnings)]
 }
 
-// lintEvents returns the warnings about control events with the given names.
-func (r Result) lintEvents(named func(string) bool) (warnings []strictjson.Warning) {
+// lintEvents returns the warnings about config events, or about all other control events.
+func (r Result) lintEvents(config bool) (warnings []strictjson.Warning) {
 	for _, m := range r.bot.Messages.Message {
 		e := m.Content.Event.Custom // a valid message has content
-		if e != nil && named(e.Name) && len(warnings) < strictjson.MaxWarnings {
+		if e != nil && (e.Name == "config") == config && len(warnings) < strictjson.MaxWarnings {
 			warnings = append(warnings, e.Lint(fault.Pointer("/messages/message", m.index)+"/content/event/custom")...)
 		}
 	}

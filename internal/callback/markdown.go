@@ -106,7 +106,7 @@ const (
 	maxMarkers   = 64   // open markers
 )
 
-// inlineMarkers are the characters that strip handles, except for zero.
+// inlineMarkers are the characters that strip does not only copy.
 const inlineMarkers = "\\`*_~![]<"
 
 // stripInline removes the inline markup from one line of Markdown.
@@ -268,7 +268,7 @@ func (in *inlineStripper) closeBracket(rest string) {
 func (in *inlineStripper) angleBracket(rest string) {
 	ahead := rest[:min(len(rest), maxLookahead)]
 	in.lookahead += len(ahead)
-	end := 1 + strings.IndexAny(ahead[1:], "<>")
+	end := 1 + strings.IndexAny(ahead[1:], "<>") // 0, which is '<', if there is none
 	var m []string
 	if ahead[end] == '>' {
 		m = linkOrTag.FindStringSubmatch(ahead[:end+1])

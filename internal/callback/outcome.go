@@ -50,7 +50,7 @@ func (r DeliverResult) err() error {
 		if err := json.Unmarshal(r.Receipt, &receipt); err != nil {
 			return fmt.Errorf("decode receipt: %w", err)
 		}
-		receipt.setWaitsFor(r.WaitsFor)
+		receipt.setStatus(r.WaitsFor)
 		return fault.New(fault.CallbackConsumed, "Duplicate callback: already accepted. See details.receipt. No action needed.").
 			WithDetails(consumedDetails{Duplicate: true, Receipt: &receipt})
 	}

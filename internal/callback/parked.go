@@ -7,14 +7,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"telapi/internal/budget"
+	"telapi/internal/ratelimit"
 )
 
 const (
-	parkedBytes    = 128 << 20 // that this instance may have parked
-	parkedOverhead = 1 << 10   // of an item, in the store and in parkedItems
-	parkedBatch    = 512       // items per store query
-	parkedDeadline = time.Second
+	parkedBytes    = 128 << 20   // that this instance may have parked
+	parkedOverhead = 1 << 10     // of an item, in the store and in parkedItems
+	parkedBatch    = 512         // items per store query
+	queryTimeout   = time.Second // of queries in the background
 	parkedInterval = time.Second // between queries because a team has its share
 )
 
@@ -23,7 +23,7 @@ const (
 type parkedItems struct {
 	store  Store
 	now    func() time.Time
-	budget *budget.Budget
+	budget *ratelimit.Budget
 
 	querying sync.Mutex // only one query at a time
 	queried  time.Time  // the start of the last query
@@ -39,11 +39,12 @@ type trackedItem struct {
 }
 
 func newParkedItems(store Store, registry prometheus.Registerer, now func() time.Time, teamShare int) *parkedItems {
-	return &parkedItems{store: store, now: now, budget: budget.New(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)}
+	return &parkedItems{store: store, now: now, budget: ratelimit.NewBudget(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)}
 }
 
-// reserve takes the size of a callback that may be parked from the budget. The caller
-// then calls settle.
+// reserve takes the size of a callback that may be parked from the budget. If the team has its
+// share, it first forgets items that are no longer parked, unless another call is doing so or
+// did it a moment ago. The caller then calls track, or returns the size to the budget.
 func (p *parkedItems) reserve(ctx context.Context, teamID string, size int64) error {
 	err := p.budget.Take(teamID, size)
 	if err == nil || !p.querying.TryLock() {
@@ -57,12 +58,8 @@ func (p *parkedItems) reserve(ctx context.Context, teamID string, size int64) er
 	return p.budget.Take(teamID, size)
 }
 
-// settle tracks an item, or returns its size to the budget if it was not parked.
-func (p *parkedItems) settle(item ParkedItem, teamID string, size int64, parked bool) {
-	if !parked {
-		p.budget.Return(teamID, size)
-		return
-	}
+// track adds a parked item.
+func (p *parkedItems) track(item ParkedItem, teamID string, size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.items = append(p.items, trackedItem{item, teamID, size})
@@ -85,12 +82,12 @@ func (p *parkedItems) oldest(ctx context.Context) time.Time {
 // release forgets the items that are no longer parked and returns their sizes to the
 // budget. The caller holds querying.
 func (p *parkedItems) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, parkedDeadline)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	p.queried = p.now()
 	p.mu.Lock()
 	items := p.items
-	p.items = nil // meanwhile, settle appends to another list
+	p.items = nil // meanwhile, track appends to another list
 	p.mu.Unlock()
 	kept := items[:0]
 	for len(items) > 0 {
@@ -113,7 +110,7 @@ func (p *parkedItems) release(ctx context.Context) {
 		}
 		items = items[len(batch):]
 	}
-	clear(kept[len(kept):cap(kept)])
+	clear(kept[len(kept):cap(kept)]) // the strings of the others
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.items = append(kept, p.items...)

@@ -22,7 +22,7 @@ type Result struct {
 
 	// At most one of these is set.
 	failure    *errorEnvelope // from any provider
-	bot        *document
+	bot        *botBody
 	llmContent *string
 	toolResult jsontext.Value
 
@@ -39,12 +39,12 @@ type Result struct {
 // channel ID. The error is MALFORMED_JSON, or a VALIDATION_ERROR that lists all
 // issues.
 func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error) {
-	if isErrorEnvelope(data, "") {
+	if isErrorEnvelope(data, false) {
 		r, err := parseError(data)
+		if err == nil {
+			return r, r.failure.checkChannel(channelID)
+		}
 		if kind != wire.ToolItem || !fault.Is(err, fault.Validation) { // a tool's result may look like an error
-			if err == nil {
-				err = r.failure.checkChannel(channelID)
-			}
 			return r, err
 		}
 	}
@@ -151,16 +151,16 @@ type llmBody struct {
 func parseLLM(data []byte, streamed bool) (Result, error) {
 	var issues fault.Issues
 	var doc llmBody
-	known, err := strictjson.DecodeKnown(data, &doc, "", &issues)
+	known, err := strictjson.DecodeKnown(data, &doc, &issues)
 	if err != nil {
 		return Result{}, err
 	}
 	r := Result{allKnown: known}
-	r.addText(doc.Content, "/content", &issues)
-	r.addText(doc.Message.Content, "/message/content", &issues)
+	r.setContent(doc.Content, "/content", &issues)
+	r.setContent(doc.Message.Content, "/message/content", &issues)
 	for i, c := range doc.Choices {
 		if path := fault.Pointer("/choices", i); i == 0 {
-			r.addText(c.Message.Content, path+"/message/content", &issues)
+			r.setContent(c.Message.Content, path+"/message/content", &issues)
 		} else {
 			r.ignore(path, "Has no effect: only the first choice is used.")
 		}
@@ -172,9 +172,9 @@ func parseLLM(data []byte, streamed bool) (Result, error) {
 	return r, issues.Err()
 }
 
-// addText sets the text of a language model if there is none yet. The text of a content
-// with parts is that of all parts.
-func (r *Result) addText(content jsontext.Value, path string, issues *fault.Issues) {
+// setContent sets llmContent if there is none yet. The text of a content with parts is that of
+// all parts.
+func (r *Result) setContent(content jsontext.Value, path string, issues *fault.Issues) {
 	var text string
 	switch {
 	case !strictjson.Present(content):
@@ -222,9 +222,9 @@ type errorEnvelope struct {
 }
 
 // isErrorEnvelope reports whether data is an object with the member "error" and
-// no other members except "conversation", "from", "metadata" and the one given. Members
-// that are null are ignored.
-func isErrorEnvelope(data []byte, other string) bool {
+// no other members except "conversation", "from", "metadata" and, if it is streamed,
+// "done". Members that are null are ignored.
+func isErrorEnvelope(data []byte, streamed bool) bool {
 	// Most bodies contain neither the name nor an escaped form of it.
 	if !bytes.Contains(data, []byte(`"error"`)) && !bytes.Contains(data, []byte(`\u`)) {
 		return false
@@ -235,7 +235,7 @@ func isErrorEnvelope(data []byte, other string) bool {
 		case value.Kind() == 'n':
 		case name == "error":
 			found = true
-		case name != "conversation" && name != "from" && name != "metadata" && name != other:
+		case name != "conversation" && name != "from" && name != "metadata" && !(streamed && name == "done"):
 			return false
 		}
 	}
@@ -246,7 +246,7 @@ func isErrorEnvelope(data []byte, other string) bool {
 func parseError(data []byte) (Result, error) {
 	var issues fault.Issues
 	envelope := new(errorEnvelope)
-	allKnown, err := strictjson.DecodeKnown(data, envelope, "", &issues)
+	allKnown, err := strictjson.DecodeKnown(data, envelope, &issues)
 	if err != nil {
 		return Result{}, err
 	}

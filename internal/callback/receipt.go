@@ -20,10 +20,11 @@ type Receipt struct {
 	RequestID  string            `json:"requestId,omitzero"`
 }
 
-// setWaitsFor sets the status and the work item for which the callback waits.
-func (r *Receipt) setWaitsFor(first *AwaitedItem) {
-	r.Status, r.WaitsFor = "accepted", first
-	if first != nil {
+// setStatus sets what the stored copy does not have. waitsFor is nil unless the callback is
+// parked.
+func (r *Receipt) setStatus(waitsFor *AwaitedItem) {
+	r.Status, r.WaitsFor = "accepted", waitsFor
+	if waitsFor != nil {
 		r.Status = "parked"
 	}
 }
@@ -37,7 +38,7 @@ type CommandDecision struct {
 	Ignored   []string `json:"ignored,omitempty"` // unknown members
 }
 
-// maxIgnored bounds the members of commands that a receipt lists.
+// maxIgnored bounds the ignored members that a receipt lists, over all commands.
 const maxIgnored = 100
 
 func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Decision, ignored []strictjson.Warning) Receipt {

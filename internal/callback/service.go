@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/budget"
+	"telapi/internal/cache"
 	"telapi/internal/command"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
@@ -44,7 +44,7 @@ type Service struct {
 	store    Store
 	offers   Offers
 	platform command.PlatformPolicy
-	policies *budget.Cache[*channelPolicy]
+	policies *cache.LRU[*channelPolicy]
 	log      *slog.Logger
 	now      func() time.Time
 	parked   *parkedItems
@@ -69,7 +69,7 @@ func NewService(store Store, offers Offers, platform command.PlatformPolicy, log
 		}
 		return now().Sub(since).Seconds()
 	}
-	streams.service = &Service{store, offers, platform, budget.NewCache[*channelPolicy](policyBytes, teamShare), log, now, parked, streams,
+	streams.service = &Service{store, offers, platform, cache.NewLRU[*channelPolicy](policyBytes, teamShare), log, now, parked, streams,
 		newMetrics(registry, oldestParked, func() float64 { return float64(streams.count()) })}
 	return streams.service
 }
@@ -269,30 +269,46 @@ func (s *Service) deliver(ctx context.Context, r Request, result Result, digest 
 	for _, entry := range p.Entries {
 		size += int64(len(entry))
 	}
-	noRoom := s.parked.reserve(ctx, ch.TeamID, size)
-	p.Park = noRoom == nil
+	delivered, err := s.storeOrPark(ctx, ch.TeamID, size, ParkedItem{ChannelID: r.ChannelID}, func(ctx context.Context, park bool) (DeliverResult, error) {
+		p.Park = park
+		return s.store.Deliver(ctx, p)
+	})
+	if err != nil {
+		return Receipt{}, err
+	}
+	receipt.setStatus(delivered.WaitsFor)
+	return receipt, nil
+}
+
+// storeOrPark calls deliver, which may park an item of the given size if there is room for it. If
+// the store is unavailable, it repeats the call: if only the reply was lost, the result is the same.
+func (s *Service) storeOrPark(ctx context.Context, teamID string, size int64, item ParkedItem, deliver func(ctx context.Context, park bool) (DeliverResult, error)) (DeliverResult, error) {
+	noRoom := s.parked.reserve(ctx, teamID, size)
 	storing, span := telemetry.StartSpan(ctx, "store")
-	delivered, err := s.store.Deliver(storing, p)
+	delivered, err := deliver(storing, noRoom == nil)
 	if fault.Is(err, fault.ServiceUnavailable) && ctx.Err() == nil {
-		delivered, err = s.store.Deliver(storing, p) // with the same ID: if only the reply was lost, the result is the same
+		delivered, err = deliver(storing, noRoom == nil)
 	}
 	span.End()
-	if noRoom == nil {
-		s.parked.settle(ParkedItem{r.ChannelID, delivered.Number, false, s.now()}, ch.TeamID, size, err == nil && delivered.Status == Parked)
+	switch {
+	case noRoom != nil:
+	case err == nil && delivered.Status == Parked:
+		item.Number, item.Since = delivered.Number, s.now()
+		s.parked.track(item, teamID, size)
+	default:
+		s.parked.budget.Return(teamID, size)
 	}
 	switch {
 	case err != nil:
-		return Receipt{}, err
 	case delivered.Status == NotParked:
-		return Receipt{}, noRoom
-	case delivered.err() != nil:
-		return Receipt{}, delivered.err()
+		err = noRoom
+	default:
+		err = delivered.err()
 	}
-	if len(delivered.Offer) > 0 {
+	if err == nil && len(delivered.Offer) > 0 {
 		s.offers.Reoffer(delivered.Offer)
 	}
-	receipt.setWaitsFor(delivered.WaitsFor)
-	return receipt, nil
+	return delivered, err
 }
 
 // recordDecisions adds the team and an event for each command to the span of the

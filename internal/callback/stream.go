@@ -19,7 +19,6 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
-	"telapi/internal/telemetry"
 )
 
 // partDigest is the length of the digest of a part in bytes. It detects a repeated stream
@@ -236,40 +235,15 @@ func (st *Stream) send(ctx context.Context, texts []string, last bool) (*Receipt
 		}
 		p.Digests += "." + strictjson.Digest(line)
 	}
-	delivered, err := st.store(ctx, p, size)
-	if err != nil {
+	delivered, err := s.storeOrPark(ctx, ch.TeamID, size, ParkedItem{ChannelID: p.ChannelID, Parts: !last}, func(ctx context.Context, park bool) (DeliverResult, error) {
+		p.Park = park
+		return s.store.DeliverStream(ctx, p) // skips parts that were stored
+	})
+	if err != nil || !last {
 		return nil, err
 	}
-	if len(delivered.Offer) > 0 {
-		s.offers.Reoffer(delivered.Offer)
-	}
-	if !last {
-		return nil, nil
-	}
-	receipt.setWaitsFor(delivered.WaitsFor)
+	receipt.setStatus(delivered.WaitsFor)
 	return &receipt, nil
-}
-
-func (st *Stream) store(ctx context.Context, p StreamParams, size int64) (DeliverResult, error) {
-	s, teamID := st.service, st.channel.TeamID
-	noRoom := s.parked.reserve(ctx, teamID, size)
-	p.Park = noRoom == nil
-	storing, span := telemetry.StartSpan(ctx, "store")
-	delivered, err := s.store.DeliverStream(storing, p)
-	if fault.Is(err, fault.ServiceUnavailable) && ctx.Err() == nil {
-		delivered, err = s.store.DeliverStream(storing, p) // parts that were stored are skipped
-	}
-	span.End()
-	if noRoom == nil {
-		s.parked.settle(ParkedItem{p.ChannelID, delivered.Number, p.Last == nil, s.now()}, teamID, size, err == nil && delivered.Status == Parked)
-	}
-	switch {
-	case err != nil:
-		return delivered, err
-	case delivered.Status == NotParked:
-		return delivered, noRoom
-	}
-	return delivered, delivered.err()
 }
 
 // openStreams are the streams of this instance. It is the NoticeSubscriber.
@@ -331,7 +305,7 @@ func (o *openStreams) Up() {
 	}
 	o.checks.Go(func() {
 		for _, st := range list {
-			ctx, cancel := context.WithTimeout(context.Background(), parkedDeadline)
+			ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
 			if state, err := o.service.checkCredential(ctx, st.request.Credential); err == nil && (state.Status == Cancelled || state.Status == Ended) {
 				st.request.Interrupt(statusErrors[state.Status])
 			}

@@ -207,7 +207,8 @@ func (c *Channel) Close(ctx context.Context) error {
 	}
 	if err == nil {
 		c.Abandon()
-		err = c.runtime.offer(ctx, reply.offer)
+		c.runtime.releaseLater(c.ID, c.token)
+		err = c.runtime.offer(ctx, reply.offer, true)
 	}
 	return err
 }
@@ -221,7 +222,7 @@ func (c *Channel) Undo() {
 // Abandon stops reading the channel without releasing the claim.
 func (c *Channel) Abandon() {
 	if c.token != "" && c.ctx.Err() == nil {
-		c.confirm()
+		c.checkLossLater()
 	}
 	c.cancel(ErrClosed)
 	c.subscription.Close()

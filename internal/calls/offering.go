@@ -17,7 +17,7 @@ var offerScript = rueidis.NewLuaScriptRetryable(kv.Script("offer"))
 
 // offer offers a session to the runtimes after its claim was released. The offer is
 // empty for a channel without a session.
-func (r *Runtime) offer(ctx context.Context, offer string) error {
+func (r *Runtime) offer(ctx context.Context, offer string, again bool) error {
 	if offer == "" {
 		return nil
 	}
@@ -25,7 +25,7 @@ func (r *Runtime) offer(ctx context.Context, offer string) error {
 	if err := json.Unmarshal([]byte(offer), &o); err != nil {
 		return fmt.Errorf("decode the offer: %w", err)
 	}
-	return Offer(ctx, r.client, o, true)
+	return Offer(ctx, r.client, o, again)
 }
 
 // Offer offers a session to the runtimes. Unless again is set, it changes nothing if an

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -199,12 +200,36 @@ func (r *Runtime) undo(channelID, token string) (existed bool) {
 // revoke releases the claim with a token, or with one of a connection, and offers its
 // session. It returns whether there was one to offer.
 func (r *Runtime) revoke(ctx context.Context, channelID, token string) (bool, error) {
-	c := Channel{ID: channelID, runtime: r}
-	offer, err := c.run(ctx, "revoke", token).ToString()
+	released, offer, err := r.release(ctx, channelID, token)
 	if err == nil {
-		err = r.offer(ctx, offer)
+		err = r.offer(ctx, offer, true)
+	}
+	if err == nil && released != "" {
+		r.releaseLater(channelID, released)
 	}
 	return offer != "", err
+}
+
+// release runs revoke.lua. It returns the token of the claim and the offer of the session.
+func (r *Runtime) release(ctx context.Context, channelID, token string) (released, offer string, err error) {
+	c := Channel{ID: channelID, runtime: r}
+	reply, err := c.run(ctx, "revoke", token).AsStrSlice()
+	if err != nil || len(reply) != 2 {
+		return "", "", fmt.Errorf("release a claim: %w", err)
+	}
+	return reply[0], reply[1], nil
+}
+
+// releaseLater repeats a release that a failover may have lost. If the session has ended, nobody
+// else would offer it.
+func (r *Runtime) releaseLater(channelID, token string) {
+	r.later(func(ctx context.Context) error {
+		_, offer, err := r.release(ctx, channelID, token)
+		if err == nil {
+			err = r.offer(ctx, offer, false)
+		}
+		return err
+	})
 }
 
 // removeOffers removes offers from the stream. If it fails, the next reader finds that the

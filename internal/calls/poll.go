@@ -147,11 +147,14 @@ func (c *Channel) touch(ctx context.Context) (due time.Time, err error) {
 // entries.
 const touchDrained = -2
 
-// dueIn returns the local time ms milliseconds from now, at most a third of the lease from
-// now, since notices can be lost. A negative ms means unknown. The store sends durations, so
+// touchWithin is TOUCH_WITHIN of the scripts: there is no notice of a later deadline.
+const touchWithin = 20 * time.Second
+
+// dueIn returns the local time ms milliseconds from now, at most touchWithin and a third of
+// the lease from now, since notices can be lost. A negative ms means unknown. The store sends durations, so
 // that its clock and the local one need not agree.
 func (c *Channel) dueIn(ms int64) *time.Time {
-	longest := c.runtime.opts.Lease / 3
+	longest := min(c.runtime.opts.Lease/3, touchWithin)
 	after := time.Duration(ms) * time.Millisecond
 	if ms < 0 || after > longest {
 		after = longest

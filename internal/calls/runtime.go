@@ -95,12 +95,12 @@ type Runtime struct {
 	cancel  context.CancelCauseFunc
 	mu      sync.Mutex // held while a goroutine starts, so that Close waits for all of them
 	running sync.WaitGroup
-	// Close ends stopping and waits for confirming, the last checks of abandoned claims, before it ends ctx.
-	stopping   context.Context
-	stop       context.CancelFunc
-	confirming sync.WaitGroup
-	offers     offers
-	scripts    map[string]*rueidis.Lua // a second run after a lost reply changes nothing
+	// Close ends stopping and waits for lastCalls, those of later, before it ends ctx.
+	stopping  context.Context
+	stop      context.CancelFunc
+	lastCalls sync.WaitGroup
+	offers    offers
+	scripts   map[string]*rueidis.Lua // a second run after a lost reply changes nothing
 	// replicated holds the scripts that wait for replicas and replace those in
 	// scripts. It is empty without Options.MinReplicas.
 	replicated map[string]*kv.ReplicatedScript
@@ -172,7 +172,7 @@ func (r *Runtime) Close() {
 	r.mu.Lock()
 	r.stop()
 	r.mu.Unlock()
-	r.confirming.Wait()
+	r.lastCalls.Wait()
 	r.mu.Lock()
 	r.cancel(ErrClosed)
 	r.mu.Unlock()

@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/demo/voice"
 )
 
 // call is the state machine of one conversation. It does no I/O itself: loop calls
@@ -58,14 +57,14 @@ type effects interface {
 	hear(alaw []byte)
 	// recognize converts an utterance to text. Later it calls recognized or
 	// recognitionFailed of the call.
-	recognize(id string, u voice.Utterance)
+	recognize(u utterance)
 	// answer answers a WebRTC offer. It replaces an earlier call. Later it calls
 	// callConnected and callEnded of the call.
 	answer(offer signal) error
 	addCandidate(candidate jsontext.Value)
 	closeCall()
 	end(reason string)
-	publish(to Lane, kind EventKind, title string, data any)
+	publish(kind EventKind, title string)
 }
 
 // question is a question to the bot. If the answer has several parts, the bot is
@@ -276,7 +275,7 @@ func (c *call) handleCommand(e wire.Entry) {
 			return
 		}
 		c.settings.update(cmd)
-		c.effects.publish("", EventCommand, "settings changed", nil)
+		c.effects.publish(EventCommand, "settings changed")
 		if c.digits != "" && !valueOf(c.settings.dtmf.Enabled) {
 			c.submit()
 		}
@@ -311,7 +310,7 @@ func (c *call) endAfterPlayback(end func(), command string) {
 	}
 	c.resetSilenceTimers()
 	if len(c.queue) > 0 {
-		c.effects.publish("", EventSpeech, command+" waits for playback to finish", nil)
+		c.effects.publish(EventSpeech, command+" waits for playback to finish")
 	}
 	c.startNext()
 }

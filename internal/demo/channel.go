@@ -18,7 +18,6 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
-	"telapi/internal/demo/voice"
 	"telapi/internal/speech"
 )
 
@@ -119,8 +118,12 @@ func (e *channelEffects) end(reason string) {
 	e.check(e.ch.End(e.ctx, reason))
 }
 
-func (e *channelEffects) publish(to Lane, kind EventKind, title string, data any) {
-	e.Events.Publish(e.ch.ID, LaneRuntime, to, kind, title, data)
+func (e *channelEffects) publish(kind EventKind, title string) {
+	e.Events.Publish(e.ch.ID, LaneRuntime, "", kind, title, nil)
+}
+
+func (e *channelEffects) publishError(kind EventKind, title string, err error) {
+	e.Events.Publish(e.ch.ID, LaneRuntime, "", kind, title, map[string]string{"error": err.Error()})
 }
 
 func (e *channelEffects) stopPlayback() {
@@ -157,7 +160,7 @@ func (e *channelEffects) play(i item) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			e.publish("", EventSpeech, "speech unavailable", map[string]string{"error": err.Error()})
+			e.publishError(EventSpeech, "speech unavailable", err)
 		default:
 			e.recordEnd(i.messageID, "played", map[string]int64{"ms": length.Milliseconds()})
 		}
@@ -176,7 +179,7 @@ type audioFrame struct {
 
 // stream plays one item in real time. It calls begin with the length of the item
 // before the first frame.
-func (e *channelEffects) stream(ctx context.Context, leg voice.Leg, i item, begin func(time.Duration)) (time.Duration, error) {
+func (e *channelEffects) stream(ctx context.Context, leg leg, i item, begin func(time.Duration)) (time.Duration, error) {
 	if i.pause > 0 {
 		begin(i.pause)
 		_ = background.Sleep(ctx, i.pause)
@@ -190,7 +193,7 @@ func (e *channelEffects) stream(ctx context.Context, leg voice.Leg, i item, begi
 		}
 		title = "plays: " + i.Text
 	}
-	length := voice.Duration(sound)
+	length := soundLength(sound)
 	event := Event{SessionID: e.ch.ID, Lane: LaneRuntime, To: LaneBrowser, Kind: EventSpeech, Title: title}
 	if i.messageID != "" {
 		event.IDs, event.After = []string{playingRef(i.messageID)}, []string{sendingRef(i.messageID)}
@@ -198,9 +201,9 @@ func (e *channelEffects) stream(ctx context.Context, leg voice.Leg, i item, begi
 	if i.heard != "" {
 		event.After = append(event.After, heardRef(i.heard))
 	}
-	e.Events.Record(event, soundData(sound, voice.Level(sound)))
+	e.Events.Record(event, soundData(sound, soundLevel(sound)))
 	begin(length)
-	return length, voice.Play(ctx, leg, sound)
+	return length, play(ctx, leg, sound)
 }
 
 // speech returns the speech of an item as A-law.

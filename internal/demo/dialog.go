@@ -69,7 +69,7 @@ func (c *call) startNext() {
 	}
 	if end := c.ending; end != nil {
 		c.ending = func() {} // only once
-		c.effects.publish("", EventSpeech, "playback finished", nil)
+		c.effects.publish(EventSpeech, "playback finished")
 		end()
 	}
 }
@@ -194,7 +194,7 @@ func (c *call) botTimedOut() {
 	c.resetSilenceTimers()
 	c.stopComfort()
 	c.effects.send(wire.TypeStatus, status{Event: "bot_timeout"})
-	c.effects.publish("", EventTimer, "bot_timeout: pending questions cancelled", nil)
+	c.effects.publish(EventTimer, "bot_timeout: pending questions cancelled")
 	c.notify("The bot did not answer in time. Try something else.")
 }
 
@@ -203,7 +203,7 @@ func (c *call) handleDigit(digit string) {
 	dtmf := c.settings.dtmf
 	submits := valueOf(dtmf.Enabled) && digit == valueOf(dtmf.Terminator)
 	if allowed := valueOf(dtmf.DTMFDigits); !submits && allowed != "" && !strings.Contains(allowed, digit) {
-		c.effects.publish("", EventFrame, "digit "+digit+" ignored", nil)
+		c.effects.publish(EventFrame, "digit "+digit+" ignored")
 		return
 	}
 	if valueOf(dtmf.BargeIn) && valueOf(dtmf.BargeInOnDTMF) {

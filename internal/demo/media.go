@@ -11,7 +11,6 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/demo/voice"
 )
 
 const (
@@ -20,17 +19,11 @@ const (
 	maxUtterances = 4                // number of utterances that wait for recognition; more are dropped
 )
 
-// utterance is an utterance of the caller that is recognized.
-type utterance struct {
-	id string
-	voice.Utterance
-}
-
 // media is the part of channelEffects that handles the caller's voice.
 type media struct {
-	listener   *voice.Listener
+	listener   *listener
 	utterances chan utterance // to be recognized, in order
-	peer       *voice.Peer    // nil without a WebRTC call
+	peer       *peer          // nil without a WebRTC call
 	closePeer  func()
 }
 
@@ -42,22 +35,21 @@ func (e *channelEffects) startMedia() {
 		e.utterances = make(chan utterance, maxUtterances)
 		e.background.Go(e.recognizeAll)
 	}
-	e.listener = voice.NewListener(limit, func() {
-		e.publishHeard(EventSpeech, "caller speaks", nil)
+	e.listener = newListener(limit, func() {
+		e.publishHeard(EventSpeech, "caller speaks")
 		e.report(e.ctx, (*call).speechStarted)
-	}, func(u voice.Utterance) {
-		id := uuid.NewString()
-		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBrowser, To: LaneRuntime, Kind: EventSpeech, IDs: []string{heardRef(id)},
-			Title: fmt.Sprintf("heard %.1f s, level %s dBFS", u.Duration().Seconds(), minus(u.Level))},
-			map[string]any{"ms": u.Duration().Milliseconds(), "dBFS": decimal(u.Level), "silenceMs": u.Silence.Milliseconds()})
-		e.report(e.ctx, func(c *call) { c.speechEnded(id, u) })
+	}, func(u utterance) {
+		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBrowser, To: LaneRuntime, Kind: EventSpeech, IDs: []string{heardRef(u.id)},
+			Title: fmt.Sprintf("heard %.1f s, level %s dBFS", u.duration().Seconds(), minus(u.level))},
+			map[string]any{"ms": u.duration().Milliseconds(), "dBFS": decimal(u.level), "silenceMs": u.silence.Milliseconds()})
+		e.report(e.ctx, func(c *call) { c.speechEnded(u) })
 	})
-	e.background.Go(func() { e.listener.Run(e.ctx) })
+	e.background.Go(func() { e.listener.run(e.ctx) })
 }
 
 // soundData describes audio in an event.
 func soundData(alaw []byte, level float64) any {
-	return map[string]any{"ms": voice.Duration(alaw).Milliseconds(), "dBFS": decimal(level)}
+	return map[string]any{"ms": soundLength(alaw).Milliseconds(), "dBFS": decimal(level)}
 }
 
 // decimal encodes a level with one decimal place.
@@ -72,17 +64,17 @@ func minus(level float64) string {
 }
 
 // publishHeard publishes an event that the caller caused.
-func (e *channelEffects) publishHeard(kind EventKind, title string, data any) {
-	e.Events.Publish(e.ch.ID, LaneBrowser, LaneRuntime, kind, title, data)
+func (e *channelEffects) publishHeard(kind EventKind, title string) {
+	e.Events.Publish(e.ch.ID, LaneBrowser, LaneRuntime, kind, title, nil)
 }
 
-func (e *channelEffects) hear(alaw []byte) { e.listener.Hear(alaw) }
+func (e *channelEffects) hear(alaw []byte) { e.listener.hear(alaw) }
 
-func (e *channelEffects) recognize(id string, u voice.Utterance) {
+func (e *channelEffects) recognize(u utterance) {
 	select {
-	case e.utterances <- utterance{id, u}:
+	case e.utterances <- u:
 	default:
-		e.publish("", EventSpeech, "utterance dropped: speech recognition is too slow", nil)
+		e.publish(EventSpeech, "utterance dropped: speech recognition is too slow")
 	}
 }
 
@@ -92,9 +84,9 @@ func (e *channelEffects) recognizeAll() {
 		select {
 		case u := <-e.utterances:
 			start := time.Now()
-			text, err := e.Recognizer.transcribe(e.ctx, u.WAV())
+			text, err := e.Recognizer.transcribe(e.ctx, u.wav())
 			if err != nil {
-				e.publish("", EventSpeech, "speech recognition failed", map[string]string{"error": err.Error()})
+				e.publishError(EventSpeech, "speech recognition failed", err)
 				e.report(e.ctx, func(c *call) { c.recognitionFailed(err) })
 				continue
 			}
@@ -110,15 +102,15 @@ func (e *channelEffects) recognizeAll() {
 // answer implements effects. Reports of a call that was closed are ignored.
 func (e *channelEffects) answer(offer signal) error {
 	ctx, stop := context.WithCancel(e.ctx)
-	var peer *voice.Peer
+	var p *peer
 	report := func(f func(*call)) {
 		e.report(ctx, func(c *call) {
-			if peer != nil && e.peer == peer {
+			if p != nil && e.peer == p {
 				f(c)
 			}
 		})
 	}
-	options := voice.PeerOptions{
+	options := peerOptions{
 		Candidate: func(init any) {
 			raw, err := json.Marshal(init)
 			report(func(*call) {
@@ -127,9 +119,9 @@ func (e *channelEffects) answer(offer signal) error {
 				}
 			})
 		},
-		Audio: e.listener.Hear,
+		Audio: e.listener.hear,
 		Digit: func(digit string) {
-			e.publishHeard(EventFrame, "digit "+digit+" (RTP)", nil)
+			e.publishHeard(EventFrame, "digit "+digit+" (RTP)")
 			report(func(c *call) {
 				if c.ending == nil {
 					c.handleDigit(digit)
@@ -137,7 +129,7 @@ func (e *channelEffects) answer(offer signal) error {
 			})
 		},
 		Connected: func() {
-			e.publishHeard(EventSession, "WebRTC call connected", nil)
+			e.publishHeard(EventSession, "WebRTC call connected")
 			report((*call).callConnected)
 		},
 		Ended: func(failed bool) { report(func(c *call) { c.callEnded(failed) }) },
@@ -145,14 +137,14 @@ func (e *channelEffects) answer(offer signal) error {
 	if e.ch.Session != nil {
 		options.ICEServers = e.ch.Session.ICEServers
 	}
-	peer, sdp, err := voice.Answer(offer.SDP, options)
+	p, sdp, err := answerOffer(offer.SDP, options)
 	if err != nil {
 		stop()
 		return err
 	}
-	e.peer, e.closePeer = peer, func() {
+	e.peer, e.closePeer = p, func() {
 		stop() // so that no function of the peer waits for the loop
-		peer.Close()
+		p.Close()
 	}
 	e.signal(signal{Command: webrtcAnswer, CallID: offer.CallID, SDP: sdp})
 	return nil
@@ -166,11 +158,11 @@ func (e *channelEffects) signal(s signal) {
 
 func (e *channelEffects) addCandidate(candidate jsontext.Value) {
 	if e.peer == nil {
-		e.publish("", EventSession, "ICE candidate ignored: send webrtc_offer first", nil)
+		e.publish(EventSession, "ICE candidate ignored: send webrtc_offer first")
 		return
 	}
 	if err := e.peer.AddCandidate(candidate); err != nil {
-		e.publish("", EventSession, "ICE candidate ignored", map[string]string{"error": err.Error()})
+		e.publishError(EventSession, "ICE candidate ignored", err)
 	}
 }
 
@@ -182,7 +174,7 @@ func (e *channelEffects) closeCall() {
 }
 
 // leg returns where speech goes: to the page as frames, or over WebRTC.
-func (e *channelEffects) leg() voice.Leg {
+func (e *channelEffects) leg() leg {
 	if e.peer != nil {
 		return e.peer
 	}
@@ -192,9 +184,9 @@ func (e *channelEffects) leg() voice.Leg {
 // frameLeg sends audio as messages of the session.
 type frameLeg struct{ ch *callruntime.Channel }
 
-// WriteFrame implements voice.Leg.
-func (l frameLeg) WriteFrame(ctx context.Context, sequence int, alaw []byte, last bool) error {
-	raw, err := json.Marshal(audioFrame{"alaw", voice.SampleRate, sequence, alaw, last})
+// writeFrame implements leg.
+func (l frameLeg) writeFrame(ctx context.Context, sequence int, alaw []byte, last bool) error {
+	raw, err := json.Marshal(audioFrame{"alaw", sampleRate, sequence, alaw, last})
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 	c := newCall(ch.Mode, e, time.Now)
 	c.echo, c.ownBot = r.Recognizer == nil, r.OwnBot
 	e.startMedia()
-	e.publish("", EventSession, r.Name+" claimed the call", nil)
+	e.publish(EventSession, r.Name+" claimed the call")
 	c.resume(ch.Position, ch.WorkItems)
 	return loop(ctx, ch, c, e.loopState)
 }
@@ -256,7 +256,7 @@ func (c *call) fireTimers() {
 		}
 		fire := c.timers[name].fire
 		delete(c.timers, name)
-		c.effects.publish("", EventTimer, "timer: "+string(name), nil)
+		c.effects.publish(EventTimer, "timer: "+string(name))
 		fire()
 	}
 }

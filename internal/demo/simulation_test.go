@@ -17,7 +17,6 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
-	"telapi/internal/demo/voice"
 )
 
 // step is an entry or a report and the time at which it arrives.
@@ -153,7 +152,7 @@ func (s *simulation) play(i item) {
 
 func (s *simulation) hear(alaw []byte) { s.record("hears %d bytes", len(alaw)) }
 
-func (s *simulation) recognize(_ string, u voice.Utterance) { s.record("recognizes %v", u.Duration()) }
+func (s *simulation) recognize(u utterance) { s.record("recognizes %v", u.duration()) }
 
 func (s *simulation) answer(offer signal) error {
 	if offer.SDP == "invalid" {
@@ -171,7 +170,7 @@ func (s *simulation) stopPlayback() { s.stop(); s.record("stops playback") }
 
 func (s *simulation) end(reason string) { s.record("ends: %s", reason) }
 
-func (s *simulation) publish(Lane, EventKind, string, any) {}
+func (s *simulation) publish(EventKind, string) {}
 
 // Constructors of steps.
 
@@ -228,7 +227,7 @@ func callerStartsSpeaking(at time.Duration) step {
 }
 
 func callerStopsSpeaking(at time.Duration) step {
-	return step{at: at, report: func(c *call) { c.speechEnded("heard", voice.Utterance{ALaw: make([]byte, 2*voice.SampleRate)}) }}
+	return step{at: at, report: func(c *call) { c.speechEnded(utterance{id: "heard", alaw: make([]byte, 2*sampleRate)}) }}
 }
 
 func control(at time.Duration, payload string) step {

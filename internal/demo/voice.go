@@ -8,7 +8,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/demo/voice"
 )
 
 // The commands of control messages for WebRTC.
@@ -44,13 +43,13 @@ func (c *call) greeting() string {
 }
 
 // maxChunk bounds the audio in one message of the page: ten frames.
-const maxChunk = 10 * voice.FrameBytes
+const maxChunk = 10 * frameBytes
 
 // handleAudio handles an audio message. In other modes than audio it is ignored.
 func (c *call) handleAudio(m *wire.ChannelMessage) {
 	var frame audioFrame
 	if c.mode == "audio" && json.Unmarshal(m.Audio, &frame) == nil &&
-		frame.Encoding == "alaw" && frame.SampleRate == voice.SampleRate && len(frame.Data) <= maxChunk {
+		frame.Encoding == "alaw" && frame.SampleRate == sampleRate && len(frame.Data) <= maxChunk {
 		c.effects.hear(frame.Data)
 	}
 }
@@ -116,7 +115,7 @@ func (c *call) closeCall(reason string) {
 		return
 	}
 	c.calling, c.heard, c.speaking = false, false, false
-	c.effects.publish("", EventSession, "WebRTC call ended: "+reason, nil)
+	c.effects.publish(EventSession, "WebRTC call ended: "+reason)
 	c.effects.closeCall()
 	if !c.ended {
 		c.interrupt()
@@ -135,17 +134,17 @@ func (c *call) speechStarted() {
 	}
 }
 
-// speechEnded is called when the caller stops speaking, with the ID of the utterance. Without speech recognition the
+// speechEnded is called when the caller stops speaking. Without speech recognition the
 // bot repeats what it heard.
-func (c *call) speechEnded(id string, u voice.Utterance) {
+func (c *call) speechEnded(u utterance) {
 	if c.ending != nil || c.ended {
 		return
 	}
 	c.speaking = false
 	if c.echo {
-		c.say(item{speechRequest: speechRequest{Text: fmt.Sprintf("I heard %.1f s. Listen:", u.Duration().Seconds())}, recording: u.ALaw, heard: id})
+		c.say(item{speechRequest: speechRequest{Text: fmt.Sprintf("I heard %.1f s. Listen:", u.duration().Seconds())}, recording: u.alaw, heard: u.id})
 	} else {
-		c.effects.recognize(id, u)
+		c.effects.recognize(u)
 	}
 	c.startNext()
 }

@@ -94,7 +94,7 @@ func (s *Server) identify(x *exchange, r *http.Request) (caller teams.Team, err 
 	case caller.Disabled:
 		err = s.deps.Auth.DisabledTeam()
 	case !caller.Exists():
-		err = s.deps.Auth.UnknownTeam(x.principal)
+		err = s.deps.Auth.CheckUnknownTeam(x.principal)
 	}
 	return caller, err
 }

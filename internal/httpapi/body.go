@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"telapi/internal/budget"
 	"telapi/internal/callback"
 	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
 	"telapi/internal/strictjson"
 )
 
@@ -19,6 +19,8 @@ const (
 	// any of it has arrived.
 	firstRead = 4 << 10
 	smallBody = callback.MaxUncheckedBody
+	// smallRead has one byte more, which shows that a body of unknown length is not small.
+	smallRead = smallBody + 1
 
 	// The memory for the bodies of all requests in progress. Small bodies have their
 	// own, so that they are served even if clients with valid credentials send many
@@ -75,26 +77,22 @@ func checkBodyHeader(r *http.Request, limit int64, accepted string) error {
 	return nil
 }
 
-// readBody reads a body of at most limit bytes. Its memory grows with the bytes that
-// have arrived and comes from the budgets of all requests; it is returned when the
-// request ends. If beforeLarge is not nil, it is called before more than smallBody
-// bytes are read, and its error ends the read; it sets x.holder.
+// readBody reads a body of at most limit bytes, whose Content-Length the caller has
+// checked. Its memory grows with the bytes that have arrived and comes from the budgets
+// of all requests; it is returned when the request ends. If beforeLarge is not nil, it is
+// called before more than smallBody bytes are read, and its error ends the read. It can
+// change x.holder, whose share the memory is.
 func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge func() error) ([]byte, error) {
-	length := limit + 1 // unknown: one byte more, to notice a body that is too large
-	if r.ContentLength >= 0 {
-		length = r.ContentLength
+	isLengthKnown, length := r.ContentLength >= 0, r.ContentLength
+	if !isLengthKnown {
+		length = limit + 1 // one byte more shows that the body is too large
 	}
 	pace := pacer{http.NewResponseController(x), time.Now()}
 	defer pace.stop()
 	var body []byte
-	for {
+	for isComplete := false; !isComplete && int64(len(body)) < length; {
 		n := int64(len(body))
-		switch {
-		case n > limit:
-			return nil, tooLarge(limit)
-		case n == length:
-			return body, nil
-		case beforeLarge != nil && max(n, r.ContentLength) > smallBody:
+		if beforeLarge != nil && max(n, r.ContentLength) > smallBody {
 			if err := beforeLarge(); err != nil {
 				return nil, err
 			}
@@ -102,8 +100,8 @@ func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge
 		}
 		if len(body) == cap(body) {
 			size := min(max(firstRead, 2*n), length)
-			if r.ContentLength < 0 && n <= smallBody {
-				size = min(size, smallBody+1) // one byte more shows that the body is not small
+			if !isLengthKnown && n <= smallBody {
+				size = min(size, smallRead)
 			}
 			if err := s.reserve(x, size); err != nil {
 				return nil, err
@@ -113,21 +111,22 @@ func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge
 		pace.expect(n)
 		read, err := r.Body.Read(body[n:cap(body)])
 		body = body[:n+int64(read)]
-		switch {
-		case err == nil || int64(len(body)) == length:
-		case err == io.EOF && r.ContentLength < 0 && int64(len(body)) <= limit:
-			return body, nil
-		case int64(len(body)) <= limit:
-			x.cut = true
+		isComplete = err == io.EOF && !isLengthKnown
+		if err != nil && !isComplete && int64(len(body)) < length {
+			x.isTruncated = true
 			x.Header().Set("Connection", "close")
 			return nil, fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
 		}
 	}
+	if int64(len(body)) > limit {
+		return nil, tooLarge(limit)
+	}
+	return body, nil
 }
 
-// reservation is what a request has of a budget.
+// reservation is the part of a budget that a request has taken.
 type reservation struct {
-	budget *budget.Budget
+	budget *ratelimit.Budget
 	holder string
 	size   int64
 }
@@ -143,7 +142,7 @@ func (s *Server) reserve(x *exchange, size int64) error {
 	x.body.release()
 	x.body = reservation{s.smallBodies, x.holder, size}
 	switch {
-	case size > smallBody+1:
+	case size > smallRead:
 		x.body.budget = s.largeBodies
 	case x.isCallback:
 		x.body.budget = s.callbackBodies
@@ -176,7 +175,7 @@ func (p pacer) stop() { _ = p.conn.SetReadDeadline(time.Time{}) }
 func (x *exchange) Fail(err error) {
 	if x.Request.ContentLength != 0 && x.Status == 0 {
 		deadline := time.Now()
-		if !x.cut {
+		if !x.isTruncated {
 			deadline = deadline.Add(bodyGrace)
 		}
 		_ = http.NewResponseController(x).SetReadDeadline(deadline)

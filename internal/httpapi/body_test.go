@@ -17,10 +17,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/budget"
 	"telapi/internal/callback"
 	"telapi/internal/command"
 	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
 	"telapi/test/testkit"
 )
 
@@ -128,7 +128,7 @@ func TestTeamsShareTheMemoryForBodies(t *testing.T) {
 
 func TestLargestBodyFitsIntoTheSmallestShare(t *testing.T) {
 	const smallest = 5 // TEAM_SHARE_PERCENT
-	if share := budget.New(prometheus.NewRegistry(), "bytes", "bytes", largeBodyBudget, smallest).Share(); share <= maxLintBody {
+	if share := ratelimit.NewBudget(prometheus.NewRegistry(), "bytes", "bytes", largeBodyBudget, smallest).Share(); share <= maxLintBody {
 		t.Errorf("a team may use %d bytes, want more than %d", share, maxLintBody)
 	}
 }

@@ -24,7 +24,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/internal/auth"
-	"telapi/internal/budget"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
@@ -94,12 +93,12 @@ type Server struct {
 	largeCallbacks chan struct{} // one element for each large callback in progress
 
 	// What teams share.
-	smallBodies, largeBodies *budget.Budget // bytes of the bodies of requests in progress
-	feeds, speechStreams     *budget.Budget // responses in progress
-	audio                    *budget.Budget // bytes of audio in responses that are being sent
-	streamedBodies           *budget.Budget // bytes of answers that are arriving
-	callbackBodies           *budget.Budget // bytes of bodies whose team is not known yet, shared by addresses
-	scrapes                  *budget.Budget // responses in progress, shared by addresses
+	smallBodies, largeBodies *ratelimit.Budget // bytes of the bodies of requests in progress
+	feeds, speechStreams     *ratelimit.Budget // responses in progress
+	audio                    *ratelimit.Budget // bytes of audio in responses that are being sent
+	streamedBodies           *ratelimit.Budget // bytes of answers that are arriving
+	callbackBodies           *ratelimit.Budget // bytes of bodies whose team is not known yet, shared by addresses
+	scrapes                  *ratelimit.Budget // responses in progress, shared by addresses
 
 	streams    context.Context // ends responses that stream until shutdown
 	endStreams context.CancelFunc
@@ -145,17 +144,17 @@ func New(deps Deps) *Server {
 		s.docsFiles = readFiles(deps.Playground.Docs)
 	}
 	s.largeCallbacks = make(chan struct{}, min(maxLargeCallbacks, max(1, runtime.GOMAXPROCS(0)-1)))
-	newBudget := func(name, unit string, total int64) *budget.Budget {
-		return budget.New(deps.Registry, name, unit, total, deps.TeamShare)
+	newBudget := func(name, unit string, total int64) *ratelimit.Budget {
+		return ratelimit.NewBudget(deps.Registry, name, unit, total, deps.TeamShare)
 	}
-	s.callbackBodies = budget.New(deps.Registry, "callback_body_bytes", "bytes for callbacks up to 16 KiB", callbackBodyBudget, callbackBodyShare)
+	s.callbackBodies = ratelimit.NewBudget(deps.Registry, "callback_body_bytes", "bytes for callbacks up to 16 KiB", callbackBodyBudget, callbackBodyShare)
 	s.smallBodies = newBudget("small_body_bytes", "bytes for bodies up to 16 KiB", smallBodyBudget)
 	s.largeBodies = newBudget("large_body_bytes", "bytes for bodies over 16 KiB", largeBodyBudget)
 	s.streamedBodies = newBudget("streamed_body_bytes", "bytes for answers that stream", streamBudget)
 	s.feeds = newBudget("playground_feeds", "feeds", maxFeeds)
 	s.speechStreams = newBudget("speech_streams", "responses that stream audio", maxSpeechStreams)
 	s.audio = newBudget("audio_bytes", "bytes for responses with audio", audioBudget)
-	s.scrapes = budget.New(deps.Registry, "scrapes", "responses of /metrics", maxScrapes, scrapesShare)
+	s.scrapes = ratelimit.NewBudget(deps.Registry, "scrapes", "responses of /metrics", maxScrapes, scrapesShare)
 	s.sockets = socket.NewSet(deps.Registry, newBudget("sockets", "WebSockets", int64(deps.MaxSockets)), newBudget("queued_bytes", "bytes for clients that read slowly", socket.QueueBudget))
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.mux = s.newMux(s.Routes())
@@ -188,7 +187,7 @@ type exchange struct {
 	body        reservation        // memory of the body
 	isCallback  bool               // its body counts for the address until its team is known
 	isStreamed  bool               // its body arrives bit by bit, at the pace of the provider
-	cut         bool               // the body is incomplete and no more of it is expected
+	isTruncated bool               // the body is incomplete and no more of it is expected
 }
 
 // ServeHTTP assigns the request ID, routes the request, and records the outcome

@@ -240,7 +240,7 @@ func (s *streamReader) respond(x *exchange, send func() error) error {
 		return send()
 	}
 	x.Header().Set("Connection", "close")
-	x.cut = true
+	x.isTruncated = true
 	err := send()
 	if err == nil && s.used && s.conn.Flush() == nil {
 		httpserve.Linger(x.Request.Context(), streamLinger)

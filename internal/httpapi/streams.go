@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"time"
 
-	"telapi/internal/budget"
+	"telapi/internal/ratelimit"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 
 // respondWithAudio sends a response that contains audio of the given length, if the
 // budget permits, and disconnects a client that reads it too slowly.
-func (x *exchange) respondWithAudio(audio *budget.Budget, length int, response any) error {
+func (x *exchange) respondWithAudio(audio *ratelimit.Budget, length int, response any) error {
 	size := min(4*int64(length), audio.Share()) // the audio, its base64 and the response; the largest one fits if it is the team's only one
 	if err := audio.Take(x.holder, size); err != nil {
 		return err

@@ -1,6 +1,6 @@
 // Package ratelimit protects the server: it limits requests per client address
 // and tier, and per team and day. The counts are in the key-value store, which
-// all instances share.
+// all instances share. Budgets divide what one instance has among teams.
 package ratelimit
 
 import (

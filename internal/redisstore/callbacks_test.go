@@ -223,28 +223,32 @@ func fullCallbacks(s *Store) *Callbacks {
 	return NewCallbacks(s)
 }
 
-// The runtime is notified of every change of a work item and of the next timeout.
+// The runtime is notified of every change of a work item, and of the next timeout unless it
+// looks for itself before.
 func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 	t.Parallel()
 	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	notices := d.recordNotices()
-	a, b := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
-	c, e := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
+	late := d.await(calls.AwaitOptions{TTL: time.Minute})
+	d.expect(late, "late", callback.Routed)
+	soon := calls.AwaitOptions{TTL: 19 * time.Second}
+	a, b, c, e := d.await(soon), d.await(soon), d.await(soon), d.await(soon)
 	shared := d.await(calls.AwaitOptions{Scope: wire.ScopeChannel})
 	d.expect(shared, "shared", callback.Routed)
 	d.expect(a, "a", callback.Routed)
 	d.expect(c, "c", callback.Parked)
 	d.expect(b, "b", callback.Routed)
 	d.expect(e, "e", callback.Routed)
-	cancelled, expiring := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{TTL: shortTTL})
+	cancelled, expiring := d.await(soon), d.await(calls.AwaitOptions{TTL: shortTTL})
 	d.waitExpired(expiring)
 	testkit.Must(t, d.Cancel(t.Context(), cancelled.ID))
 	want := []string{
-		"Dwait",                                            // a is the first to be awaited
-		"E0-0 2-time wait",                                 // shared; a is still awaited
-		"E2-time 4-time wait",                              // a; b is awaited next
-		"E4-time 8-time wait", "E8-time 10-time ", "Dwait", // b and c; e; cancelled is awaited
-		"E10-time 11-time ", // cancelled is cancelled; expiring has timed out
+		"E0-0 2-time ",                                       // late
+		"Dwait",                                              // a is the first to be awaited
+		"E2-time 4-time wait",                                // shared; a is still awaited
+		"E4-time 6-time wait",                                // a; b is awaited next
+		"E6-time 10-time wait", "E10-time 12-time ", "Dwait", // b and c; e; cancelled is awaited
+		"E12-time 13-time ", // cancelled is cancelled; expiring has timed out
 	}
 	testkit.Equal(t, "notices", notices(), want)
 }

@@ -62,6 +62,7 @@ var channelTests = map[string]func(*testing.T, Options){
 	"message is not shown again after a lost confirmation": lostConfirmation,
 	"message IDs are bounded whatever else is added":       boundedMessageIDs,
 	"session is offered after a loss and a lost runtime":   lossThenRelease,
+	"session is offered after its release is lost":         lostRelease,
 	"every loss has a time":                                recovery,
 	"loss is found after the end":                          resumeAfterEnd,
 }

@@ -222,10 +222,8 @@ func TestAcceptWithLostRepliesIsUndone(t *testing.T) {
 	}
 }
 
-// lossThenRelease loses data of a channel, and then the runtime that had it: its connection
-// is lost, or it releases the channel. The session is offered without waiting for the lease
-// of the claim.
-func lossThenRelease(t *testing.T, opts Options) {
+// forEachRelease runs a test for each way in which a claim that would last for an hour is released.
+func forEachRelease(t *testing.T, opts Options, test func(s *channelFixture, r *calls.Runtime, c *calls.Channel, release func() error)) {
 	for name, release := range map[string]func(*calls.Runtime, *calls.Channel) error{
 		"sweep":   func(r *calls.Runtime, _ *calls.Channel) error { return r.Sweep(t.Context(), "connection") },
 		"release": func(_ *calls.Runtime, c *calls.Channel) error { return c.Close(t.Context()) },
@@ -237,21 +235,49 @@ func lossThenRelease(t *testing.T, opts Options) {
 			claimed, err := r.AttachAs(t.Context(), calls.Claim{Name: "r/1", Token: "connection/1"}, s.id)
 			testkit.Must(t, err)
 			testkit.Must(t, r.RecordClaims(t.Context(), "connection", s.id))
-			restore := s.snapshot()
-			s.frame("a", "1")
-			restore()
-			s.renew("a", false) // finds the loss
-			testkit.Must(t, release(r, claimed))
-			if c, err := s.runtime("next").Attach(t.Context(), s.id); err != nil || c.LostAt.IsZero() {
-				t.Errorf("the next runtime got %+v, %v; want the channel and the time of the loss", c, err)
-			}
-			if len(s.offers()) != 1 {
-				t.Error("the session is not offered")
-			}
-			testkit.Must(t, r.Sweep(t.Context(), "connection")) // has no effect
-			testkit.WantError(t, "another runtime", testkit.ErrorOf(s.runtime("other").Attach(t.Context(), s.id)), calls.ErrClaimed)
+			test(s, r, claimed, func() error { return release(r, claimed) })
 		})
 	}
+}
+
+// lostRelease loses the release of an ended session in a failover, after its offer was removed.
+// The session is offered again, although no browser is connected that would do so.
+func lostRelease(t *testing.T, opts Options) {
+	forEachRelease(t, opts, func(s *channelFixture, r *calls.Runtime, c *calls.Channel, release func() error) {
+		testkit.Must(s, c.End(s.Context(), "done"))
+		restore := s.snapshot()
+		testkit.Must(s, release())
+		restore()
+		s.raw(func(ctx context.Context, client rueidis.Client) error {
+			return client.Do(ctx, client.B().Xdel().Key(kv.OffersStream).Id(s.offers()...).Build()).Error()
+		})
+		r.Close() // what it would do later
+		if len(s.offers()) != 1 {
+			s.Error("the session is not offered")
+		}
+		testkit.Must(s, testkit.ErrorOf(s.runtime("next").Attach(s.Context(), s.id)))
+	})
+}
+
+// lossThenRelease loses data of a channel, and then the runtime that had it: its connection
+// is lost, or it releases the channel. The session is offered without waiting for the lease
+// of the claim.
+func lossThenRelease(t *testing.T, opts Options) {
+	forEachRelease(t, opts, func(s *channelFixture, r *calls.Runtime, _ *calls.Channel, release func() error) {
+		restore := s.snapshot()
+		s.frame("a", "1")
+		restore()
+		s.renew("a", false) // finds the loss
+		testkit.Must(s, release())
+		if c, err := s.runtime("next").Attach(s.Context(), s.id); err != nil || c.LostAt.IsZero() {
+			s.Errorf("the next runtime got %+v, %v; want the channel and the time of the loss", c, err)
+		}
+		if len(s.offers()) != 1 {
+			s.Error("the session is not offered")
+		}
+		testkit.Must(s, r.Sweep(s.Context(), "connection")) // has no effect
+		testkit.WantError(s, "another runtime", testkit.ErrorOf(s.runtime("other").Attach(s.Context(), s.id)), calls.ErrClaimed)
+	})
 }
 
 // recovery claims a channel again that the browser has opened again after the store was

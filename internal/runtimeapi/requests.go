@@ -41,7 +41,7 @@ func decodeEnvelope(frame []byte) (wire.Request, error) {
 // decode decodes a request and checks it.
 func decode[T any](frame []byte, v *T, check func(*fault.Issues)) error {
 	var issues fault.Issues
-	known, err := strictjson.DecodeKnown(frame, v, "", &issues)
+	known, err := strictjson.DecodeKnown(frame, v, &issues)
 	if err != nil {
 		return err
 	}

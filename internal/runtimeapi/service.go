@@ -21,10 +21,10 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
 	"telapi/internal/background"
-	"telapi/internal/budget"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
 	"telapi/internal/redact"
 )
 
@@ -78,7 +78,7 @@ type Deps struct {
 type Service struct {
 	Deps
 	calls    atomic.Pointer[calls.Runtime] // nil before the store is connected
-	requests *budget.Budget                // bytes of queued requests
+	requests *ratelimit.Budget             // bytes of queued requests
 
 	othersFirst time.Duration
 	commitDelay time.Duration
@@ -98,7 +98,7 @@ func New(deps Deps) *Service {
 	}
 	return &Service{
 		Deps: deps, conns: map[*Conn]struct{}{}, othersFirst: othersFirst, commitDelay: commitDelay,
-		requests:     budget.New(deps.Registry, "runtime_request_bytes", "bytes for requests of call runtimes", requestBudget, deps.TeamShare),
+		requests:     ratelimit.NewBudget(deps.Registry, "runtime_request_bytes", "bytes for requests of call runtimes", requestBudget, deps.TeamShare),
 		connections:  gauge("telapi_runtime_connections", "Connections of call runtimes to this instance."),
 		claims:       gauge("telapi_runtime_claims", "Channels that call runtimes have claimed through this instance."),
 		audioDropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_runtime_audio_dropped_total", Help: "Audio frames dropped because a runtime had too many requests in progress or read too slowly."}),

@@ -23,8 +23,8 @@ var errFlood = errors.New("frame budget exceeded")
 type frameBudget struct {
 	frames *rate.Limiter // of any kind
 	bytes  *rate.Limiter
-	// allowFrame counts a control frame or an empty fragment like a frame that is not
-	// audio: they carry nothing, so that bytes do not limit them.
+	// allowFrame counts a frame that is not audio. It is called for control frames and empty
+	// fragments, because bytes do not limit them. The channel itself counts messages.
 	allowFrame func() bool
 
 	header   [10]byte // of the current frame, without the masking key

@@ -12,16 +12,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"telapi/internal/budget"
 	"telapi/internal/channel"
+	"telapi/internal/ratelimit"
 )
 
 // Set owns the open sockets of this instance and their goroutines:
 // net/http does not track connections after an upgrade.
 type Set struct {
-	budget *budget.Budget  // handshakes and open sockets
-	queued *budget.Budget  // bytes in queues
-	ctx    context.Context // for store operations of sockets
+	budget *ratelimit.Budget // handshakes and open sockets
+	queued *ratelimit.Budget // bytes in queues
+	ctx    context.Context   // for store operations of sockets
 	cancel context.CancelFunc
 
 	open    prometheus.Gauge
@@ -38,7 +38,7 @@ type Set struct {
 
 // NewSet returns an empty set. Its sockets take their share of two budgets: the number of
 // sockets, and the bytes of frames that wait for slow clients.
-func NewSet(registry prometheus.Registerer, sockets, queued *budget.Budget) *Set {
+func NewSet(registry prometheus.Registerer, sockets, queued *ratelimit.Budget) *Set {
 	auto := promauto.With(registry)
 	s := &Set{
 		budget:  sockets,
@@ -55,15 +55,16 @@ func NewSet(registry prometheus.Registerer, sockets, queued *budget.Budget) *Set
 	return s
 }
 
-// begin reports whether a handshake may start. The caller then calls running.Done
-// when the handshake has ended.
+// begin adds a handshake to running. The caller calls running.Done when it has ended. begin
+// returns false after Close.
 func (s *Set) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ended {
-		s.running.Add(1)
+	if s.ended {
+		return false
 	}
-	return !s.ended
+	s.running.Add(1)
+	return true
 }
 
 // start runs a socket. It returns false after Close. During a drain it closes the
@@ -119,7 +120,7 @@ func (s *Set) Drain(ctx context.Context, window time.Duration) {
 	ctx, s.drained = context.WithCancel(ctx)
 	for socket := range s.sockets {
 		if c, ok := socket.channel.(interface{ Drain(within time.Duration) }); ok {
-			c.Drain(window)
+			c.Drain(window) // a call runtime opens its next connection before this one closes
 		}
 		time.AfterFunc(rand.N(window+1), func() { socket.Close(channel.CloseRestart) }) //nolint:gosec // jitter, not a secret
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/budget"
 	"telapi/internal/channel"
 	"telapi/internal/httpserve"
+	"telapi/internal/ratelimit"
 	"telapi/test/testkit"
 )
 
@@ -46,7 +46,7 @@ func newSocketServer(t *testing.T, store channel.Store, lifetime time.Duration) 
 	registry := prometheus.NewRegistry()
 	limits := channel.ConnectionLimits{PingIntervalMs: 60_000, FrameBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 10, AudioBytesPerSecond: 1 << 20}
 	channels := channel.NewService(store, channelStore{}, limits, slog.New(slog.DiscardHandler), registry)
-	set := NewSet(registry, budget.New(registry, "sockets", "WebSockets", 100, 100), budget.New(registry, "queued_bytes", "bytes", QueueBudget, 100))
+	set := NewSet(registry, ratelimit.NewBudget(registry, "sockets", "WebSockets", 100, 100), ratelimit.NewBudget(registry, "queued_bytes", "bytes", QueueBudget, 100))
 	return set, channels, func(w http.ResponseWriter, r *http.Request) {
 		info := channel.SessionInfo{Offer: wire.Offer{SessionID: "ses_1"}, ExpiresAt: time.Now().Add(lifetime)}
 		x := &httpserve.Response{ResponseWriter: w, Request: r}
@@ -181,7 +181,7 @@ func TestAudioIsDroppedFirstAndCounted(t *testing.T) {
 // newQueues returns sockets that share five batches; a team may have two.
 func newQueues() *Set {
 	registry := prometheus.NewRegistry()
-	return NewSet(registry, nil, budget.New(registry, "queued_bytes", "bytes", 5*writeBatchBytes, 40))
+	return NewSet(registry, nil, ratelimit.NewBudget(registry, "queued_bytes", "bytes", 5*writeBatchBytes, 40))
 }
 
 // queuingSocket returns a socket whose client does not read.

@@ -11,7 +11,6 @@ import (
 	"io"
 	"time"
 
-	"telapi/internal/audio"
 	"telapi/internal/fault"
 )
 
@@ -55,7 +54,7 @@ func (s *Service) lookUp(ctx context.Context, hash string, e Encoding) (found re
 	}
 	s.metrics.cache.WithLabelValues("transcoded").Inc()
 	found = result{recording: rec}
-	if found.audio, err = s.encode(ctx, audio.FromPCM(rec.SampleRate, pcm), rec.SampleRate, e); err != nil {
+	if found.audio, err = s.encode(ctx, DecodePCM(rec.SampleRate, pcm), rec.SampleRate, e); err != nil {
 		return result{}, false, err
 	}
 	s.save(ctx, &found, e)
@@ -156,7 +155,7 @@ func checksum(b []byte) string {
 }
 
 // encode resamples and encodes sound. Concurrent encodings are limited.
-func (s *Service) encode(ctx context.Context, sound audio.Sound, rate int, e Encoding) ([]byte, error) {
+func (s *Service) encode(ctx context.Context, sound Sound, rate int, e Encoding) ([]byte, error) {
 	select {
 	case s.encoders <- struct{}{}:
 		defer func() { <-s.encoders }()

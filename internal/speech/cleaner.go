@@ -20,7 +20,7 @@ const (
 	reconcileInterval = time.Hour
 	cleanupPage       = 500
 
-	// cleanerLease is held by the instance that cleans up periodically.
+	// cleanerLease is held all the time by the instance that cleans up periodically.
 	cleanerLease = "media-cleaner"
 	// cleanupLease is held during each cleanup, also by the command line.
 	cleanupLease = "media-cleanup"
@@ -33,8 +33,8 @@ const (
 // Removal is an item that a cleanup removes.
 type Removal struct {
 	Reason string `json:"reason"`
-	Path   string `json:"path"` // of the blob
-	Bytes  int64  `json:"bytes,omitzero"`
+	Path   string `json:"path"`           // of the blob
+	Bytes  int64  `json:"bytes,omitzero"` // of an orphan; otherwise unknown
 }
 
 // Reasons of a Removal.
@@ -91,13 +91,13 @@ func (c *Cleaner) cleanPeriodically(ctx context.Context) {
 	run := cleanup{Cleaner: c, report: func(Removal) {}}
 	var reconciled time.Time
 	for ctx.Err() == nil {
-		work, complete := run.expire, c.now().Sub(reconciled) >= reconcileInterval
-		if complete {
+		isComplete, work := c.now().Sub(reconciled) >= reconcileInterval, run.expire
+		if isComplete {
 			work = run.all
 		}
 		err := c.exclusively(ctx, work)
 		switch {
-		case err == nil && complete:
+		case err == nil && isComplete:
 			reconciled = c.now()
 			c.lastSuccess.Set(float64(reconciled.Unix()))
 		case err != nil && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable): // stores log their own outages
@@ -151,10 +151,10 @@ func (c cleanup) all(ctx context.Context) error {
 }
 
 // remove calls do and, if the item is gone afterwards, counts and reports it. A
-// dry run only reports it.
+// dry run only reports it, and returns true.
 func (c cleanup) remove(r Removal, do func() (gone bool, err error)) (gone bool, err error) {
 	if !c.dryRun {
-		if gone, err := do(); err != nil || !gone {
+		if gone, err = do(); err != nil || !gone {
 			return false, err
 		}
 		c.removed.WithLabelValues(r.Reason).Inc()
@@ -181,16 +181,16 @@ func (c cleanup) expireUnused(ctx context.Context) error {
 }
 
 func (c cleanup) removeRecordings(ctx context.Context, reason string, recordings iter.Seq2[Recording, error], expiry func(Recording) time.Time) error {
-	listed := false
+	checked := false // that this is a media service: on a wrong address every blob is "not found"
 	for rec, err := range recordings {
 		if err != nil {
 			return err
 		}
-		if !listed { // check that this is a media service: on a wrong address every blob is "not found"
+		if !checked {
 			if _, err := c.blobs.List(ctx, "", 1); err != nil {
 				return fmt.Errorf("list blobs: %w", err)
 			}
-			listed = true
+			checked = true
 		}
 		if err := c.removeRecording(ctx, reason, rec, expiry(rec)); err != nil {
 			return err
@@ -230,8 +230,8 @@ func (c cleanup) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found := map[Encoding]bool{} // blobs of rec
-	finish := func() error {     // continues with the next recording
+	found := map[Encoding]bool{}    // blobs of rec
+	nextRecording := func() error { // changes rec and more
 		if err := c.removeLost(ctx, rec, found); err != nil {
 			return err
 		}
@@ -239,25 +239,25 @@ func (c cleanup) reconcile(ctx context.Context) error {
 		rec, err, more = next()
 		return err
 	}
-	started := false
+	hasBlobs := false
 	blobs := pages(func(after string) ([]BlobInfo, error) { return c.blobs.List(ctx, after, cleanupPage) },
 		func(b BlobInfo) string { return b.Path })
 	for blob, err := range blobs {
 		if err != nil {
 			return fmt.Errorf("list blobs: %w", err)
 		}
-		if !started && !more {
+		if !hasBlobs && !more {
 			c.log.WarnContext(ctx, "media cache not reconciled: there are blobs but no recordings. Check the database.")
 			return nil
 		}
-		started = true
+		hasBlobs = true
 		_, name, _ := strings.Cut(blob.Path, "/")
 		hash, e, ok := ParseBlobName(name)
 		if !ok || BlobPath(hash, e) != blob.Path { // not a speech blob: leave it
 			continue
 		}
 		for more && rec.Hash < hash {
-			if err := finish(); err != nil {
+			if err := nextRecording(); err != nil {
 				return err
 			}
 		}
@@ -267,12 +267,12 @@ func (c cleanup) reconcile(ctx context.Context) error {
 			return err
 		}
 	}
-	if !started && more {
+	if !hasBlobs && more {
 		c.log.WarnContext(ctx, "media cache not reconciled: there are recordings but no blobs. Check the media service's volume.")
 		return nil
 	}
 	for more {
-		if err := finish(); err != nil {
+		if err := nextRecording(); err != nil {
 			return err
 		}
 	}
@@ -320,11 +320,12 @@ func (c cleanup) removeOrphan(ctx context.Context, blob BlobInfo, hash string, e
 	return err
 }
 
+// recordings iterates over the recordings that are expired at a time, or over all if it is
+// zero, in order of hash.
 func (c cleanup) recordings(ctx context.Context, expiredBy time.Time) iter.Seq2[Recording, error] {
 	return pages(func(after string) ([]Recording, error) {
 		return c.store.ListRecordings(ctx, after, expiredBy, cleanupPage)
-	},
-		func(r Recording) string { return r.Hash })
+	}, func(r Recording) string { return r.Hash })
 }
 
 // pages iterates over a list that is read in pages. An empty page is the end.

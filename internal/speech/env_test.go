@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/audio"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/speech"
@@ -116,7 +115,7 @@ func (p *provider) Resolve(voice, model string) (string, string) {
 	return voice, model
 }
 
-func (p *provider) Synthesize(ctx context.Context, u speech.Utterance) (audio.Sound, error) {
+func (p *provider) Synthesize(ctx context.Context, u speech.Utterance) (speech.Sound, error) {
 	p.calls.Add(1)
 	if p.started != nil {
 		p.started <- struct{}{}
@@ -125,7 +124,7 @@ func (p *provider) Synthesize(ctx context.Context, u speech.Utterance) (audio.So
 		select {
 		case <-p.gate:
 		case <-ctx.Done():
-			return audio.Sound{}, ctx.Err()
+			return speech.Sound{}, ctx.Err()
 		}
 	}
 	if p.delay != nil {
@@ -135,9 +134,9 @@ func (p *provider) Synthesize(ctx context.Context, u speech.Utterance) (audio.So
 		panic(u.Text)
 	}
 	if err := p.failure.Load(); err != nil && *err != nil {
-		return audio.Sound{}, *err
+		return speech.Sound{}, *err
 	}
-	s := audio.Sound{Rate: 8000, Samples: make([]int16, 100*len(u.Text))}
+	s := speech.Sound{Rate: 8000, Samples: make([]int16, 100*len(u.Text))}
 	for i := range s.Samples {
 		s.Samples[i] = int16(i * len(p.name))
 	}

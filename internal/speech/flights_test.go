@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"telapi/internal/audio"
 	"telapi/internal/background"
 	"telapi/internal/fault"
 	"telapi/internal/speech"
@@ -129,7 +128,7 @@ type slowToCancel struct {
 	mayReturn chan struct{}
 }
 
-func (p slowToCancel) Synthesize(ctx context.Context, u speech.Utterance) (sound audio.Sound, err error) {
+func (p slowToCancel) Synthesize(ctx context.Context, u speech.Utterance) (sound speech.Sound, err error) {
 	sound, err = p.provider.Synthesize(ctx, u)
 	<-p.mayReturn
 	return sound, err

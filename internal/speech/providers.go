@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"telapi/internal/audio"
 	"telapi/internal/background"
 	"telapi/internal/fault"
 )
@@ -28,7 +27,7 @@ type Provider interface {
 	// audio. An error that a retry cannot fix wraps ErrRejected or
 	// ErrMisconfigured. A provider that asks for a pause returns a
 	// *RateLimitError.
-	Synthesize(ctx context.Context, u Utterance) (audio.Sound, error)
+	Synthesize(ctx context.Context, u Utterance) (Sound, error)
 }
 
 // VoiceLister is a Provider that knows its voices.
@@ -117,7 +116,7 @@ func ProviderTimeout(configured time.Duration, providers int) time.Duration {
 // tryProvider calls one provider, with retries. The remaining providers, this one
 // included, get an equal share of the time. Only the last one is waited for if it
 // asks for a pause.
-func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, remaining int) (sound audio.Sound, err error) {
+func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, remaining int) (sound Sound, err error) {
 	end, _ := ctx.Deadline()
 	deadline, key := time.Now().Add(time.Until(end)/time.Duration(remaining)), targetOf(p, u)
 	err = s.penalties.rateLimit(key, u.Text, s.Now())
@@ -140,7 +139,7 @@ func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, rema
 		}
 	}
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) { // not a failure of the provider
-		return audio.Sound{}, fmt.Errorf("wait for speech: %w", ctx.Err())
+		return Sound{}, fmt.Errorf("wait for speech: %w", ctx.Err())
 	}
 	s.penalties.record(key, u.Text, err, s.Now())
 	if err == nil {
@@ -151,15 +150,15 @@ func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, rema
 		level = slog.LevelError
 	}
 	s.Log.Log(ctx, level, "speech provider failed", "provider", p.Name(), "voice", u.Voice, "model", u.Model, "error", err)
-	return audio.Sound{}, fmt.Errorf("%s: %w", p.Name(), err)
+	return Sound{}, fmt.Errorf("%s: %w", p.Name(), err)
 }
 
 // call calls a provider once.
-func (s *Service) call(ctx context.Context, p Provider, u Utterance) (audio.Sound, error) {
+func (s *Service) call(ctx context.Context, p Provider, u Utterance) (Sound, error) {
 	start := s.Now()
 	sound, err := p.Synthesize(ctx, u)
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
-		return audio.Sound{}, err
+		return Sound{}, err
 	}
 	if err == nil && (len(sound.Samples) == 0 || sound.Rate <= 0) {
 		err = errors.New("no audio returned")

@@ -15,8 +15,8 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
-	"telapi/internal/budget"
 	"telapi/internal/endpoint"
+	"telapi/internal/ratelimit"
 )
 
 // Route is the path of requests for speech, and the prefix of audio URLs.
@@ -60,9 +60,9 @@ type Service struct {
 	Deps
 	metrics      metrics
 	penalties    penalties
-	blobsRetryAt atomic.Int64   // when an unavailable media service is tried again, in Unix nanoseconds
-	encoders     chan struct{}  // bounds concurrent encodings, so that other requests need not wait for a CPU
-	memory       *budget.Budget // bytes of audio
+	blobsRetryAt atomic.Int64      // when an unavailable media service is tried again, in Unix nanoseconds
+	encoders     chan struct{}     // bounds concurrent encodings, so that other requests need not wait for a CPU
+	memory       *ratelimit.Budget // bytes of audio
 
 	flights singleflight.Group // shares one synthesis between identical requests
 	tasks   *background.Group  // the syntheses of flights
@@ -72,7 +72,7 @@ type Service struct {
 func NewService(deps Deps) *Service {
 	s := &Service{
 		Deps: deps, penalties: penalties{byTarget: map[target]penalty{}}, tasks: background.NewGroup(),
-		encoders: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1)), memory: budget.New(deps.Registry, "speech_bytes", "bytes for speech that is being synthesized", memoryBudget, deps.TeamShare),
+		encoders: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1)), memory: ratelimit.NewBudget(deps.Registry, "speech_bytes", "bytes for speech that is being synthesized", memoryBudget, deps.TeamShare),
 	}
 	s.metrics = newMetrics(deps.Registry, s.providerNames())
 	return s

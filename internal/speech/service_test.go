@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/audio"
 	"telapi/internal/fault"
 	"telapi/internal/speech"
 	"telapi/test/testkit"
@@ -64,7 +63,7 @@ func TestALawIsTranscodedFromPCMAndNotBilled(t *testing.T) {
 	if !alaw.Cached || alaw.Hash != pcm.Hash || p.calls.Load() != 1 || e.billed() != 3 || len(e.blobs.Paths()) != 2 {
 		t.Errorf("A-law %+v after PCM %+v with %d calls, %d billed, blobs %v; want a cached response, 1 call, 3 billed, 2 blobs", alaw, pcm, p.calls.Load(), e.billed(), e.blobs.Paths())
 	}
-	if want := audio.FromPCM(8000, e.play(t, s, pcm.URL)).ALaw(); !bytes.Equal(e.play(t, s, alaw.URL), want) {
+	if want := speech.DecodePCM(8000, e.play(t, s, pcm.URL)).ALaw(); !bytes.Equal(e.play(t, s, alaw.URL), want) {
 		t.Error("the A-law variant differs from the PCM variant")
 	}
 	// PCM is not created from A-law, which is lossy.

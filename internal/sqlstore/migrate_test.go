@@ -94,8 +94,7 @@ func TestOlderProgramRunsOnNewerSchema(t *testing.T) {
 			newer := open(t, options)
 			testkit.Must(t, newer.Migrate(t.Context()))
 			newTeam(t, newer, "t1")
-			_, err := newer.write.ExecContext(t.Context(), "ALTER TABLE teams ADD COLUMN colour TEXT")
-			testkit.Must(t, err)
+			testkit.Must(t, testkit.ErrorOf(newer.write.ExecContext(t.Context(), "ALTER TABLE teams ADD COLUMN colour TEXT")))
 			testkit.Must(t, testkit.ErrorOf(newer.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")))
 
 			var logged testkit.Buffer

@@ -34,17 +34,17 @@ func Decode(data []byte, v any, base string, issues *fault.Issues) error {
 	return unmarshal(data, v, base, issues)
 }
 
-// DecodeKnown is like Decode. It also reports whether every member of the value has a
+// DecodeKnown is like Decode of a whole body. It also reports whether every member of the value has a
 // field in v. If not, UnknownMembers lists the others.
-func DecodeKnown(data []byte, v any, base string, issues *fault.Issues) (known bool, err error) {
-	if err := checkStructure(data, v, base, issues); err != nil {
+func DecodeKnown(data []byte, v any, issues *fault.Issues) (known bool, err error) {
+	if err := checkStructure(data, v, "", issues); err != nil {
 		return false, err
 	}
 	if json.Unmarshal(data, v, json.RejectUnknownMembers(true)) == nil {
 		return true, nil
 	}
 	reflect.ValueOf(v).Elem().SetZero()
-	return false, unmarshal(data, v, base, issues)
+	return false, unmarshal(data, v, "", issues)
 }
 
 func unmarshal(data []byte, v any, base string, issues *fault.Issues) error {

@@ -173,7 +173,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		var same order
-		if known, err := DecodeKnown(data, &same, "", new(fault.Issues)); err != nil || !reflect.DeepEqual(o, same) || known && len(issues.List()) > 0 {
+		if known, err := DecodeKnown(data, &same, new(fault.Issues)); err != nil || !reflect.DeepEqual(o, same) || known && len(issues.List()) > 0 {
 			t.Fatalf("%q: DecodeKnown returned %+v, %v, %v, want %+v", data, same, known, err, o)
 		}
 	})

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"telapi/internal/audio"
 	"telapi/internal/speech"
 )
 
@@ -88,12 +87,12 @@ func (e *Espeak) Resolve(voice, _ string) (string, string) {
 // Synthesize implements speech.Provider. The text is sent through a pipe. The
 // only part of a request on the command line is the name of a known voice, which
 // prevents injection of options.
-func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (audio.Sound, error) {
+func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (speech.Sound, error) {
 	select {
 	case e.slots <- struct{}{}:
 		defer func() { <-e.slots }()
 	case <-ctx.Done():
-		return audio.Sound{}, ctx.Err()
+		return speech.Sound{}, ctx.Err()
 	}
 	ctx, watchdog, done := newWatchdog(ctx, e.timeout)
 	defer done()
@@ -103,10 +102,10 @@ func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	cmd.WaitDelay = time.Second
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return audio.Sound{}, fmt.Errorf("start espeak-ng: %w", err)
+		return speech.Sound{}, fmt.Errorf("start espeak-ng: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
-		return audio.Sound{}, fmt.Errorf("start espeak-ng: %w", err)
+		return speech.Sound{}, fmt.Errorf("start espeak-ng: %w", err)
 	}
 	file, err := watchdog.readAll(ctx, out)
 	if err != nil {
@@ -114,9 +113,9 @@ func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	}
 	switch exitErr := cmd.Wait(); {
 	case errors.Is(err, errTooLong):
-		return audio.Sound{}, fmt.Errorf("%w: %w", speech.ErrRejected, err)
+		return speech.Sound{}, fmt.Errorf("%w: %w", speech.ErrRejected, err)
 	case err != nil || exitErr != nil:
-		return audio.Sound{}, fmt.Errorf("run espeak-ng: %w", errors.Join(err, exitErr))
+		return speech.Sound{}, fmt.Errorf("run espeak-ng: %w", errors.Join(err, exitErr))
 	}
 	sound, err := decode(file, 0)
 	if err != nil { // the text has nothing to say, such as "-"

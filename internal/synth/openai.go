@@ -17,7 +17,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"go.opentelemetry.io/otel/propagation"
 
-	"telapi/internal/audio"
 	"telapi/internal/redact"
 	"telapi/internal/speech"
 )
@@ -65,16 +64,16 @@ func (o *OpenAI) Resolve(voice, model string) (string, string) {
 }
 
 // Synthesize implements speech.Provider.
-func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (audio.Sound, error) {
+func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (speech.Sound, error) {
 	body, err := json.Marshal(map[string]any{"model": u.Model, "voice": u.Voice, "input": u.Text, "speed": u.Speed, "response_format": "pcm"})
 	if err != nil {
-		return audio.Sound{}, fmt.Errorf("encode request: %w", err)
+		return speech.Sound{}, fmt.Errorf("encode request: %w", err)
 	}
 	ctx, watchdog, done := newWatchdog(ctx, o.Timeout)
 	defer done()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.URL+"/v1/audio/speech", bytes.NewReader(body))
 	if err != nil {
-		return audio.Sound{}, fmt.Errorf("create request: %w", err)
+		return speech.Sound{}, fmt.Errorf("create request: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
@@ -83,15 +82,15 @@ func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	}
 	resp, err := o.http.Do(req)
 	if err != nil {
-		return audio.Sound{}, fmt.Errorf("request to SPEECH_OPENAI_URL: %w", cmp.Or(context.Cause(ctx), err))
+		return speech.Sound{}, fmt.Errorf("request to SPEECH_OPENAI_URL: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	defer resp.Body.Close()
 	if err := o.checkResponse(resp, u); err != nil {
-		return audio.Sound{}, err
+		return speech.Sound{}, err
 	}
 	content, err := watchdog.readAll(ctx, resp.Body)
 	if err != nil {
-		return audio.Sound{}, err
+		return speech.Sound{}, err
 	}
 	return decode(content, openAIRate)
 }

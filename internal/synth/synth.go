@@ -17,7 +17,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"telapi/internal/audio"
 	"telapi/internal/speech"
 )
 
@@ -77,20 +76,20 @@ func (w *watchdog) Read(p []byte) (int, error) {
 }
 
 // decode decodes WAV, or PCM with the given sample rate. It rejects other data.
-func decode(body []byte, rate int) (audio.Sound, error) {
+func decode(body []byte, rate int) (speech.Sound, error) {
 	if bytes.HasPrefix(body, []byte("RIFF")) {
 		var err error
 		if body, rate, err = parseWAV(body); err != nil {
-			return audio.Sound{}, err
+			return speech.Sound{}, err
 		}
 	}
 	switch {
 	case len(body) < minBytes || len(body)%2 != 0:
-		return audio.Sound{}, fmt.Errorf("invalid audio: %d bytes", len(body))
+		return speech.Sound{}, fmt.Errorf("invalid audio: %d bytes", len(body))
 	case utf8.Valid(body) && bytes.IndexByte(body, 0) < 0:
-		return audio.Sound{}, errors.New("received text instead of audio")
+		return speech.Sound{}, errors.New("received text instead of audio")
 	}
-	return audio.FromPCM(rate, body), nil
+	return speech.DecodePCM(rate, body), nil
 }
 
 // parseWAV returns the samples of a 16-bit mono file. Programs that don't know the
@@ -138,14 +137,14 @@ func (Tone) Resolve(voice, model string) (string, string) {
 }
 
 // Synthesize implements speech.Provider.
-func (Tone) Synthesize(_ context.Context, u speech.Utterance) (audio.Sound, error) {
+func (Tone) Synthesize(_ context.Context, u speech.Utterance) (speech.Sound, error) {
 	base := 0
 	for _, c := range u.Voice {
 		base += int(c)
 	}
 	length := int(toneRate * min(toneSeconds/u.Speed, maxToneSeconds/float64(max(1, u.Characters()))))
 	notes := make([][]int16, len(pentatonic)) // those of the text; a long text repeats them
-	sound := audio.Sound{Rate: toneRate}
+	sound := speech.Sound{Rate: toneRate}
 	for _, c := range u.Text {
 		if unicode.IsSpace(c) {
 			sound.Samples = append(sound.Samples, make([]int16, length)...)

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/audio"
 	"telapi/internal/speech"
 	"telapi/test/testkit"
 )
@@ -26,8 +25,8 @@ import (
 var hello = speech.Utterance{Text: "Hello, world", Voice: "alloy", Model: "tts-1", Speed: 1}
 
 // testSound returns half a second of audio that does not look like text.
-func testSound(rate int) audio.Sound {
-	s := audio.Sound{Rate: rate, Samples: make([]int16, rate/2)}
+func testSound(rate int) speech.Sound {
+	s := speech.Sound{Rate: rate, Samples: make([]int16, rate/2)}
 	for i := range s.Samples {
 		s.Samples[i] = int16(8000 * math.Sin(float64(i)/20))
 	}
@@ -198,7 +197,7 @@ func TestOpenAIAcceptsWAV(t *testing.T) {
 }
 
 // wavOf returns a WAV file with wrong lengths, as streaming writers create it.
-func wavOf(s audio.Sound) []byte {
+func wavOf(s speech.Sound) []byte {
 	le := binary.LittleEndian
 	b := append([]byte("RIFF\xff\xff\xff\x7fWAVELIST\x03\x00\x00\x00abc\x00fmt \x10\x00\x00\x00\x01\x00\x01\x00"), le.AppendUint32(nil, uint32(s.Rate))...)
 	b = append(le.AppendUint32(b, uint32(2*s.Rate)), "\x02\x00\x10\x00data\xff\xff\xff\x7f"...)
@@ -217,7 +216,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestToneDependsOnTextSpeedAndVoice(t *testing.T) {
-	play := func(u speech.Utterance) audio.Sound {
+	play := func(u speech.Utterance) speech.Sound {
 		s, err := Tone{}.Synthesize(t.Context(), u)
 		if err != nil || len(s.Samples) == 0 {
 			t.Fatalf("%d samples, %v", len(s.Samples), err)

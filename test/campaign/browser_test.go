@@ -95,7 +95,7 @@ func (b *browser) cut() {
 		conn = secured.NetConn()
 	}
 	if rand.IntN(2) == 0 {
-		reset(conn)
+		harness.ResetConn(conn)
 	} else {
 		_ = conn.Close()
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"telapi/test/harness"
 	"telapi/test/testkit"
 )
 
@@ -46,8 +47,10 @@ var stages = []stage{
 		{name: "none", inject: func(*campaign, int) {}},
 		{name: "instance killed and restarted", inject: killInstance},
 		{name: "runtime killed and restarted", inject: killRuntime},
-		{name: "half of the requests to instances stall", inject: stalled(toInstances, requests)},
-		{name: "half of the responses of instances stall", inject: stalled(toInstances, replies)},
+		{name: "runtime killed, another takes over", inject: takeOver},
+		{name: "connections of runtimes reset", inject: resets(toRuntimes)},
+		{name: "half of the requests to instances stall", inject: stalled(toInstances, harness.Requests)},
+		{name: "half of the responses of instances stall", inject: stalled(toInstances, harness.Replies)},
 		{name: "connections to instances reset", inject: resets(toInstances)},
 		{name: "PostgreSQL restarts", inject: restartPostgres((*testkit.Postgres).Stop)},
 		{name: "PostgreSQL crashes", inject: restartPostgres((*testkit.Postgres).Crash), repeated: true},
@@ -57,8 +60,8 @@ var stages = []stage{
 	{name: "Redis", title: singleTitle, faults: []fault{
 		{name: "Redis killed and restarted", inject: killRedis},
 		{name: "Redis hangs", inject: hangRedis},
-		{name: "half of the requests to Redis stall", inject: stalled(toRedis, requests)},
-		{name: "half of the replies of Redis stall", inject: stalled(toRedis, replies)},
+		{name: "half of the requests to Redis stall", inject: stalled(toRedis, harness.Requests)},
+		{name: "half of the replies of Redis stall", inject: stalled(toRedis, harness.Replies)},
 		{name: "connections to Redis 50 ms slower each way", inject: slowRedis},
 		{name: "connections to Redis reset", inject: resets(toRedis)},
 		{name: "**not promised:** machine crash with `appendfsync everysec`, Redis loses its last second", inject: loseLastSecond, mayLose: true, prepare: prepareLoss},
@@ -68,8 +71,8 @@ var stages = []stage{
 		{name: "graceful failover (`CLUSTER FAILOVER`)", inject: failOver},
 		{name: "master killed, replica takes over", inject: killMaster},
 		{name: "master hangs, replica takes over, master comes back", inject: hangMaster},
-		{name: "half of the requests to the cluster stall", inject: stalled(toRedis, requests), repeated: true},
-		{name: "half of the replies of the cluster stall", inject: stalled(toRedis, replies), repeated: true},
+		{name: "half of the requests to the cluster stall", inject: stalled(toRedis, harness.Requests), repeated: true},
+		{name: "half of the replies of the cluster stall", inject: stalled(toRedis, harness.Replies), repeated: true},
 		{name: "connections to the cluster reset", inject: resets(toRedis), repeated: true},
 		{name: "instance killed and restarted", inject: killInstance, repeated: true},
 		{name: "runtime killed and restarted", inject: killRuntime, repeated: true},
@@ -90,6 +93,14 @@ func killRuntime(c *campaign, cycle int) {
 	c.startRuntime(c.ctx, n, c.ledger, c.provider)
 }
 
+// takeOver starts the runtime again when the other one has continued its conversations.
+func takeOver(c *campaign, cycle int) {
+	n := cycle % len(c.runtimes)
+	c.runtimes[n].kill()
+	c.probe(c.members())
+	c.startRuntime(c.ctx, n, c.ledger, c.provider)
+}
+
 func killRedis(c *campaign, _ int) {
 	c.redis.Kill()
 	c.redis.Start()
@@ -101,30 +112,33 @@ func hangRedis(c *campaign, _ int) {
 	c.redis.Thaw()
 }
 
-// toRedis and toInstances return the proxies of connections that a fault affects.
-func toRedis(c *campaign) []*proxy     { return c.redisProxies }
-func toInstances(c *campaign) []*proxy { return c.instanceProxies }
+// toRedis, toInstances and toRuntimes return the proxies of connections that a fault affects.
+func toRedis(c *campaign) []*harness.Proxy     { return c.redisProxies }
+func toInstances(c *campaign) []*harness.Proxy { return c.instanceProxies }
+func toRuntimes(c *campaign) []*harness.Proxy  { return c.runtimeProxies }
 
 // stalled holds the bytes of one direction, on half of the connections.
-func stalled(proxies func(*campaign) []*proxy, d direction) func(*campaign, int) {
+func stalled(proxies func(*campaign) []*harness.Proxy, d harness.Direction) func(*campaign, int) {
 	return func(c *campaign, _ int) {
-		resume := stall(proxies(c), d)
+		resume := harness.Stall(proxies(c), d)
 		pause(c.ctx, outage)
 		resume()
 	}
 }
 
 func slowRedis(c *campaign, _ int) {
-	end := slow(c.redisProxies, 50*time.Millisecond)
+	end := harness.Slow(c.redisProxies, 50*time.Millisecond)
 	pause(c.ctx, outage)
 	end()
 }
 
 // resets resets connections, half of them each time.
-func resets(proxies func(*campaign) []*proxy) func(*campaign, int) {
+func resets(proxies func(*campaign) []*harness.Proxy) func(*campaign, int) {
 	return func(c *campaign, _ int) {
 		for range 10 {
-			resetShare(proxies(c), 0.5)
+			for _, p := range proxies(c) {
+				p.Reset(0.5)
+			}
 			pause(c.ctx, 200*time.Millisecond)
 		}
 	}
@@ -180,16 +194,12 @@ func loseLastSecond(c *campaign, _ int) {
 		c.t.Fatalf("append-only files: %v, %v", files, err)
 	}
 	synced, err := os.Stat(files[0])
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testkit.Must(c.t, err)
 	deliver := c.delayDelivery()
 	pause(c.ctx, time.Second)
 	c.redis.Kill()
 	deliver()
-	if err := os.Truncate(files[0], synced.Size()); err != nil {
-		c.t.Fatal(err)
-	}
+	testkit.Must(c.t, os.Truncate(files[0], synced.Size()))
 	c.redis.Start()
 }
 
@@ -214,7 +224,7 @@ var (
 
 	killMasterWithLag = failovers(func(c *campaign, master, _ int) {
 		deliver := c.delayDelivery()
-		discard := stallReplication([]*proxy{c.redisProxies[master]})
+		discard := harness.StallReplication([]*harness.Proxy{c.redisProxies[master]})
 		pause(c.ctx, time.Second)
 		c.cluster.Nodes[master].Kill()
 		discard()
@@ -291,7 +301,7 @@ func (s *installation) awaitMaster(nodes []int) {
 
 // replicasOf returns the nodes that follow a master.
 func (s *installation) replicasOf(master int) (replicas []int) {
-	_, port, _ := net.SplitHostPort(s.redisProxies[master].addr())
+	_, port, _ := net.SplitHostPort(s.redisProxies[master].Addr())
 	for n := range s.cluster.Nodes {
 		if strings.Contains(s.replication(n), "master_port:"+port+"\r") {
 			replicas = append(replicas, n)

@@ -31,13 +31,12 @@ type installation struct {
 	redis        *testkit.Redis   // nil on a cluster
 	cluster      *testkit.Cluster // nil on a single Redis
 	redisDir     string           // data of redis
-	redisProxies []*proxy         // in the order of the cluster's nodes
+	redisProxies []*harness.Proxy // in the order of the cluster's nodes
 	postgres     *testkit.Postgres
 
-	instanceProxies []*proxy
-	runtimeProxies  []*proxy // of the connections of runtimes to the balancer
+	instanceProxies []*harness.Proxy
+	runtimeProxies  []*harness.Proxy // of the connections of runtimes to the balancer
 	runtimes        [2]*runtimeProcess
-	resume          time.Duration // how long claims outlive a connection; 0: the default
 	ttl             time.Duration // of work items
 
 	tls    *tls.Config
@@ -50,7 +49,7 @@ func install(t testing.TB, size size, cluster bool, program harness.Program) *in
 	s := &installation{t: t, size: size, ttl: time.Hour}
 	s.postgres = testkit.StartPostgres(t, testkit.PostgresOptions{})
 	database, _ := url.Parse(s.postgres.NewDatabase(t))
-	database.Host = startProxy(t, database.Host).addr()
+	database.Host = harness.StartProxy(t, database.Host).Addr()
 	env := harness.Env{
 		"DATABASE_URL": database.String(), "REDIS_URL": s.startRedis(cluster), "SESSION_PING_INTERVAL": size.ping.String(),
 		"SESSION_RECONNECT_JITTER": "1s", "DRAIN_DELAY": "3s", "LOG_FORMAT": "json",
@@ -59,12 +58,12 @@ func install(t testing.TB, size size, cluster bool, program harness.Program) *in
 		env["KV_MIN_REPLICAS"] = "1"
 	}
 	s.Site = harness.StartSite(t, harness.SiteOptions{Balancer: harness.HAProxy, Env: env, Program: program, Forward: func(address string) string {
-		p := startProxy(t, address)
+		p := harness.StartProxy(t, address)
 		s.instanceProxies = append(s.instanceProxies, p)
-		return p.addr()
+		return p.Addr()
 	}})
 	for range s.runtimes {
-		s.runtimeProxies = append(s.runtimeProxies, startProxy(t, strings.TrimPrefix(s.URL, "https://")))
+		s.runtimeProxies = append(s.runtimeProxies, harness.StartProxy(t, strings.TrimPrefix(s.URL, "https://")))
 	}
 	s.tls = s.TLS()
 	s.tls.ClientSessionCache = tls.NewLRUClientSessionCache(1024)
@@ -84,13 +83,13 @@ func (s *installation) startRedis(cluster bool) string {
 	if !cluster {
 		s.redisDir = s.t.TempDir()
 		s.redis = testkit.StartRedis(s.t, append(options, testkit.RedisArgs("--dir", s.redisDir))...)
-		s.redisProxies = []*proxy{startProxy(s.t, s.redis.Addr())}
-		return "redis://" + s.redisProxies[0].addr()
+		s.redisProxies = []*harness.Proxy{harness.StartProxy(s.t, s.redis.Addr())}
+		return "redis://" + s.redisProxies[0].Addr()
 	}
 	// Each node announces its proxy, so that clients and replicas connect to it.
 	announce := func(r *testkit.Redis) {
-		p := startProxy(s.t, r.Addr())
-		_, port, _ := net.SplitHostPort(p.addr())
+		p := harness.StartProxy(s.t, r.Addr())
+		_, port, _ := net.SplitHostPort(p.Addr())
 		s.redisProxies = append(s.redisProxies, p)
 		testkit.RedisArgs("--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", port, "--cluster-allow-replica-migration", "no")(r)
 	}
@@ -101,7 +100,7 @@ func (s *installation) startRedis(cluster bool) string {
 	s.cluster.SetNodeTimeout(2 * time.Second)
 	var hosts []string
 	for _, p := range s.redisProxies {
-		hosts = append(hosts, p.addr())
+		hosts = append(hosts, p.Addr())
 	}
 	return "redis://" + strings.Join(hosts, ",")
 }
@@ -110,9 +109,7 @@ func (s *installation) startRedis(cluster bool) string {
 func (s *installation) request(method, path, body string) (*http.Response, error) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), method, s.URL+path, strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	req.Header.Set("X-API-Key", s.Key)
 	req.Header.Set("Content-Type", "application/json")
 	return s.client.Do(req)
@@ -160,28 +157,22 @@ type runtimeProcess struct {
 func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *provider) {
 	s.t.Helper()
 	options, err := json.Marshal(runtimeOptions{
-		Name: fmt.Sprintf("runtime-%d", n), URL: "https://" + s.runtimeProxies[n].addr(), Key: s.Key, CA: s.CA(),
-		Connections: max(1, s.size.connections), Resume: s.resume, TTL: s.ttl,
+		Name: fmt.Sprintf("runtime-%d", n), URL: "https://" + s.runtimeProxies[n].Addr(), Key: s.Key, CA: s.CA(),
+		TTL: s.ttl,
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	r := &runtimeProcess{cmd: exec.Command(os.Args[0])}
 	r.cmd.Env = append(os.Environ(), envRuntime+"="+string(options))
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	r.cmd.Stderr = os.Stderr
 	reports, stdout, err := os.Pipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	r.cmd.Stdout = stdout
-	if err := r.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, r.cmd.Start())
 	_ = stdout.Close()
 	r.done.Go(func() {
 		defer reports.Close()
-		follow(ctx, n, reports, l, p)
+		follow(ctx, reports, l, p)
 		_ = r.cmd.Wait()
 	})
 	s.runtimes[n] = r

@@ -51,9 +51,7 @@ var releaseTag = regexp.MustCompile(`^v\d+\.\d+\.\d+(-patch\d+)?$`)
 func previousRelease(t *testing.T) string {
 	t.Helper()
 	version, err := os.ReadFile("../../VERSION")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	tags, _ := git("tag", "--list", "--sort=-version:refname").Output() // fails outside of a repository
 	for tag := range strings.FieldsSeq(string(tags)) {
 		if releaseTag.MatchString(tag) && tag != "v"+strings.TrimSpace(string(version)) {

@@ -7,8 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"telapi/test/testkit"
 )
 
 // health is a valid response to GET /health, and endpoints one of a limited route.
@@ -78,18 +76,6 @@ func TestResponsesAreChecked(t *testing.T) {
 		if (tt.want == "") != (failure == "") || !strings.Contains(failure, tt.want) {
 			t.Errorf("%s: failure is %q, want %q in it", tt.name, failure, tt.want)
 		}
-	}
-}
-
-func TestClientChecksResponses(t *testing.T) {
-	server := httptest.NewServer(http.NotFoundHandler())
-	defer server.Close()
-	rec := recorder{TB: t}
-	res, err := Client(&rec).Get(server.URL + "/health")
-	testkit.Must(t, err)
-	_ = res.Body.Close()
-	if !strings.HasPrefix(rec.failures, "GET /health returned 404") {
-		t.Errorf("failure is %q, want it to name the request and the status", rec.failures)
 	}
 }
 

@@ -2,7 +2,6 @@ package contract
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -201,28 +200,5 @@ func TestCapabilitiesMatchOpenAPI(t *testing.T) {
 	}
 	if failure := check("GET", "/api/v1/runtime/endpoints/ep_1", 200, headers, string(doc)); !strings.Contains(failure, "missing property 'endpoint'") {
 		t.Errorf("capabilities without an endpoint were accepted for an endpoint: %q", failure)
-	}
-}
-
-func TestCompareRoutes(t *testing.T) {
-	c, _ := load(t)
-	routes := slices.Collect(maps.Values(c.routes()))
-	first := routes[0].Method + " " + routes[0].Path
-	changed := slices.Clone(routes)
-	changed[0].Scope += "X"
-	for _, tt := range []struct {
-		routes []Route
-		want   string // in the failure message; empty: no failure
-	}{
-		{routes, ""},
-		{append(slices.Clone(routes), Route{Method: "POST", Path: "/health"}), "POST /health is a route"},
-		{routes[1:], "lists " + first},
-		{changed, first + ": the route has scope"},
-	} {
-		var rec recorder
-		CompareRoutes(&rec, tt.routes)
-		if (tt.want == "") != (rec.failures == "") || !strings.Contains(rec.failures, tt.want) {
-			t.Errorf("reported %q, want %q", rec.failures, tt.want)
-		}
 	}
 }

@@ -12,22 +12,12 @@ import (
 	"telapi/test/testkit"
 )
 
-// listInstances returns the instances of telapi dev, and the one that serves the
-// session.
-func listInstances(t *testing.T, i *harness.Instance, key, sessionID string) (list []httpapi.Instance, serving httpapi.Instance) {
+// listInstances returns the instances of telapi dev.
+func listInstances(t *testing.T, i *harness.Instance, key string) []httpapi.Instance {
 	t.Helper()
-	path := "/playground/instances"
-	if sessionID != "" {
-		path += "?sessionId=" + sessionID
-	}
 	var body struct{ Instances []httpapi.Instance }
-	testkit.Must(t, json.NewDecoder(get(t, i, path, "", "X-API-Key", key).Body).Decode(&body))
-	for _, instance := range body.Instances {
-		if instance.Serving {
-			serving = instance
-		}
-	}
-	return body.Instances, serving
+	testkit.Must(t, json.NewDecoder(get(t, i, "/playground/instances", "", "X-API-Key", key).Body).Decode(&body))
+	return body.Instances
 }
 
 func changeInstance(t *testing.T, i *harness.Instance, key string, number int, action string) {
@@ -41,7 +31,7 @@ func TestDevWithAllInstancesKilled(t *testing.T) {
 	t.Parallel()
 	p, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
 	changeInstance(t, i, out.Key, 1, "kill")
-	list, _ := listInstances(t, i, out.Key, "")
+	list := listInstances(t, i, out.Key)
 	remaining := list[1].PID
 	changeInstance(t, i, out.Key, 2, "kill")
 	changeInstance(t, i, out.Key, 2, "kill") // has no effect
@@ -56,7 +46,7 @@ func TestDevWithAllInstancesKilled(t *testing.T) {
 	}
 	changeInstance(t, i, out.Key, 2, "start")
 	changeInstance(t, i, out.Key, 2, "start") // has no effect
-	list, _ = listInstances(t, i, out.Key, "")
+	list = listInstances(t, i, out.Key)
 	if list[0].State != "stopped" || list[1].State != "running" || list[1].PID == remaining {
 		t.Errorf("instances %+v, want only the second one running, in a new process", list)
 	}
@@ -77,7 +67,7 @@ func TestDevWithAllInstancesKilled(t *testing.T) {
 func TestInstancesEndWithDev(t *testing.T) {
 	t.Parallel()
 	p, i, out := startDev(t, harness.Env{"DATA_DIR": t.TempDir()}, "--instances", "2")
-	list, _ := listInstances(t, i, out.Key, "")
+	list := listInstances(t, i, out.Key)
 	testkit.Must(t, p.Cmd.Process.Kill())
 	for _, instance := range list {
 		testkit.Until(t, fmt.Sprint("instance ", instance.Number, " ends"), func() bool { return syscall.Kill(instance.PID, 0) == syscall.ESRCH })

@@ -8,16 +8,22 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/audio"
-	"telapi/internal/demo/voice"
+	"telapi/internal/speech"
 	"telapi/test/harness"
+)
+
+// The audio of a call is A-law in frames.
+const (
+	sampleRate    = 8000
+	frameBytes    = 160
+	frameDuration = 20 * time.Millisecond
 )
 
 // tone returns A-law with a sine of an RMS level in dBFS.
 func tone(length time.Duration, level, hz float64) []byte {
-	s := audio.Sound{Rate: voice.SampleRate, Samples: make([]int16, length.Milliseconds()*voice.SampleRate/1000)}
+	s := speech.Sound{Rate: sampleRate, Samples: make([]int16, length.Milliseconds()*sampleRate/1000)}
 	for i := range s.Samples {
-		s.Samples[i] = int16(math.Sqrt2 * math.Pow(10, level/20) * math.MaxInt16 * math.Sin(2*math.Pi*hz*float64(i)/voice.SampleRate))
+		s.Samples[i] = int16(math.Sqrt2 * math.Pow(10, level/20) * math.MaxInt16 * math.Sin(2*math.Pi*hz*float64(i)/sampleRate))
 	}
 	return s.ALaw()
 }
@@ -54,10 +60,10 @@ func (v *voiceCall) until(kind, text string) (last harness.Received) {
 // say sends the caller's voice in real time.
 func (v *voiceCall) say(alaw []byte) {
 	start := time.Now()
-	for frame := range slices.Chunk(alaw, voice.FrameBytes) {
-		raw, _ := json.Marshal(map[string]any{"encoding": "alaw", "sampleRate": voice.SampleRate, "sequence": v.sent, "data": frame})
+	for frame := range slices.Chunk(alaw, frameBytes) {
+		raw, _ := json.Marshal(map[string]any{"encoding": "alaw", "sampleRate": sampleRate, "sequence": v.sent, "data": frame})
 		v.Send("audio", "audio", string(raw))
 		v.sent++
-		time.Sleep(time.Until(start.Add(time.Duration(v.sent) * voice.FrameDuration)))
+		time.Sleep(time.Until(start.Add(time.Duration(v.sent) * frameDuration)))
 	}
 }

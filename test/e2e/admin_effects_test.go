@@ -45,8 +45,8 @@ func TestDisabledTeamStopsOnEveryInstance(t *testing.T) {
 		}
 		tenant := harness.NewTenant(t, i, "tenant")
 		jwt := "Bearer " + consoleJWT(t, tenant.Team.ID, auth.ReadTeamApps)
-		session, token := harness.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		_, unused := harness.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		session, token := tenant.Session(t, i)
+		_, unused := tenant.Session(t, i)
 		browser := harness.Connect(t, other, session, token, "")
 		waitForStatus(t, other, 200, "/api/v1/endpoints", "X-API-Key", tenant.Key)
 
@@ -73,7 +73,7 @@ func TestDisabledTeamStopsOnEveryInstance(t *testing.T) {
 
 func TestDeletedEndpointEndsItsSessions(t *testing.T) {
 	i, tenant := startTenant(t, nil)
-	session, token := harness.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	session, token := tenant.Session(t, i)
 	browser := harness.Connect(t, i, session, token, "")
 	call[object](t, i, "DELETE", "endpoints/"+tenant.Endpoint.ID, "", 204)
 	if got := browser.CloseCode(); got != int(channel.CloseEnded) {

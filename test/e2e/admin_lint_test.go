@@ -2,14 +2,11 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"telapi/internal/auth"
 	"telapi/test/harness"
-	"telapi/test/testkit"
 )
 
 const lintedBody = `{"conversation":{"identifier":{"id":"call-1"}},"mesages":{},
@@ -50,26 +47,5 @@ func TestLintReportsEntriesDecisionsAndWarnings(t *testing.T) {
 		if status, body := lint(c.members); status != c.status || !containsAll(body, c.want...) {
 			t.Errorf("%s: got %d %.2000s, want %d %q", c.name, status, body, c.status, c.want)
 		}
-	}
-
-	stream := filepath.Join(t.TempDir(), "answer.ndjson")
-	testkit.Must(t, os.WriteFile(stream, []byte(delta("Bye. Now")+doneLine), 0o600))
-	if r := telapi(t, harness.Env{"DATA_DIR": t.TempDir()}, "callback", "lint", stream, "--kind", "llm", "--json"); !containsAll(r.stdout, `"kind":"llm_part"`, `"parts":2`) {
-		t.Errorf("telapi callback lint of a stream prints %s", r.stdout)
-	}
-
-	// The command line reports the same entries.
-	file := filepath.Join(t.TempDir(), "body.json")
-	testkit.Must(t, os.WriteFile(file, []byte(lintedBody), 0o600))
-	_, body := lint(`"body":` + lintedBody)
-	r := telapi(t, harness.Env{"DATA_DIR": t.TempDir()}, "callback", "lint", file, "--json")
-	for line := range strings.Lines(r.stdout) {
-		entry, _, _ := strings.Cut(line, `"at":`) // the time differs
-		if !strings.Contains(body, entry) {
-			t.Errorf("telapi callback lint prints %s, which is not in %s", line, body)
-		}
-	}
-	if strings.Count(r.stdout, "\n") != strings.Count(body, `"channelId"`) {
-		t.Errorf("telapi callback lint prints\n%s, want the entries of %s", r.stdout, body)
 	}
 }

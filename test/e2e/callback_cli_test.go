@@ -44,6 +44,8 @@ func TestCallbackLint(t *testing.T) {
 	}
 	model := writeFile(t, "model.json", "\ufeff"+`{"content":"Hi","commands":[{"type":"hangup"}]}`)
 	telapi(t, nil, "callback", "lint", model, "--kind", "llm", "--profile", profile).expect(t, 0, "LLM result: Hi", "command hangup")
+	stream := writeFile(t, "answer.ndjson", delta("Bye. Now")+doneLine)
+	telapi(t, nil, "callback", "lint", stream, "--kind", "llm", "--json").expect(t, 0, `"kind":"llm_part"`, `"parts":2`)
 	largest := writeFile(t, "largest.json", `"`+strings.Repeat("x", 1<<20-2)+`"`)
 	tooLarge := writeFile(t, "large.json", `"`+strings.Repeat("x", 1<<20-1)+`"`)
 	for _, row := range []struct {

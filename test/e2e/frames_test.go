@@ -1,8 +1,8 @@
 package e2e
 
 import (
-	"encoding/binary"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -85,29 +85,32 @@ func TestUnrelatedFrameObjectsAreDropped(t *testing.T) {
 	b.Expect(`"type":"pong"`, `"direction":"to_browser"`)
 }
 
-func TestFrameSizeLimit(t *testing.T) {
+// Sockets are closed with the documented code and reason. Frames up to the limit are accepted.
+func TestInvalidFramesAreClosedWithReason(t *testing.T) {
 	t.Parallel()
 	svc := startService(t, nil)
 	b, _ := svc.connect(t)
-	frame := func(size int) (id, frame string) {
-		id = uuid.NewString()
-		bare := harness.Frame("chat", b.Session, id, "chat", `{"text":""}`)
-		return id, strings.Replace(bare, `"text":"`, `"text":"`+strings.Repeat("x", size-len(bare)), 1)
-	}
-	id, largest := frame(64 << 10)
-	b.Write(largest)
+	id := uuid.NewString()
+	bare := harness.Frame("chat", b.Session, id, "chat", `{"text":""}`)
+	b.Write(strings.Replace(bare, `"text":"`, `"text":"`+strings.Repeat("x", 64<<10-len(bare)), 1))
 	b.Expect(`"event":"ack"`, id)
-	_, tooLarge := frame(64<<10 + 1)
-	b.Write(tooLarge)
-	if code := b.CloseCode(); code != 1009 {
-		t.Errorf("64 KiB + 1 byte: close code %d, want 1009", code)
-	}
-	testkit.Until(t, "the close is counted", func() bool { return hasMetric(t, svc.Instance, `telapi_sockets_closed_total{code="1009"} 1`) })
-
-	b, _ = svc.connect(t)
-	b.Write("{\"type\":\"\xff\"}")
-	if code := b.CloseCode(); code != 1007 {
-		t.Errorf("invalid UTF-8: close code %d, want 1007", code)
+	for name, c := range map[string]struct {
+		frame  string
+		code   int
+		reason string
+	}{
+		"64 KiB + 1 byte": {harness.RawFrame(true, websocket.TextMessage, strings.Repeat("x", 64<<10+1)), 1009, "frame too large"},
+		"invalid UTF-8":   {harness.RawFrame(true, websocket.TextMessage, "{\"type\":\"\xff\"}"), 1007, ""},
+		"reserved opcode": {harness.RawFrame(true, 3, ""), 1002, "opcode"},
+	} {
+		b, _ := svc.connect(t)
+		_, err := io.WriteString(b.Conn.NetConn(), c.frame)
+		testkit.Must(t, err)
+		if _, err := b.Read(); !websocket.IsCloseError(err, c.code) || !strings.Contains(err.Error(), c.reason) {
+			t.Errorf("%s: socket ended with %v, want code %d and a reason with %q", name, err, c.code, c.reason)
+		}
+		closed := fmt.Sprintf(`telapi_sockets_closed_total{code="%d"} 1`, c.code)
+		testkit.Until(t, closed, func() bool { return hasMetric(t, svc.Instance, closed) })
 	}
 }
 
@@ -116,12 +119,9 @@ func TestFrameBeforeCloseIsDelivered(t *testing.T) {
 	t.Parallel()
 	svc := startService(t, nil)
 	b, _, ch := svc.conversation(t)
-	last := fragment(true, harness.Frame("chat", b.Session, uuid.NewString(), "chat", `{"text":"good-bye"}`))
-	last[0] |= 0x80 // the final fragment
-	closing := []byte{0x80 | websocket.CloseMessage, 0x80 | 2, 0, 0, 0, 0, 0x03, 0xe8}
-	if _, err := b.Conn.NetConn().Write(append(last, closing...)); err != nil {
-		t.Fatal(err)
-	}
+	last := harness.Frame("chat", b.Session, uuid.NewString(), "chat", `{"text":"good-bye"}`)
+	_, err := io.WriteString(b.Conn.NetConn(), harness.RawFrame(true, websocket.TextMessage, last)+harness.RawFrame(true, websocket.CloseMessage, "\x03\xe8"))
+	testkit.Must(t, err)
 	var events []string
 	for !slices.Contains(events, "disconnected") {
 		e := harness.Receive(t, ch)
@@ -149,16 +149,6 @@ func TestProtocolPingIsAnswered(t *testing.T) {
 	}
 }
 
-// fragment returns a fragment of a text message, masked with zeros.
-func fragment(first bool, payload string) []byte {
-	head := []byte{0, 0x80 | 126}
-	if first {
-		head[0] = websocket.TextMessage
-	}
-	head = binary.BigEndian.AppendUint16(head, uint16(len(payload)))
-	return append(append(head, 0, 0, 0, 0), payload...)
-}
-
 // A fragmented message that never ends closes the socket: because of its size, or
 // because two pings are not answered.
 func TestEndlessFragmentsAreClosed(t *testing.T) {
@@ -177,8 +167,8 @@ func TestEndlessFragmentsAreClosed(t *testing.T) {
 		}
 		done := make(chan struct{})
 		go func() {
-			for first := true; ; first = false {
-				if _, err := b.Conn.NetConn().Write(fragment(first, c.payload)); err != nil {
+			for opcode := byte(websocket.TextMessage); ; opcode = 0 {
+				if _, err := io.WriteString(b.Conn.NetConn(), harness.RawFrame(false, opcode, c.payload)); err != nil {
 					return
 				}
 				select {

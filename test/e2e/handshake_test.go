@@ -6,9 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/golang-jwt/jwt/v5"
 	"github.com/gorilla/websocket"
 
 	"telapi/internal/auth"
@@ -42,16 +40,8 @@ func TestHandshakeToken(t *testing.T) {
 	open("header in lower case", "", http.Header{"Authorization": {"bearer " + token}})
 	open("query", "?token="+token, nil)
 
-	console := sign(t, jwt.MapClaims{"sub": "user-1", "teamId": svc.teamID, "scopes": auth.Scopes, "exp": time.Now().Add(time.Hour).Unix()}, harness.Secret)
-	forged := sign(t, jwt.MapClaims{"iss": "telapi", "aud": "telapi:session", "sub": "x", "exp": time.Now().Add(time.Hour).Unix()}, strings.Repeat("wrong", 10))
-	unknown := sign(t, jwt.MapClaims{
-		"iss": "telapi", "aud": "telapi:session", "sub": "ses_unknown", "teamId": svc.teamID, "endpointId": "e", "mode": "chat", "jti": "j",
-		"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(), "rdm": time.Now().Add(time.Hour).Unix(),
-	}, auth.Secrets{Current: harness.Secret}.ForCallTokens().Current.Reveal())
-	for name, bad := range map[string]string{
-		"no token": "", "console JWT": console, "API key": svc.apiKey, "forged token": forged, "token of an unknown session": unknown, "garbage": "x.y.z",
-		"truncated token": token[:len(token)/2], "missing signature": token[:strings.LastIndex(token, ".")+1],
-	} {
+	// See TestInvalidTokensAreRejected for forged tokens.
+	for name, bad := range map[string]string{"no token": "", "console JWT": consoleJWT(t, svc.Team.ID, auth.Scopes...), "API key": svc.Key, "truncated token": token[:len(token)/2]} {
 		wantRejected(t, svc.Instance, bad, "", http.StatusUnauthorized, "UNAUTHORIZED")
 		if resp, body := svc.Call(t, http.MethodGet, "/ws/session", "Authorization", "Bearer "+bad); resp.StatusCode != http.StatusUnauthorized {
 			t.Errorf("plain GET with %s: %d %s, want 401", name, resp.StatusCode, body)
@@ -62,19 +52,12 @@ func TestHandshakeToken(t *testing.T) {
 	}
 }
 
-func sign(t *testing.T, claims jwt.MapClaims, secret string) string {
-	t.Helper()
-	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte(secret))
-	testkit.Must(t, err)
-	return token
-}
-
 // A plain GET reports why a handshake is rejected, to allowed origins only. It
 // does not redeem the token.
 func TestPlainGetReportsReason(t *testing.T) {
 	t.Parallel()
 	svc := startService(t, nil)
-	ep, err := svc.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: svc.teamID, Name: "shop", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
+	ep, err := svc.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: svc.Team.ID, Name: "shop", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
 	testkit.Must(t, err)
 	id, token := svc.session(t, "endpointId", ep.ID)
 	get := func(origin, token string, status int, code string, readable bool) {
@@ -87,7 +70,7 @@ func TestPlainGetReportsReason(t *testing.T) {
 	get("https://shop.example", token, http.StatusUpgradeRequired, "UPGRADE_REQUIRED", true)
 	get("https://evil.example", token, http.StatusForbidden, "ORIGIN_NOT_ALLOWED", false)
 	get("https://shop.example", "x", http.StatusUnauthorized, "UNAUTHORIZED", true)
-	if _, body := svc.Call(t, http.MethodGet, "/api/v1/sessions/"+id, "X-API-Key", svc.apiKey); !strings.Contains(body, `"state":"issued"`) {
+	if _, body := svc.Call(t, http.MethodGet, "/api/v1/sessions/"+id, "X-API-Key", svc.Key); !strings.Contains(body, `"state":"issued"`) {
 		t.Errorf("session after plain GETs is %s, want issued", body)
 	}
 	resp, _ := svc.Call(t, http.MethodOptions, "/ws/session", "Origin", "https://shop.example",
@@ -155,8 +138,8 @@ func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
 	proc.WaitExit(t)
 }
 
-// A plain GET to a draining instance reports the drain, not that the token is
-// valid.
+// After SIGTERM /health returns 503 while the instance still serves. A plain GET reports the
+// drain, not that the token is valid. A second signal ends the wait.
 func TestPlainGetReportsDrain(t *testing.T) {
 	t.Parallel()
 	env, _ := harness.RealStores(t)
@@ -165,12 +148,13 @@ func TestPlainGetReportsDrain(t *testing.T) {
 	leaving, proc := serve(t, env)
 	_, token := svc.session(t)
 	testkit.Must(t, proc.Cmd.Process.Signal(syscall.SIGTERM))
+	testkit.Until(t, "/health returns 503", func() bool { return leaving.HealthStatus() == http.StatusServiceUnavailable })
 	testkit.Until(t, "the drain is reported", func() bool {
 		resp, body := leaving.Call(t, http.MethodGet, "/ws/session", "Origin", leaving.URL, "Authorization", "Bearer "+token)
 		return resp.StatusCode == http.StatusServiceUnavailable && strings.Contains(body, "shutting down") &&
 			resp.Header.Get("Retry-After") != "" && resp.Header.Get("Access-Control-Allow-Origin") == leaving.URL
 	})
 	wantRejected(t, leaving, token, "", http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE")
-	testkit.Must(t, proc.Cmd.Process.Signal(syscall.SIGTERM)) // skips the drain delay
+	testkit.Must(t, proc.Cmd.Process.Signal(syscall.SIGTERM))
 	proc.WaitExit(t)
 }

@@ -47,10 +47,8 @@ func startTenant(t *testing.T, env harness.Env) (*harness.Instance, harness.Tena
 // openSession creates a session of the tenant and connects its browser.
 func openSession(t *testing.T, i *harness.Instance, tenant harness.Tenant) (session string, b *harness.Browser) {
 	t.Helper()
-	session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	b = harness.Connect(t, i, session, token, "")
-	b.Expect(`"event":"ready"`)
-	return session, b
+	b, _ = tenant.Connect(t, i)
+	return b.Session, b
 }
 
 // consoleJWT returns a token as the web console signs it.
@@ -113,4 +111,16 @@ func containsAll(text string, parts ...string) bool {
 		}
 	}
 	return true
+}
+
+// wantNotLeaked checks that texts, such as the log, contain none of the secrets.
+func wantNotLeaked(t *testing.T, texts, secrets map[string]string) {
+	t.Helper()
+	for where, text := range texts {
+		for what, secret := range secrets {
+			if at := strings.Index(text, secret); at >= 0 {
+				t.Errorf("%s contains the %s: …%.300q", where, what, text[max(0, at-150):])
+			}
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"telapi/test/harness"
-	"telapi/test/testkit"
 )
 
 // Redis comes back without its data. Browsers are notified that history is lost,
@@ -20,13 +19,7 @@ func TestRedisRestartsEmpty(t *testing.T) {
 	if code := b.CloseCode(); code < 4000 || code >= 4500 {
 		t.Errorf("close code %d, want one that allows reconnecting", code)
 	}
-	testkit.Until(t, "the browser reconnects", func() bool {
-		conn, _, err := harness.Dial(t, svc.Instance, token, "?streamId="+cursor)
-		if err == nil {
-			b = &harness.Browser{Conn: conn, Session: b.Session, T: t}
-		}
-		return err == nil
-	})
+	b = harness.Reconnect(t, svc.Instance, b.Session, token, "?streamId="+cursor)
 	cursor = b.Expect(`"event":"ready"`, `"resumed":false`).ReadyStreamID()
 	b.Expect(`{"recovered":false,"count":0}`)
 	checkConversation(t, b, svc.afterLoss(t, ch))

@@ -1,12 +1,19 @@
 package e2e
 
 import (
+	"bufio"
+	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/gorilla/websocket"
 
+	"telapi/test/contract"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -50,36 +57,43 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 		checkConversation(t, second, ch)
 
 		_ = second.Conn.Close()
-		testkit.Until(t, "a new connection is accepted after the close", func() bool {
-			conn, _, err := harness.Dial(t, svc.Instance, token, "")
-			if err == nil {
-				_ = conn.Close()
-			}
-			return err == nil
-		})
+		harness.Reconnect(t, svc.Instance, id, token, "")
 	})
 }
 
-// A handshake with invalid WebSocket headers is rejected and does not replace the
-// owner.
-func TestInvalidUpgradeKeepsOwner(t *testing.T) {
+// A handshake that fails does not replace the open socket of its session.
+func TestFailedHandshakeKeepsOpenSocket(t *testing.T) {
 	t.Parallel()
 	svc := startService(t, nil)
 	b, token, ch := svc.conversation(t)
-	for name, headers := range map[string][]string{
-		"no key":      {"Sec-WebSocket-Version", "13"},
-		"old version": {"Sec-WebSocket-Version", "8", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="},
-		"short key":   {"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "c2hvcnQ="},
+	const version, key = "Sec-WebSocket-Version: 13\r\n", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+	for name, c := range map[string]struct {
+		start, header, after string
+		status               int
+	}{
+		"frame in the packet of the handshake": {"GET HTTP/1.1", version + key, harness.RawFrame(true, websocket.PingMessage, ""), http.StatusBadRequest},
+		"pipelined request":                    {"GET HTTP/1.1", version + key, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", http.StatusBadRequest},
+		"body":                                 {"GET HTTP/1.1", version + key + "Content-Length: 4\r\n", "body", http.StatusBadRequest},
+		"announced body":                       {"GET HTTP/1.1", version + key + "Content-Length: 4\r\n", "", http.StatusBadRequest},
+		"chunked body":                         {"GET HTTP/1.1", version + key + "Transfer-Encoding: chunked\r\n", "0\r\n\r\n", http.StatusBadRequest},
+		"HTTP/1.0":                             {"GET HTTP/1.0", version + key, "", http.StatusUpgradeRequired},
+		"no key":                               {"GET HTTP/1.1", version, "", http.StatusUpgradeRequired},
+		"old version":                          {"GET HTTP/1.1", "Sec-WebSocket-Version: 8\r\n" + key, "", http.StatusUpgradeRequired},
+		"short key":                            {"GET HTTP/1.1", version + "Sec-WebSocket-Key: c2hvcnQ=\r\n", "", http.StatusUpgradeRequired},
+		"HEAD":                                 {"HEAD HTTP/1.1", version + key, "", http.StatusUpgradeRequired},
 	} {
-		headers = append(headers, "Connection", "Upgrade", "Upgrade", "websocket", "Authorization", "Bearer "+token)
-		resp, body := svc.Call(t, http.MethodGet, "/ws/session", headers...)
-		if resp.StatusCode != http.StatusUpgradeRequired || !strings.Contains(body, `"code":"UPGRADE_REQUIRED"`) || resp.Header.Get("Sec-WebSocket-Version") != "13" {
-			t.Errorf("%s: %d %s, want 426 and the supported version", name, resp.StatusCode, body)
+		method, proto, _ := strings.Cut(c.start, " ")
+		conn, err := net.Dial("tcp", strings.TrimPrefix(svc.URL, "http://"))
+		testkit.Must(t, err, conn.SetDeadline(time.Now().Add(testkit.Timeout)))
+		_, err = fmt.Fprintf(conn, "%s /ws/session?token=%s %s\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n%s\r\n%s", method, token, proto, c.header, c.after)
+		testkit.Must(t, err)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), httptest.NewRequest(method, "/ws/session", nil))
+		testkit.Must(t, err)
+		contract.CheckResponse(t, resp) // the envelope with the request ID
+		if resp.StatusCode != c.status || c.status == http.StatusUpgradeRequired && resp.Header.Get("Sec-WebSocket-Version") != "13" {
+			t.Errorf("%s: %d %v, want %d, and the supported version with 426", name, resp.StatusCode, resp.Header, c.status)
 		}
+		testkit.Must(t, resp.Body.Close(), conn.Close())
+		checkConversation(t, b, ch)
 	}
-	if resp, _ := svc.Call(t, http.MethodHead, "/ws/session", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==",
-		"Connection", "Upgrade", "Upgrade", "websocket", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusUpgradeRequired {
-		t.Errorf("HEAD: status %d, want 426", resp.StatusCode)
-	}
-	checkConversation(t, b, ch)
 }

@@ -94,7 +94,7 @@ func TestFeedShowsWholeSession(t *testing.T) {
 		env["PLAYGROUND_ENABLED"] = "true"
 		env = harness.WithDataDir(t, env)
 		i, tenant := startTenant(t, env)
-		id, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		id, token := tenant.Session(t, i)
 		early := openFeed(t, i, tenant.Key, "sessionId="+id)
 		b := harness.Connect(t, i, id, token, "")
 		b.Expect("ready")

@@ -182,7 +182,7 @@ func TestRuntimeRunsSession(t *testing.T) {
 		i, tenant := startTenant(t, env)
 		r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"test"`)
 		accept := r.send("accept", "")
-		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat", "metadata": map[string]any{"order": 4711}})
+		session, token := tenant.Session(t, i, "metadata", map[string]any{"order": 4711})
 		b := harness.Connect(t, i, session, token, "")
 		b.Expect(`"event":"ready"`, `"resumed":false`, `"textChat":true`, `"maxMessageBytes":65536`)
 		claimed := r.ok(accept)

@@ -19,8 +19,7 @@ import (
 // A fleet of runtimes can reconnect at any time. Wrong keys are limited.
 func TestRuntimeHandshakesAreCountedLikeThoseOfBrowsers(t *testing.T) {
 	t.Parallel()
-	i := harness.Start(t, harness.Env{})
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, harness.Env{})
 	key := runtimeKey(t, i, tenant.Team.ID)
 	quota := int64(1)
 	if _, err := i.App.Admin().Teams.Update(t.Context(), tenant.Team.ID, func(t *team.Team) error { t.DailyQuota = &quota; return nil }); err != nil {
@@ -47,8 +46,7 @@ func TestRuntimeHandshakesAreCountedLikeThoseOfBrowsers(t *testing.T) {
 // A runtime can commit what it received on an earlier connection before it is pushed again.
 func TestCommitOfEntriesFromEarlierConnection(t *testing.T) {
 	t.Parallel()
-	i := harness.Start(t, harness.Env{})
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, harness.Env{})
 	key := runtimeKey(t, i, tenant.Team.ID)
 	channel := `"channel":"c"`
 	first := greetedRuntime(t, i, key, `"name":"x"`)
@@ -107,10 +105,8 @@ func TestRuntimeIsNotifiedOfEachLoss(t *testing.T) {
 	t.Parallel()
 	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
 		env = harness.WithDataDir(t, env)
-		i := harness.Start(t, env)
-		tenant := harness.NewTenant(t, i, "tenant")
-		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		harness.Connect(t, i, session, token, "").Expect(`"event":"ready"`)
+		i, tenant := startTenant(t, env)
+		session, _ := openSession(t, i, tenant)
 		r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"x"`)
 		r.must("accept", "")
 		r.entry()
@@ -180,8 +176,7 @@ func TestRuntimeRequestsWaitForReplicas(t *testing.T) {
 	env, master := harness.RealStores(t)
 	replica := testkit.StartReplica(t, master)
 	env["KV_MIN_REPLICAS"] = "1"
-	i := harness.Start(t, env)
-	tenant := harness.NewTenant(t, i, "tenant")
+	i, tenant := startTenant(t, env)
 	r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"x"`)
 	r.must("open", fmt.Sprintf(`"channel":"c","endpoint":%q`, tenant.Endpoint.ID))
 	send := `"channel":"c","messages":[{"type":"chat","messageId":"00000000-0000-4000-8000-000000000001","chat":{}}]`
@@ -197,27 +192,11 @@ func TestRuntimeRequestsWaitForReplicas(t *testing.T) {
 	})
 }
 
-func TestDisabledTeamEndsRuntimeConnection(t *testing.T) {
-	t.Parallel()
-	i := harness.Start(t, harness.Env{})
-	tenant := harness.NewTenant(t, i, "tenant")
-	r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"x"`)
-	if _, err := i.App.Admin().Teams.Update(t.Context(), tenant.Team.ID, func(t *team.Team) error { t.Disabled = true; return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if code := r.closeCode(); code != 4500 || r.kept[0]["event"] != "error" {
-		t.Errorf("closed with %d after %v, want an error and 4500", code, r.kept)
-	}
-}
-
 func TestRuntimeAudio(t *testing.T) {
 	t.Parallel()
 	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
-		i := harness.Start(t, env)
-		tenant := harness.NewTenant(t, i, "tenant")
-		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "audio"})
-		b := harness.Connect(t, i, session, token, "")
-		b.Expect(`"event":"ready"`)
+		i, tenant := startTenant(t, env)
+		b, _ := tenant.Connect(t, i, "mode", "audio")
 		r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"x"`)
 		r.must("accept", "")
 		r.entry()
@@ -236,10 +215,10 @@ func TestRuntimeAudio(t *testing.T) {
 		m := r.push("audio")
 		close(received)
 		sending.Wait()
-		if message := m["message"].(map[string]any); m["channel"] != session || fmt.Sprint(message["audio"]) != "map[data:from the browser]" {
+		if message := m["message"].(map[string]any); m["channel"] != b.Session || fmt.Sprint(message["audio"]) != "map[data:from the browser]" {
 			t.Errorf("audio %v", m)
 		}
-		r.write(fmt.Sprintf(`{"op":"audio","channel":%q,"message":{"type":"audio","audio":{"data":"from the runtime"}}}`, session))
+		r.write(fmt.Sprintf(`{"op":"audio","channel":%q,"message":{"type":"audio","audio":{"data":"from the runtime"}}}`, b.Session))
 		b.Expect("from the runtime")
 		r.write(`{"op":"audio","channel":"unknown","message":{"type":"audio","audio":{}}}`)
 		if e, _ := r.reply(0)["error"].(map[string]any); e["code"] != "NOT_FOUND" {

@@ -14,6 +14,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
 	"telapi/internal/kv"
+	"telapi/internal/team"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -175,16 +176,11 @@ func TestRuntimeGetsSessionsOfItsTeam(t *testing.T) {
 	all := greetedRuntime(t, i, allKey, `"name":"all"`)
 	filtered := all.send("accept", `"modes":["webrtc"]`)
 	accept := all.send("accept", fmt.Sprintf(`"endpoints":["x",%q]`, tenant.Endpoint.ID))
-	connect := func(t2 harness.Tenant) string {
-		session, token := harness.Issue(t, i, t2.Key, map[string]any{"endpointId": t2.Endpoint.ID, "mode": "chat"})
-		harness.Connect(t, i, session, token, "").Expect(`"event":"ready"`)
-		return session
-	}
-	session := connect(tenant)
+	session, _ := openSession(t, i, tenant)
 	if claimed := all.ok(accept); claimed["channel"] != session || claimed["team"] != tenant.Team.ID {
 		t.Errorf("claimed %v, want %s", claimed, session)
 	}
-	session = connect(other)
+	session, _ = openSession(t, i, other)
 	if claimed := own.ok(waiting); claimed["channel"] != session {
 		t.Errorf("claimed %v, want %s", claimed, session)
 	}
@@ -195,14 +191,25 @@ func TestRuntimeGetsSessionsOfItsTeam(t *testing.T) {
 	}
 }
 
-func TestRevokedKeyEndsRuntimeConnection(t *testing.T) {
+func TestRevokedCredentialEndsRuntimeConnection(t *testing.T) {
 	t.Parallel()
 	i, tenant := startTenant(t, harness.Env{})
-	id, key := harness.NewKey(t, i, tenant.Team.ID, auth.RunCalls)
-	r := greetedRuntime(t, i, key, `"name":"x"`)
-	testkit.Must(t, i.App.Admin().Keys.Revoke(t.Context(), id))
-	if code := r.closeCode(); code != 4500 || r.kept[0]["event"] != "error" {
-		t.Errorf("closed with %d after %v, want an error and 4500", code, r.kept)
+	for _, revoked := range []struct {
+		what   string
+		revoke func(key string) error
+	}{
+		{"key", func(key string) error { return i.App.Admin().Keys.Revoke(t.Context(), key) }},
+		{"team", func(string) error {
+			_, err := i.App.Admin().Teams.Update(t.Context(), tenant.Team.ID, func(t *team.Team) error { t.Disabled = true; return nil })
+			return err
+		}},
+	} {
+		id, key := harness.NewKey(t, i, tenant.Team.ID, auth.RunCalls)
+		r := greetedRuntime(t, i, key, `"name":"x"`)
+		testkit.Must(t, revoked.revoke(id))
+		if code := r.closeCode(); code != 4500 || r.kept[0]["event"] != "error" {
+			t.Errorf("%s: closed with %d after %v, want an error and 4500", revoked.what, code, r.kept)
+		}
 	}
 }
 
@@ -240,9 +247,14 @@ func TestClaimsOfDeadInstanceAreReleased(t *testing.T) {
 	i, tenant := startTenant(t, env)
 	key := runtimeKey(t, i, tenant.Team.ID)
 	session, _ := openSession(t, i, tenant)
-	r := greetedRuntime(t, i, key, `"name":"x"`)
+	r := connectRuntime(t, i, key)
+	connection := r.must("hello", `"name":"x"`)["connection"].(string)
 	r.must("accept", "")
 	store := harness.StoreClient(t, env)
+	alive, err := store.Do(t.Context(), store.B().Zscore().Key(kv.ConnectionsKey).Member(connection).Build()).AsFloat64()
+	if left := time.Until(time.UnixMilli(int64(alive))); err != nil || left > 4*time.Second { // 2 s after the instance's death, and resumeMs, which is 2 s by default
+		t.Errorf("the connection counts as alive for %s, %v; want 4 s at most", left, err)
+	}
 	// Make the claim that of a connection whose instance has died.
 	set := func(field, value string) {
 		testkit.Must(t, store.Do(t.Context(), store.B().Hset().Key(kv.MetaKey(session)).FieldValue().FieldValue(field, value).Build()).Error())

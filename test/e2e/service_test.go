@@ -15,8 +15,8 @@ import (
 // service is an instance with a tenant.
 type service struct {
 	*harness.Instance
-	env                        harness.Env
-	teamID, endpointID, apiKey string
+	harness.Tenant
+	env harness.Env
 }
 
 // startService starts an instance with the given settings.
@@ -24,7 +24,7 @@ func startService(t *testing.T, env harness.Env) *service {
 	t.Helper()
 	env = harness.WithDataDir(t, harness.Merge(env))
 	i, tenant := startTenant(t, env)
-	return &service{i, env, tenant.Team.ID, tenant.Endpoint.ID, tenant.Key}
+	return &service{i, tenant, env}
 }
 
 // startPeer starts a second instance on the same stores.
@@ -45,24 +45,14 @@ func serve(t *testing.T, env harness.Env) (*harness.Instance, *harness.Process) 
 	return harness.Serve(t, env)
 }
 
-// session creates a session. options are names and values of further members of
-// the request.
 func (svc *service) session(t *testing.T, options ...any) (id, token string) {
 	t.Helper()
-	body := map[string]any{"endpointId": svc.endpointID, "mode": "chat"}
-	for i := 0; i+1 < len(options); i += 2 {
-		body[options[i].(string)] = options[i+1]
-	}
-	return harness.Issue(t, svc.Instance, svc.apiKey, body)
+	return svc.Tenant.Session(t, svc.Instance, options...)
 }
 
-// connect creates a session, opens its first socket and reads the ready frame.
 func (svc *service) connect(t *testing.T, options ...any) (b *harness.Browser, token string) {
 	t.Helper()
-	id, token := svc.session(t, options...)
-	b = harness.Connect(t, svc.Instance, id, token, "")
-	b.Expect(`"event":"ready"`)
-	return b, token
+	return svc.Tenant.Connect(t, svc.Instance, options...)
 }
 
 // conversation creates a session and returns both ends of it.

@@ -17,7 +17,7 @@ func TestSessionStateFollowsConnection(t *testing.T) {
 	env := realStores(t)
 	a, b := harness.Start(t, env), harness.Start(t, env)
 	tenant := harness.NewTenant(t, a, "tenant")
-	session, token := harness.Issue(t, a, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	session, token := tenant.Session(t, a)
 	for on, other := range map[*harness.Instance]*harness.Instance{a: b, b: a} {
 		browser := harness.Connect(t, on, session, token, "")
 		browser.Expect(`"event":"ready"`)
@@ -36,24 +36,20 @@ func TestTextsAreKeptOutOfFiles(t *testing.T) {
 	t.Parallel()
 	env := harness.WithDataDir(t, harness.Env{"LOG_LEVEL": "debug"})
 	i, tenant := startTenant(t, env)
-	connect := func(text string) (session string, b *harness.Browser, action string) {
-		session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-		b = harness.Connect(t, i, session, token, "")
-		b.Expect(`"event":"ready"`)
+	connect := func(text string) (session, action string) {
+		session, b := openSession(t, i, tenant)
 		b.Expect(`"event":"ack"`, b.Chat(text))
 		action = b.Send("browser_action", "browserAction", `{"type":"voice","transcript":"swordfish `+text+`"}`)
 		b.Expect(`"event":"ack"`, action)
-		return session, b, action
+		return session, action
 	}
-	live, _, liveAction := connect("herring")
-	ended, _, endedAction := connect("halibut")
+	live, liveAction := connect("herring")
+	ended, endedAction := connect("halibut")
 	files := func() string { return readAllFiles(t, env["DATA_DIR"]) }
 	absent := func(when string, texts ...string) {
 		t.Helper()
 		for _, text := range texts {
-			if at := strings.Index(files(), text); at >= 0 {
-				t.Errorf("%s, a file contains %q: …%.300q", when, text, files()[max(0, at-150):])
-			}
+			wantNotLeaked(t, map[string]string{when + ", a file": files()}, map[string]string{"text": text})
 		}
 	}
 	testkit.Until(t, "a snapshot with both conversations", func() bool {

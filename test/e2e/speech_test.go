@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/audio"
+	"telapi/internal/speech"
 	"telapi/internal/usage"
 	"telapi/test/harness"
 	"telapi/test/testkit"
@@ -30,7 +30,7 @@ type speechProvider struct {
 
 func newSpeechProvider(t *testing.T) *speechProvider {
 	provider := &speechProvider{}
-	sound := audio.Sound{Rate: 24000, Samples: make([]int16, 24000)}
+	sound := speech.Sound{Rate: 24000, Samples: make([]int16, 24000)}
 	for i := range sound.Samples {
 		sound.Samples[i] = int16(8000 * math.Sin(float64(i)/9))
 	}

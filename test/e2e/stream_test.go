@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -202,28 +201,6 @@ func TestCancelEndsTheProvidersRequest(t *testing.T) {
 	})
 }
 
-func TestCurlPrintsTheResponseToAnOpenStream(t *testing.T) {
-	i, r := startWithRuntime(t, nil)
-	c := openCall(t, i, r, "call-1")
-	item := c.await(wire.Await{Kind: wire.LLMItem})
-	cmd := exec.CommandContext(t.Context(), "curl", "-sN", "-T", ".", "-X", "POST", "-H", "Content-Type: text/event-stream", "-H", "token: "+item.Token, i.URL+harness.Path(item))
-	stdin, err := cmd.StdinPipe()
-	testkit.Must(t, err)
-	var out bytes.Buffer
-	cmd.Stdout = &out
-	testkit.Must(t, cmd.Start())
-	_, err = io.WriteString(stdin, "data: {\"choices\":[{\"delta\":{\"content\":\"One. Two\"}}]}\n\n")
-	testkit.Must(t, err)
-	if got := c.receive(1); got != "llm_part 1 One." {
-		t.Errorf("entry %s", got)
-	}
-	testkit.Must(t, c.Cancel(t.Context(), item.WorkItemID))
-	testkit.Must(t, cmd.Wait())
-	if !strings.Contains(out.String(), `"state":"cancelled"`) {
-		t.Errorf("curl printed %q", out.String())
-	}
-}
-
 // The line of docs/providers.md.
 func TestModelIsPipedIntoCallback(t *testing.T) {
 	i, r := startWithRuntime(t, nil)
@@ -289,36 +266,29 @@ func TestInvalidStreamIsRejected(t *testing.T) {
 	wantStatus(t, resp, body, 400, "work item")
 }
 
-// A provider that is still sending gets the whole rejection. The connection is not reset.
-func TestEarlyRejectionOfStreamArrives(t *testing.T) {
+// A provider with a wrong token is rejected before it sends anything, and while it sends: it
+// gets the whole rejection, and the connection is not reset.
+func TestStreamWithWrongTokenIsRejectedEarly(t *testing.T) {
 	t.Parallel()
 	i := harness.Start(t, harness.Env{})
 	body := strings.Repeat(delta(strings.Repeat("a", 1000)), 100)
-	for range 20 {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
-		testkit.Must(t, err)
-		_, _ = fmt.Fprintf(conn, "POST /api/v1/webhooks/llm/c/w HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nToken: made-up\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n",
-			callback.NDJSON, len(body), body)
-		if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 401") {
-			t.Fatalf("read %.100q, %v; want status 401", answer, err)
+	for name, c := range map[string]struct {
+		rest  string // of the request
+		times int
+	}{
+		"sending": {fmt.Sprintf("\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body), 20},
+		"silent":  {"\r\n", 1},
+		"waiting": {"Expect: 100-continue\r\n\r\n", 1},
+	} {
+		for range c.times {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
+			testkit.Must(t, err, conn.SetDeadline(time.Now().Add(20*time.Second))) // shorter than the silence that a stream may have
+			_, _ = fmt.Fprintf(conn, "POST /api/v1/webhooks/llm/c/w HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nToken: made-up\r\nTransfer-Encoding: chunked\r\n%s", callback.NDJSON, c.rest)
+			if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 401") {
+				t.Fatalf("%s: read %.100q, %v; want status 401", name, answer, err)
+			}
+			testkit.Must(t, conn.Close())
 		}
-		testkit.Must(t, conn.Close())
-	}
-}
-
-// A provider with a wrong token is rejected before it sends anything.
-func TestSilentStreamIsRejected(t *testing.T) {
-	t.Parallel()
-	i := harness.Start(t, harness.Env{})
-	for name, header := range map[string]string{"silent": "", "waiting": "Expect: 100-continue\r\n"} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
-		testkit.Must(t, err)
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second)) // shorter than the silence that a stream may have
-		_, _ = fmt.Fprintf(conn, "POST /api/v1/webhooks/llm/c/w HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nToken: made-up\r\nTransfer-Encoding: chunked\r\n%s\r\n", callback.NDJSON, header)
-		if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 401") {
-			t.Errorf("%s: read %.100q, %v; want status 401", name, answer, err)
-		}
-		testkit.Must(t, conn.Close())
 	}
 }
 

@@ -14,10 +14,8 @@ func TestClaimedAndWaitingSessionsAreReported(t *testing.T) {
 	t.Parallel()
 	env := harness.WithDataDir(t, harness.Env{"SESSION_PING_INTERVAL": "5m"})
 	i, tenant := startTenant(t, env)
-	session, token := harness.Issue(t, i, tenant.Key, map[string]any{
-		"endpointId": tenant.Endpoint.ID, "mode": "chat", "identity": map[string]any{"name": "Ann"}, "metadata": map[string]any{"order": 4711}})
-	b := harness.Connect(t, i, session, token, "")
-	b.Expect(`"event":"ready"`)
+	b, _ := tenant.Connect(t, i, "identity", map[string]any{"name": "Ann"}, "metadata", map[string]any{"order": 4711})
+	session := b.Session
 	last := harness.StartRuntime(t, i)
 	claimed := harness.Accept(t, last)
 	if o := claimed.Session; o == nil || o.Identity.Name != "Ann" || string(o.Metadata) != `{"order":4711}` {

@@ -7,9 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/gorilla/websocket"
 
 	"telapi/test/contract"
 	"telapi/test/harness"
@@ -50,32 +47,15 @@ func TestTLSOffersOnlyHTTP1(t *testing.T) {
 		t.Error("a client that only uses HTTP/2 can connect")
 	}
 
-	tenant := harness.NewTenant(t, withTLS(t, i, ca), "tenant")
-	ws := connectTLS(t, i, ca, tenant.Key, tenant.Endpoint.ID)
-	if _, frame, err := ws.ReadMessage(); err != nil || !strings.Contains(string(frame), `"event":"ready"`) {
-		t.Errorf("first frame %s (%v), want ready", frame, err)
-	}
+	harness.NewTenant(t, withTLS(t, i, ca), "tenant").Connect(t, i)
 }
 
-// withTLS lets the instance's client trust the CA.
+// withTLS lets the instance's clients trust the CA.
 func withTLS(t *testing.T, i *harness.Instance, ca *testkit.CA) *harness.Instance {
 	transport := &http.Transport{TLSClientConfig: ca.ClientTLS()}
 	t.Cleanup(transport.CloseIdleConnections)
-	i.Client = &http.Client{Transport: contract.Transport(t, transport)}
+	i.Client, i.TLS = &http.Client{Transport: contract.Transport(t, transport)}, ca.ClientTLS()
 	return i
-}
-
-// connectTLS opens the socket of a new session.
-func connectTLS(t *testing.T, i *harness.Instance, ca *testkit.CA, key, endpointID string) *websocket.Conn {
-	t.Helper()
-	_, token := harness.Issue(t, i, key, map[string]any{"endpointId": endpointID, "mode": "chat"})
-	dialer := websocket.Dialer{TLSClientConfig: ca.ClientTLS()}
-	ws, _, err := dialer.DialContext(t.Context(), "wss"+strings.TrimPrefix(i.URL, "https")+"/ws/session?token="+token, nil)
-	if err != nil {
-		t.Fatalf("open a WebSocket: %v", err)
-	}
-	t.Cleanup(func() { _ = ws.Close() })
-	return ws
 }
 
 func TestDemoRunsCallsOverTLS(t *testing.T) {
@@ -83,16 +63,9 @@ func TestDemoRunsCallsOverTLS(t *testing.T) {
 	i := withTLS(t, harness.StartDev(t, env, true), ca)
 	demo, err := i.App.Demo(t.Context())
 	testkit.Must(t, err)
-	ws := connectTLS(t, i, ca, demo.Key.Reveal(), demo.EndpointID)
-	_ = ws.SetReadDeadline(time.Now().Add(testkit.Timeout))
-	for {
-		_, frame, err := ws.ReadMessage()
-		if err != nil {
-			t.Fatalf("no greeting: %v", err)
-		}
-		if strings.Contains(string(frame), "this is the demo bot") {
-			return
-		}
+	id, token := harness.Issue(t, i, demo.Key.Reveal(), map[string]any{"endpointId": demo.EndpointID, "mode": "chat"})
+	b := harness.Connect(t, i, id, token, "")
+	for !strings.Contains(b.Next().Raw, "this is the demo bot") {
 	}
 }
 

@@ -132,10 +132,8 @@ func TestFrameJoinsTraceOfBrowser(t *testing.T) {
 	collector := harness.StartCollector(t)
 	env := harness.Merge(collector.Env(), harness.Env{"DATA_DIR": t.TempDir()})
 	i, tenant := startTenant(t, env)
-	session, token := harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	runtime := harness.StartRuntime(t, i)
-	browser := harness.Connect(t, i, session, token, "")
-	call := harness.Accept(t, runtime)
+	session, browser := openSession(t, i, tenant)
+	call := harness.Accept(t, harness.StartRuntime(t, i))
 	own := harness.Receive(t, call).Trace.TraceID
 	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	for n, tt := range []struct{ trace, want string }{

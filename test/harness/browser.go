@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ type Browser struct {
 // Dial opens a WebSocket as a browser does. query is appended to the URL.
 func Dial(t testing.TB, i *Instance, token, query string) (*websocket.Conn, *http.Response, error) {
 	t.Helper()
-	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: testkit.Timeout}
+	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: testkit.Timeout, TLSClientConfig: i.TLS}
 	conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(i.URL, "http")+"/ws/session"+query, nil)
 	if resp != nil {
 		contract.CheckResponse(t, resp)
@@ -61,6 +62,32 @@ func Connect(t testing.TB, i *Instance, session, token, query string) *Browser {
 		t.Fatalf("open socket: %v %s", err, Body(resp))
 	}
 	return &Browser{Conn: conn, Session: session, T: t}
+}
+
+// Reconnect is Connect for handshakes that may fail at first.
+func Reconnect(t testing.TB, i *Instance, session, token, query string) *Browser {
+	t.Helper()
+	b := &Browser{Session: session, T: t}
+	testkit.Until(t, "the browser connects", func() (ok bool) {
+		conn, _, err := Dial(t, i, token, query)
+		b.Conn = conn
+		return err == nil
+	})
+	return b
+}
+
+// RawFrame returns a frame of the WebSocket protocol with a masking key of zeros.
+func RawFrame(final bool, opcode byte, payload string) string {
+	header := []byte{opcode, 0x80 | 127}
+	if final {
+		header[0] |= 0x80
+	}
+	if len(payload) < 126 {
+		header[1] = 0x80 | byte(len(payload))
+	} else {
+		header = binary.BigEndian.AppendUint64(header, uint64(len(payload)))
+	}
+	return string(header) + "\x00\x00\x00\x00" + payload
 }
 
 // Body returns the response body of a rejected handshake.

@@ -5,6 +5,7 @@ package harness
 
 import (
 	"context"
+	"crypto/tls"
 	"net/http"
 	"sync"
 	"testing"
@@ -31,6 +32,7 @@ type Instance struct {
 	App    *app.App
 	Log    *testkit.Buffer
 	Client *http.Client // checks every response against api/openapi.yaml
+	TLS    *tls.Config  // of browsers; nil: none
 
 	stop context.CancelFunc
 	done chan struct{}

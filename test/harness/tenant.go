@@ -44,3 +44,23 @@ func NewKey(t testing.TB, i *Instance, teamID string, scopes ...auth.Scope) (id,
 	testkit.Must(t, err)
 	return k.ID, secret.Reveal()
 }
+
+// Session creates a session of mode chat. options are names and values of further members of
+// the request.
+func (tenant Tenant) Session(t testing.TB, i *Instance, options ...any) (id, token string) {
+	t.Helper()
+	body := map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"}
+	for n := 0; n+1 < len(options); n += 2 {
+		body[options[n].(string)] = options[n+1]
+	}
+	return Issue(t, i, tenant.Key, body)
+}
+
+// Connect creates a session, opens its first socket and reads the ready frame.
+func (tenant Tenant) Connect(t testing.TB, i *Instance, options ...any) (b *Browser, token string) {
+	t.Helper()
+	id, token := tenant.Session(t, i, options...)
+	b = Connect(t, i, id, token, "")
+	b.Expect(`"event":"ready"`)
+	return b, token
+}

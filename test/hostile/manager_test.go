@@ -112,11 +112,9 @@ func (a *target) unfinishedBodies(key string) (rejected int) {
 // workAsOtherTeam does what the attackers do, once.
 func (a *target) workAsOtherTeam() {
 	a.Helper()
-	id, token := a.sessionOf(a.other)
-	b := harness.Connect(a.T, a.instance, id, token, "")
-	b.Expect(`"event":"ready"`)
+	b, _ := a.other.Connect(a.T, a.instance)
 	b.Expect(`"event":"ack"`, b.Chat("hello"))
-	if status := a.request("GET", "/playground/feed?sessionId="+id, a.other.Key, ""); status != http.StatusOK {
+	if status := a.request("GET", "/playground/feed?sessionId="+b.Session, a.other.Key, ""); status != http.StatusOK {
 		a.Errorf("feed of another team: %d, want 200", status)
 	}
 	large := fmt.Sprintf(`{"kind":"llm","body":{"content":%q}}`, strings.Repeat("a", 500<<10))

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/rueidis"
@@ -25,13 +24,6 @@ import (
 const (
 	maxDuring = 250
 	maxAfter  = 100
-)
-
-// maxRatio is how many times longer than without an attack a bystander may wait. Times
-// below minIdle count as minIdle: on a fast machine, a few milliseconds are no attack.
-const (
-	maxRatio = 10
-	minIdle  = time.Millisecond
 )
 
 // target is the built binary with default limits and two tenants.
@@ -82,9 +74,7 @@ func startEmbedded(t *testing.T, env harness.Env) *target {
 func onAllStores(t *testing.T, env harness.Env, test func(*target)) {
 	for name, start := range map[string]func(*testing.T, harness.Env) *target{"Redis and PostgreSQL": startTarget, "embedded": startEmbedded} {
 		t.Run(name, func(t *testing.T) {
-			if !*latency {
-				t.Parallel()
-			}
+			t.Parallel()
 			test(start(t, env))
 		})
 	}
@@ -103,31 +93,27 @@ func (a *target) session() (id, token string) {
 
 func (a *target) sessionOf(tenant harness.Tenant) (id, token string) {
 	a.Helper()
-	return harness.Issue(a.T, a.instance, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	return tenant.Session(a.T, a.instance)
 }
 
 // connect creates a session and opens its socket.
 func (a *target) connect() *harness.Browser {
 	a.Helper()
-	id, token := a.session()
-	b := harness.Connect(a.T, a.instance, id, token, "")
-	b.Expect(`"event":"ready"`)
+	b, _ := a.tenant.Connect(a.T, a.instance)
 	return b
 }
 
 // fullSession creates a session whose history has the maximum size.
 func (a *target) fullSession() (id, token string) {
 	a.Helper()
-	id, token = a.session()
-	b := harness.Connect(a.T, a.instance, id, token, "")
-	b.Expect(`"event":"ready"`)
+	b, token := a.tenant.Connect(a.T, a.instance)
 	ch := harness.Accept(a.T, harness.ConnectRuntime(a.T, a.instance.URL, a.other.Key))
 	b.Cut()
 	text := strings.Repeat("x", 60<<10)
 	for range 300 {
 		harness.SendChat(a.T, ch, fmt.Sprintf(`{"text":%q}`, text))
 	}
-	return id, token
+	return b.Session, token
 }
 
 // growth is what an attack may add to the log and the stores, in bytes. The memory of
@@ -136,27 +122,14 @@ func (a *target) fullSession() (id, token string) {
 type growth struct{ log, redis, database int }
 
 // attack runs an attack and fails the test if the instance needs too much memory, if
-// log or stores grow too much, or if a client that is not involved is not served. It
-// prints how long that client waits: a machine's speed must not fail the test, except
-// with -latency.
+// log or stores grow too much, or if a client that is not involved is not served.
 func (a *target) attack(allowed growth, attack func()) {
 	a.Helper()
-	b := a.startBystander()
-	idleSamples := 100
-	if *latency {
-		idleSamples = 1000
-		b.prioritize()
-	}
-	started := time.Now()
-	b.wait(idleSamples)
+	stopBystander := a.startBystander()
 	before := a.measure()
-	attacked := time.Now()
 	attack()
-	ended := time.Now()
-	b.wait(1)
-	b.stop()
+	stopBystander()
 	after := a.measure()
-	a.report(b.between(started, attacked), b.between(attacked, ended))
 	for what, grown := range map[string][2]int{
 		"log":      {after.log - before.log, allowed.log},
 		"Redis":    {after.redis - before.redis, allowed.redis},
@@ -177,18 +150,6 @@ func (a *target) attack(allowed growth, attack func()) {
 	}
 	testkit.Until(a, fmt.Sprintf("memory is at most %d MB again", maxAfter), func() bool { return a.memory("VmRSS") <= maxAfter })
 	a.Logf("memory: peak %d MB, now %d MB", peak, a.memory("VmRSS"))
-}
-
-// report prints how long a bystander waited, compared with an idle server.
-func (a *target) report(idle, during percentiles) {
-	a.Helper()
-	a.Logf("bystander, idle: %s; during the attack: %s", idle, during)
-	if !*latency {
-		return
-	}
-	if during.health > maxRatio*max(idle.health, minIdle) || during.ack > maxRatio*max(idle.ack, minIdle) {
-		a.Errorf("a bystander waited more than %d times as long as without the attack", maxRatio)
-	}
 }
 
 // measure returns the sizes of the log and the stores.

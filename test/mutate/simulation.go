@@ -51,7 +51,7 @@ var simulated = []struct {
 	{"no second detach", []change{{"internal/channel/connection.go", "\tcase c.hasFrames:\n\t\tc.confirmDetach()\n", ""}}},
 	{"commit marks everything", []change{
 		{"internal/kv/lua/parts/commit.lua", "  committed = number\n", "  committed = entries\n"},
-		{"internal/kv/lua/parts/commit.lua", "save('committed', position)\n  dropEntries()", "save('committed', lastEntryID())\n  dropEntries()"},
+		{"internal/kv/lua/parts/commit.lua", "{ 'committed', position }", "{ 'committed', lastEntryID() }"},
 		{"internal/kv/lua/commit.lua", "save('committed', ARGV[2])", "save('committed', lastEntryID())"},
 	}},
 	{"detach without owner check", []change{{"internal/kv/lua/detach.lua", "if channel.state ~= 'open' or channel.owner ~= ARGV[1] then", "if channel.state ~= 'open' then"}}},

@@ -35,10 +35,22 @@ func TestDoctorDetectsProblems(t *testing.T) {
 			return harness.Env{"REDIS_URL": testkit.StartRedis(t, testkit.RedisDurable(), testkit.RedisArgs(args...)).URL()}
 		}
 	}
+	settings := func(env harness.Env) func(*testing.T) harness.Env {
+		return func(*testing.T) harness.Env { return env }
+	}
 	for name, tt := range map[string]struct {
 		env  func(*testing.T) harness.Env
 		want []string
 	}{
+		"unreachable database":      {settings(harness.Env{"DATABASE_URL": "postgres://u:swordfish@127.0.0.1:1/x"}), []string{"FAIL", "DATABASE_URL"}},
+		"unreachable Redis":         {settings(harness.Env{"REDIS_URL": "redis://127.0.0.1:1"}), []string{"FAIL", "REDIS_URL"}},
+		"unreachable media service": {settings(harness.Env{"TTS_MEDIA_CACHE_BASE_URL": "https://127.0.0.1:1"}), []string{"FAIL", "TTS_MEDIA_CACHE_BASE_URL"}},
+		"RATE_LIMIT_WINDOW_MS":      {settings(harness.Env{"RATE_LIMIT_WINDOW_MS": "10"}), []string{"FAIL", "RATE_LIMIT_WINDOW_MS", "remove it"}},
+		"invalid saved limits": {func(t *testing.T) harness.Env {
+			redis := testkit.StartRedis(t, testkit.RedisDurable())
+			redis.MustDo("SET", "telapi:limits", "{}")
+			return harness.Env{"REDIS_URL": redis.URL()}
+		}, []string{"FAIL", "stored rate limits are invalid"}},
 		"Redis evicts keys":    {redis("--maxmemory-policy", "allkeys-lru"), []string{"maxmemory-policy", "allkeys-lru", "noeviction"}},
 		"Redis is not durable": {redis("--appendonly", "no"), []string{"appendonly", "Set it to yes"}},
 		"Redis never syncs":    {redis("--appendfsync", "no"), []string{"appendfsync", "Set it to always"}},
@@ -52,6 +64,9 @@ func TestDoctorDetectsProblems(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			text, healthy := runDoctor(t, tt.env(t))
+			if strings.Contains(text, "swordfish") {
+				t.Error("the output shows a password")
+			}
 			for _, want := range tt.want {
 				if healthy || !strings.Contains(text, want) {
 					t.Fatalf("healthy: %v, want false and %q in\n%s", healthy, want, text)

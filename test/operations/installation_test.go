@@ -34,5 +34,5 @@ func install(t *testing.T, balancer harness.Balancer, database string) *installa
 	s := harness.StartSite(t, harness.SiteOptions{Balancer: balancer, Env: harness.Env{
 		"DATABASE_URL": database, "REDIS_URL": testkit.StartRedis(t).URL(), "DRAIN_DELAY": "6s", "SESSION_RECONNECT_JITTER": "500ms",
 	}})
-	return &installation{Site: s, t: t, public: &harness.Instance{URL: s.URL, Client: s.Client(nil)}}
+	return &installation{Site: s, t: t, public: &harness.Instance{URL: s.URL, Client: s.Client(nil), TLS: s.TLS()}}
 }

@@ -38,13 +38,7 @@ func TestCallbacksAreAcceptedWithoutDatabase(t *testing.T) {
 // post sends a request to the balancer and returns the status.
 func (s *installation) post(t *testing.T, path, body string) int {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+path, strings.NewReader(body))
-	testkit.Must(t, err)
-	req.Header.Set("X-API-Key", s.Key)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := s.public.Client.Do(req)
-	testkit.Must(t, err)
-	_ = resp.Body.Close()
+	resp, _ := s.public.Post(t, path, body, "X-API-Key", s.Key)
 	return resp.StatusCode
 }
 
@@ -54,9 +48,7 @@ func TestBalancerLogsNoTokensAndHidesMetrics(t *testing.T) {
 	forEachBalancer(t, func(t *testing.T, s *installation) {
 		s.KillInstance(1)
 		get := func(path string) int {
-			resp, err := s.public.Client.Get(s.URL + path)
-			testkit.Must(t, err)
-			_ = resp.Body.Close()
+			resp, _ := s.public.Call(t, http.MethodGet, path)
 			return resp.StatusCode
 		}
 		if status := s.post(t, "/api/v1/webhooks/bot/unknown", strings.Repeat(" ", 500_000)); status != http.StatusUnauthorized {

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gorilla/websocket"
-
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
@@ -92,11 +90,7 @@ func TestBalancerReturns502WithoutHealthyInstance(t *testing.T) {
 			s.KillInstance(n)
 		}
 		testkit.Until(t, "the balancer returns 502", func() bool {
-			resp, err := s.public.Client.Get(s.URL + "/api/v1/endpoints")
-			if err != nil {
-				return false
-			}
-			_ = resp.Body.Close()
+			resp, _ := s.public.Call(t, http.MethodGet, "/api/v1/endpoints")
 			return resp.StatusCode == http.StatusBadGateway
 		})
 	})
@@ -107,13 +101,8 @@ func TestBalancerReturns502WithoutHealthyInstance(t *testing.T) {
 func TestRateLimitUsesClientAddressBehindBalancer(t *testing.T) {
 	forEachBalancer(t, func(t *testing.T, s *installation) {
 		get := func(client *http.Client, forwardedFor string) int {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/api/v1/endpoints", nil)
-			testkit.Must(t, err)
-			req.Header.Set("X-API-Key", s.Key)
-			req.Header.Set("X-Forwarded-For", forwardedFor)
-			resp, err := client.Do(req)
-			testkit.Must(t, err)
-			_ = resp.Body.Close()
+			i := &harness.Instance{URL: s.URL, Client: client}
+			resp, _ := i.Call(t, http.MethodGet, "/api/v1/endpoints", "X-API-Key", s.Key, "X-Forwarded-For", forwardedFor)
 			return resp.StatusCode
 		}
 		busy, quiet := s.Client(net.IPv4(127, 0, 0, 2)), s.Client(net.IPv4(127, 0, 0, 3))
@@ -130,17 +119,16 @@ func TestRateLimitUsesClientAddressBehindBalancer(t *testing.T) {
 func TestReconnectingSocketReachesSameInstance(t *testing.T) {
 	forEachBalancer(t, func(t *testing.T, s *installation) {
 		for range 6 {
-			id, token := s.issue()
+			id, token := harness.Issue(t, s.public, s.Key, map[string]any{"endpointId": s.Endpoint, "mode": "chat"})
 			var counts [2]int // sockets per instance
 			for range 4 {
-				b, err := s.dial(id, token, "")
-				testkit.Must(t, err)
+				b := harness.Connect(t, s.public, id, token, "")
 				testkit.Until(t, "the socket is counted", func() bool {
 					one, two := s.sockets(0), s.sockets(1)
 					counts[0], counts[1] = counts[0]+one, counts[1]+two
 					return one+two == 1
 				})
-				_ = b.Close()
+				_ = b.Conn.Close()
 				testkit.Until(t, "the socket is closed", func() bool { return s.sockets(0)+s.sockets(1) == 0 })
 			}
 			if counts != [2]int{4, 0} && counts != [2]int{0, 4} {
@@ -148,20 +136,6 @@ func TestReconnectingSocketReachesSameInstance(t *testing.T) {
 			}
 		}
 	})
-}
-
-func (s *installation) issue() (id, token string) {
-	s.t.Helper()
-	return harness.Issue(s.t, s.public, s.Key, map[string]any{"endpointId": s.Endpoint, "mode": "chat"})
-}
-
-func (s *installation) dial(id, token, query string) (*websocket.Conn, error) {
-	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: testkit.Timeout, TLSClientConfig: s.TLS()}
-	conn, resp, err := d.DialContext(s.t.Context(), "wss"+strings.TrimPrefix(s.URL, "https")+"/ws/session"+query, nil)
-	if err != nil {
-		return nil, fmt.Errorf("connect to session %s: %w %s", id, err, harness.Body(resp))
-	}
-	return conn, nil
 }
 
 // requests returns the number of requests that an instance has served.

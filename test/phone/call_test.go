@@ -30,9 +30,7 @@ func TestCallerHangsUp(t *testing.T) {
 	s.wait()
 	l.awaitIdle()
 	l.awaitMessage(id, `"state":"ended"`, "caller_hangup")
-	if got := s.one("SIP/2.0 200").header("bot-trace-transaction-id"); got != "7f0c1e52-6f0a-4a5e-9d5c-0f6f3f2f9a10" {
-		t.Errorf("transaction ID %q, want that of the INVITE", got)
-	}
+	s.one("SIP/2.0 200").expect(t, map[string]string{"bot-trace-transaction-id": transaction})
 	if q.ChannelID != id {
 		t.Errorf("asked for channel %s, want %s", q.ChannelID, id)
 	}
@@ -88,34 +86,31 @@ func TestCallerCancels(t *testing.T) {
 	defer close(release)
 	l := newLine(t, harness.Env{"TELAPI_URL": service.URL})
 	before, _, _ := strings.Cut(invite, `<recv response="180"`)
-	s := l.call(before, `<recv response="180"/>`, `<send retrans="500"><![CDATA[
-CANCEL sip:bot@[remote_ip]:[remote_port] SIP/2.0
-Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch-3]
-From: "Alice" <sip:+4930123456789@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]
-To: <sip:bot@[remote_ip]:[remote_port]>
-Call-ID: [call_id]
-CSeq: 1 CANCEL
-Max-Forwards: 70
-Content-Length: 0
-
-]]></send>`, `<recv response="200"/>`, `<recv response="487"/>`)
+	cancel := strings.Replace(request("CANCEL", "sip:bot@[remote_ip]:[remote_port]", "", "1", empty), "[branch]", "[branch-3]", 1)
+	s := l.call(before, `<recv response="180"/>`, cancel, `<recv response="200"/>`, `<recv response="487"/>`)
 	s.wait()
 	l.awaitIdle()
-}
-
-// reinvite returns the steps of a re-INVITE with another direction of the audio.
-func reinvite(cseq, direction string) string {
-	step, _, _ := strings.Cut(invite, "<recv")
-	step = strings.NewReplacer("CSeq: 1 INVITE", "CSeq: "+cseq+" INVITE", "a=fmtp:96 0-15", "a="+direction,
-		"INVITE sip:bot@[remote_ip]:[remote_port]", "INVITE [next_url]", "To: <sip:bot@[remote_ip]:[remote_port]>", "To: <sip:bot@[remote_ip]:[remote_port]>[peer_tag_param]").Replace(step)
-	return step + `<recv response="100" optional="true"/><recv response="200"/>` + strings.ReplaceAll(ack, "CSeq: 1 ACK", "CSeq: "+cseq+" ACK")
 }
 
 func TestHoldAndResume(t *testing.T) {
 	t.Parallel()
 	l, e := newLine(t, nil), newEar(t)
-	s := l.callWith(e, invite, reinvite("2", "sendonly"), pause(time.Second), reinvite("3", "sendrecv"), receiveBye)
-	testkit.Until(t, "the call is resumed", func() bool { return len(s.received("SIP/2.0 200 OK")) == 3 })
+	s := l.callWith(e, invite, cue, reinvite("2", "sendonly"), cue, reinvite("3", "sendrecv"), receiveBye)
+	answered := func(times int) func() bool {
+		return func() bool {
+			return len(s.received("SIP/2.0 200 OK")) == times && len(s.logged("sent", "ACK ")) >= times
+		}
+	}
+	testkit.Until(t, "audio", func() bool { return e.received() > 0 })
+	s.cue(1)
+	testkit.Until(t, "the call is on hold", answered(2))
+	testkit.Until(t, "the audio stops", func() bool {
+		before := e.received()
+		time.Sleep(200 * time.Millisecond) // ten frames
+		return e.received() == before
+	})
+	s.cue(1)
+	testkit.Until(t, "the call is resumed", answered(3))
 	for i, want := range []string{"a=sendrecv", "a=recvonly", "a=sendrecv"} {
 		if body := s.received("SIP/2.0 200 OK")[i].body; !strings.Contains(body, want) {
 			t.Errorf("answer %d has the SDP %q, want %s", i, body, want)
@@ -127,29 +122,13 @@ func TestHoldAndResume(t *testing.T) {
 	s.wait()
 }
 
-func TestNoAudioDuringHold(t *testing.T) {
-	t.Parallel()
-	l, e := newLine(t, nil), newEar(t)
-	s := l.callWith(e, invite, pause(3*time.Second), reinvite("2", "sendonly"), receiveBye)
-	testkit.Until(t, "the call is on hold", func() bool { return len(s.received("SIP/2.0 200 OK")) == 2 })
-	testkit.Until(t, "the audio stops", func() bool {
-		before := e.received()
-		time.Sleep(200 * time.Millisecond) // ten frames
-		return e.received() == before
-	})
-	testkit.Must(t, l.process.Process.Signal(interrupt))
-	s.wait()
-}
-
 // An INVITE without SDP gets an offer. The ACK has the answer.
 func TestInviteWithoutOffer(t *testing.T) {
 	t.Parallel()
 	l, e := newLine(t, nil), newEar(t)
 	l.bot.answer("9", event("", "hangup", `{}`))
-	before, sdp, _ := strings.Cut(invite, "Content-Type: application/sdp")
-	sdp, _, _ = strings.Cut(sdp, "]]>")
-	answered := strings.Replace(ack, "Content-Length: 0\n\n", "Content-Type: application/sdp"+strings.TrimSuffix(sdp, "\n")+"\n", 1)
-	s := l.callWith(e, before+"Content-Length: 0\n\n]]></send>", `<recv response="100" optional="true"/><recv response="180" optional="true"/><recv response="200" rrs="true"/>`, answered, receiveBye)
+	offerless := request("INVITE", "sip:bot@[remote_ip]:[remote_port]", "", "1", empty)
+	s := l.callWith(e, offerless, `<recv response="100" optional="true"/><recv response="180" optional="true"/><recv response="200" rrs="true"/>`, ack("1", sdp("8 96", "")), receiveBye)
 	e.press(t, "9") // waits for audio
 	s.wait()
 	if body := s.one("SIP/2.0 200").body; !strings.Contains(body, "RTP/AVP 8 0 101") {
@@ -179,27 +158,23 @@ func TestMuLaw(t *testing.T) {
 func exchange(t *testing.T, address, datagram string) string {
 	t.Helper()
 	conn, err := net.Dial("udp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer conn.Close()
 	options := fmt.Sprintf("OPTIONS sip:bot@%s SIP/2.0\r\nVia: SIP/2.0/UDP %s;rport;branch=z9hG4bKprobe\r\nFrom: <sip:p@h>;tag=p\r\nTo: <sip:bot@h>\r\nCall-ID: probe\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
 		address, conn.LocalAddr())
-	for _, raw := range []string{strings.ReplaceAll(strings.ReplaceAll(datagram, "\n", "\r\n"), "HERE", conn.LocalAddr().String()), options} {
-		if _, err := conn.Write([]byte(raw)); err != nil {
-			t.Fatal(err)
-		}
-		if raw != options {
-			_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
-		} else {
-			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
-		}
-		buffer := make([]byte, 2000)
+	buffer := make([]byte, 2000)
+	for _, attempt := range []struct {
+		raw  string
+		wait time.Duration
+	}{{strings.NewReplacer("\n", "\r\n", "HERE", conn.LocalAddr().String()).Replace(datagram), 2 * time.Second}, {options, time.Minute}} {
+		_, err := conn.Write([]byte(attempt.raw))
+		testkit.Must(t, err, conn.SetReadDeadline(time.Now().Add(attempt.wait)))
 		n, err := conn.Read(buffer)
-		if line, _, _ := strings.Cut(string(buffer[:n]), "\r\n"); err == nil && !strings.Contains(string(buffer[:n]), "Call-ID: probe") {
+		line, _, _ := strings.Cut(string(buffer[:n]), "\r\n")
+		switch {
+		case err == nil && !strings.Contains(string(buffer[:n]), "Call-ID: probe"):
 			return line
-		}
-		if raw == options && err != nil {
+		case err != nil && attempt.raw == options:
 			t.Fatalf("no response to OPTIONS: %v", err)
 		}
 	}
@@ -239,17 +214,8 @@ func TestMalformedRequests(t *testing.T) {
 func TestFloodOfOptions(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, nil)
-	flood := startSIPp(t, []string{`<send><![CDATA[
-OPTIONS sip:bot@[remote_ip]:[remote_port] SIP/2.0
-Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
-From: <sip:flood@[local_ip]:[local_port]>;tag=[call_number]
-To: <sip:bot@[remote_ip]:[remote_port]>
-Call-ID: [call_id]
-CSeq: 1 OPTIONS
-Max-Forwards: 70
-Content-Length: 0
-
-]]></send><recv response="200" rtd="true"/>`}, "-m", "3000", "-r", "1000", "-l", "2000", "-nr", l.address)
+	options := strings.Replace(request("OPTIONS", "sip:bot@[remote_ip]:[remote_port]", "", "1", empty), ` retrans="500"`, "", 1)
+	flood := startSIPp(t, []string{options + `<recv response="200" rtd="true"/>`}, "-m", "3000", "-r", "1000", "-l", "2000", "-nr", l.address)
 	s := l.call(invite, pause(500*time.Millisecond), sendBye)
 	s.wait()
 	select { // a lost datagram fails the scenario: this is no failure of the phone
@@ -310,9 +276,7 @@ func TestVanishedCaller(t *testing.T) {
 	l := newLine(t, harness.Env{"PHONE_MEDIA_TIMEOUT": "1s"})
 	s := l.call(invite, receiveBye) // SIPp sends no audio
 	s.wait()
-	if reason := s.one("BYE").header("Reason"); reason != `Q.850;cause=102;text="no audio"` {
-		t.Errorf("Reason %q", reason)
-	}
+	s.one("BYE").expect(t, map[string]string{"Reason": `Q.850;cause=102;text="no audio"`})
 	l.awaitMessage(l.channel(), "media_timeout")
 	l.awaitIdle()
 }
@@ -322,9 +286,7 @@ func TestOutboundCall(t *testing.T) {
 	l := newLine(t, nil)
 	target := startSIPp(t, []string{answer, receiveBye}, "-m", "1")
 	resp, err := http.Post(l.control+"/calls", "application/json", strings.NewReader(fmt.Sprintf(`{"to":"sip:alice@127.0.0.1:%d"}`, target.port)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer resp.Body.Close()
 	var placed struct{ Channel string }
 	if err := json.NewDecoder(resp.Body).Decode(&placed); err != nil || resp.StatusCode != http.StatusCreated {

@@ -35,9 +35,7 @@ const silent = 0xD5 // A-law
 func newEar(t *testing.T) *ear {
 	t.Helper()
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	e := &ear{conn: conn, events: map[uint32]bool{}}
 	done := make(chan struct{})
 	go func() {

@@ -81,9 +81,8 @@ func newLineWith(t *testing.T, env harness.Env, policies ...wire.CommandPolicy) 
 		Profile: wire.GatewayProfile{CommandSources: []string{wire.SourceBot}, CommandPolicies: policies, Speech: wire.SpeechChain{TTS: []string{"tone"}, STT: []string{"whisper"}}},
 	})
 	var err error
-	if l.observer, err = app.OpenRuntime(harness.Config(t, service)); err != nil {
-		t.Fatal(err)
-	}
+	l.observer, err = app.OpenRuntime(harness.Config(t, service))
+	testkit.Must(t, err)
 	t.Cleanup(l.observer.Close)
 	l.env = harness.Merge(harness.Env{
 		"TELAPI_URL": i.URL, "TELAPI_KEY": l.tenant.Key, "PHONE_ENDPOINT": l.tenant.Endpoint.ID, "PHONE_BOT_URL": l.bot.server.URL,
@@ -97,9 +96,7 @@ func newLineWith(t *testing.T, env harness.Env, policies ...wire.CommandPolicy) 
 func (l *line) start() {
 	l.t.Helper()
 	path, err := program()
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Must(l.t, err)
 	if l.address == "" {
 		l.address, l.control = fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(l.t)), fmt.Sprintf("http://127.0.0.1:%d", testkit.FreePort(l.t))
 	}
@@ -122,14 +119,10 @@ func (l *line) start() {
 func (l *line) calls() int {
 	l.t.Helper()
 	resp, err := http.Get(l.control + "/calls")
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Must(l.t, err)
 	defer resp.Body.Close()
 	var body struct{ Calls int }
-	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Must(l.t, json.NewDecoder(resp.Body).Decode(&body))
 	return body.Calls
 }
 
@@ -159,9 +152,7 @@ func (l *line) channel() string {
 func (l *line) history(id string) string {
 	l.t.Helper()
 	found, err := l.observer.History(l.t.Context(), id, "", 300)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Must(l.t, err)
 	var all strings.Builder
 	for _, d := range found {
 		fmt.Fprintf(&all, "%s\n", d.JSON)

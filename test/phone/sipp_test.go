@@ -15,18 +15,30 @@ import (
 
 // The steps of a SIPp scenario. Each one is XML. A step that receives has the timeout of
 // the whole run.
+var (
+	invite = request("INVITE", "sip:bot@[remote_ip]:[remote_port]", "", "1", "bot-trace-transaction-id: "+transaction+"\n"+sdp("CODEC 96", "a=fmtp:96 0-15")) +
+		`<recv response="100" optional="true"/><recv response="180" optional="true"/><recv response="200" rrs="true"/>` + ack("1", empty)
+	sendBye      = request("BYE", "[next_url]", "[peer_tag_param]", "9", empty) + `<recv response="200"/>`
+	receiveBye   = `<recv request="BYE"/>` + respond("200 OK", "", empty)
+	receiveRefer = `<recv request="REFER"/>` + respond("202 Accepted", "", empty)
+	// answer is the other side: it answers a call.
+	answer = `<recv request="INVITE"/>` + respond("180 Ringing", targetTag, empty) +
+		strings.Replace(respond("200 OK", targetTag, sdp("8 101", "")), "<send>", `<send retrans="500">`, 1) + `<recv request="ACK"/>`
+)
+
 const (
-	invite = `<send retrans="500"><![CDATA[
-INVITE sip:bot@[remote_ip]:[remote_port] SIP/2.0
-Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
-From: "Alice" <sip:+4930123456789@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]
-To: <sip:bot@[remote_ip]:[remote_port]>
-Call-ID: [call_id]
-CSeq: 1 INVITE
-Contact: <sip:alice@[local_ip]:[local_port]>
-bot-trace-transaction-id: 7f0c1e52-6f0a-4a5e-9d5c-0f6f3f2f9a10
-Max-Forwards: 70
-Content-Type: application/sdp
+	transaction = "7f0c1e52-6f0a-4a5e-9d5c-0f6f3f2f9a10"
+	targetTag   = ";tag=[pid]Target[call_number]"
+	// empty ends a message without a body.
+	empty = "Content-Length: 0\n\n"
+	// cue waits until the test calls cue of the scenario.
+	cue = `<recv request="MESSAGE"/>`
+)
+
+// sdp returns the end of a message with a description of the audio. The last format is that of
+// telephone events.
+func sdp(formats, attribute string) string {
+	return `Content-Type: application/sdp
 Content-Length: [len]
 
 v=0
@@ -34,123 +46,69 @@ o=alice 1 1 IN IP4 [local_ip]
 s=-
 c=IN IP4 [media_ip]
 t=0 0
-m=audio [media_port] RTP/AVP CODEC 96
-a=rtpmap:96 telephone-event/8000
-a=fmtp:96 0-15
-]]></send>
-<recv response="100" optional="true"/>
-<recv response="180" optional="true"/>
-<recv response="200" rrs="true"/>
-` + ack
-	ack = `<send><![CDATA[
-ACK [next_url] SIP/2.0
+m=audio [media_port] RTP/AVP ` + formats + `
+a=rtpmap:` + formats[strings.LastIndex(formats, " ")+1:] + ` telephone-event/8000
+` + attribute + "\n"
+}
+
+// request sends a request of the caller. toParams follow the address of the phone.
+func request(method, uri, toParams, cseq, rest string) string {
+	return `<send retrans="500"><![CDATA[
+` + method + ` ` + uri + ` SIP/2.0
 Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
 From: "Alice" <sip:+4930123456789@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]
-To: <sip:bot@[remote_ip]:[remote_port]>[peer_tag_param]
+To: <sip:bot@[remote_ip]:[remote_port]>` + toParams + `
 Call-ID: [call_id]
-CSeq: 1 ACK
+CSeq: ` + cseq + ` ` + method + `
 Contact: <sip:alice@[local_ip]:[local_port]>
 Max-Forwards: 70
-Content-Length: 0
+` + rest + `]]></send>`
+}
 
-]]></send>`
-	sendBye = `<send retrans="500"><![CDATA[
-BYE [next_url] SIP/2.0
-Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
-From: "Alice" <sip:+4930123456789@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]
-To: <sip:bot@[remote_ip]:[remote_port]>[peer_tag_param]
-Call-ID: [call_id]
-CSeq: 9 BYE
-Max-Forwards: 70
-Content-Length: 0
+// ack acknowledges the response to an INVITE. It is not repeated.
+func ack(cseq, rest string) string {
+	return strings.Replace(request("ACK", "[next_url]", "[peer_tag_param]", cseq, rest), ` retrans="500"`, "", 1)
+}
 
-]]></send>
-<recv response="200"/>`
-	receiveBye = `<recv request="BYE"/>` + ok
-	ok         = `<send><![CDATA[
-SIP/2.0 200 OK
+// reinvite changes the direction of the audio.
+func reinvite(cseq, direction string) string {
+	return request("INVITE", "[next_url]", "[peer_tag_param]", cseq, sdp("CODEC 96", "a="+direction)) +
+		`<recv response="100" optional="true"/><recv response="200"/>` + ack(cseq, empty)
+}
+
+// respond responds to the last request. toParams follow the address of the receiver.
+func respond(status, toParams, rest string) string {
+	return `<send><![CDATA[
+SIP/2.0 ` + status + `
 [last_Via:]
 [last_From:]
-[last_To:]
+[last_To:]` + toParams + `
 [last_Call-ID:]
 [last_CSeq:]
 Contact: <sip:alice@[local_ip]:[local_port]>
-Content-Length: 0
+` + rest + `]]></send>`
+}
 
-]]></send>`
-	receiveRefer = `<recv request="REFER"/><send><![CDATA[
-SIP/2.0 202 Accepted
-[last_Via:]
-[last_From:]
-[last_To:]
-[last_Call-ID:]
-[last_CSeq:]
-Contact: <sip:alice@[local_ip]:[local_port]>
-Content-Length: 0
-
-]]></send>`
-	// answer is the other side: it answers a call.
-	answer = `<recv request="INVITE"/>
-<send><![CDATA[
-SIP/2.0 180 Ringing
-[last_Via:]
-[last_From:]
-[last_To:];tag=[pid]Target[call_number]
-[last_Call-ID:]
-[last_CSeq:]
-Contact: <sip:target@[local_ip]:[local_port]>
-Content-Length: 0
-
-]]></send>
-<send retrans="500"><![CDATA[
-SIP/2.0 200 OK
-[last_Via:]
-[last_From:]
-[last_To:];tag=[pid]Target[call_number]
-[last_Call-ID:]
-[last_CSeq:]
-Contact: <sip:target@[local_ip]:[local_port]>
-Content-Type: application/sdp
-Content-Length: [len]
-
-v=0
-o=target 1 1 IN IP4 [local_ip]
-s=-
-c=IN IP4 [media_ip]
-t=0 0
-m=audio [media_port] RTP/AVP 8 101
-a=rtpmap:101 telephone-event/8000
-]]></send>
-<recv request="ACK"/>`
-)
+// decline rejects an INVITE.
+func decline(status, toParams, rest string) string {
+	return `<recv request="INVITE"/>` + respond(status, toParams, rest) + `<recv request="ACK"/>`
+}
 
 // notify reports the outcome of a REFER.
 func notify(cseq, status string) string {
-	return `<send retrans="500"><![CDATA[
-NOTIFY sip:bot@[remote_ip]:[remote_port] SIP/2.0
-Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
-From: "Alice" <sip:+4930123456789@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]
-To: <sip:bot@[remote_ip]:[remote_port]>[peer_tag_param]
-Call-ID: [call_id]
-CSeq: ` + cseq + ` NOTIFY
-Contact: <sip:alice@[local_ip]:[local_port]>
-Event: refer
+	return request("NOTIFY", "sip:bot@[remote_ip]:[remote_port]", "[peer_tag_param]", cseq, `Event: refer
 Subscription-State: active;expires=60
-Max-Forwards: 70
 Content-Type: message/sipfrag
 Content-Length: [len]
 
-SIP/2.0 ` + status + `
-]]></send><recv response="200"/>`
+SIP/2.0 `+status+`
+`) + `<recv response="200"/>`
 }
 
 // press sends digits as telephone events.
 func press(digits string) string {
 	return `<nop><action><exec play_dtmf="` + digits + `"/></action></nop>`
 }
-
-// cue waits until the test calls cue of the scenario.
-const cue = `<recv request="MESSAGE"/>`
 
 func pause(d time.Duration) string {
 	return fmt.Sprintf(`<pause milliseconds="%d"/>`, d.Milliseconds())

@@ -42,42 +42,73 @@ func (l *line) awaitTransfer(method, state string) {
 const headers = `"transferSipHeaders":[{"name":"X-Case","value":"4711"},{"name":"User-to-User","value":"56a3;encoding=hex"}],
 	"transferReferredByURL":"sip:bot@example.com","transferSipQueryParams":{"X-Skill":"billing & tax"}`
 
-func TestTransferByBlindRefer(t *testing.T) {
+// Requests to the caller end the call.
+func TestTransferByRequest(t *testing.T) {
 	t.Parallel()
-	l := newLine(t, nil)
-	s, _ := transferWith(t, l, `{"transferTarget":"sip:agent@pbx.example","transferMethod":"sip_refer","transferReferOutcomeMode":"blind",`+headers+`}`, receiveRefer, receiveBye)
-	s.wait()
-	s.one("REFER").expect(t, map[string]string{
-		"Refer-To": "<sip:agent@pbx.example?X-Skill=billing%20%26%20tax>", "Referred-By": "<sip:bot@example.com>", "Refer-Sub": "false", "Supported": "norefersub",
-		"X-Case": "4711", "User-to-User": "56a3;encoding=hex", "bot-trace-transaction-id": transaction,
-	})
-	s.one("BYE").expect(t, map[string]string{"bot-trace-transaction-id": transaction})
-	l.awaitTransfer("sip_refer", "done")
-	l.awaitIdle()
+	for name, c := range map[string]struct {
+		method, value string
+		steps         []string
+		refer, bye    map[string]string // headers
+		progress      string            // in the history
+	}{
+		"blind REFER": {"sip_refer", `"transferTarget":"sip:agent@pbx.example","transferReferOutcomeMode":"blind",` + headers, []string{receiveRefer, receiveBye}, map[string]string{
+			"Refer-To": "<sip:agent@pbx.example?X-Skill=billing%20%26%20tax>", "Referred-By": "<sip:bot@example.com>", "Refer-Sub": "false", "Supported": "norefersub",
+			"X-Case": "4711", "User-to-User": "56a3;encoding=hex", "bot-trace-transaction-id": transaction,
+		}, map[string]string{"bot-trace-transaction-id": transaction}, ""},
+		"REFER with outcome": {"sip_refer", `"transferTarget":"sip:agent@pbx.example","transferReferOutcomeMode":"notify","transferNotifications":true,"transferNotificationsHangupMS":100`,
+			[]string{receiveRefer, notify("2", "100 Trying"), notify("3", "180 Ringing"), notify("4", "200 OK"), receiveBye},
+			map[string]string{"Refer-To": "<sip:agent@pbx.example>", "Refer-Sub": ""}, nil, `"state":"progress","status":180`},
+		"BYE": {"sip_bye", `"handoverReason":"to the queue","hangupSipHeaders":[{"name":"X-Queue","value":"7"}],"transferSipHeaders":[{"name":"X-Case","value":"4711"}]`, []string{receiveBye},
+			nil, map[string]string{"X-Queue": "7", "X-Case": "4711", "Reason": `Q.850;cause=16;text="to the queue"`, "bot-trace-transaction-id": transaction}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLine(t, nil)
+			s, _ := transferWith(t, l, fmt.Sprintf(`{"transferMethod":%q,%s}`, c.method, c.value), c.steps...)
+			s.wait()
+			if c.refer != nil {
+				s.one("REFER").expect(t, c.refer)
+			}
+			s.one("BYE").expect(t, c.bye)
+			l.awaitMessage(l.channel(), c.progress)
+			l.awaitTransfer(c.method, "done")
+			l.awaitIdle()
+		})
+	}
 }
 
-func TestTransferByReferWithOutcome(t *testing.T) {
+// A caller whose transfer fails stays with the bot.
+func TestFailedTransferReturnsToBot(t *testing.T) {
 	t.Parallel()
-	l := newLine(t, nil)
-	s, _ := transferWith(t, l, `{"transferTarget":"sip:agent@pbx.example","transferReferOutcomeMode":"notify","transferNotifications":true,"transferNotificationsHangupMS":100}`,
-		receiveRefer, notify("2", "100 Trying"), notify("3", "180 Ringing"), notify("4", "200 OK"), receiveBye)
-	s.wait()
-	s.one("REFER").expect(t, map[string]string{"Refer-To": "<sip:agent@pbx.example>", "Refer-Sub": ""})
-	l.awaitMessage(l.channel(), `"state":"progress","status":180`)
-	l.awaitTransfer("sip_refer", "done")
-	l.awaitIdle()
-}
-
-// A target that does not answer leaves the caller with the bot.
-func TestFailedReferReturnsToBot(t *testing.T) {
-	t.Parallel()
-	l := newLine(t, nil)
-	l.bot.answer("2", event("Goodbye.", "hangup", `{}`))
-	s, e := transferWith(t, l, `{"transferTarget":"sip:agent@pbx.example","transferReferOutcomeMode":"notify"}`, receiveRefer, notify("2", "486 Busy Here"), receiveBye)
-	l.awaitMessage(l.channel(), `"reason":"the target answered 486","state":"failed"`, "The transfer has failed.")
-	e.press(t, "2")
-	s.wait()
-	l.awaitIdle()
+	for name, c := range map[string]struct {
+		members        string
+		target, caller []string // steps; nil: there is no target
+		want           []string // in the history
+	}{
+		"REFER": {`"transferReferOutcomeMode":"notify"`, nil, []string{receiveRefer, notify("2", "486 Busy Here")}, []string{`"reason":"the target answered 486","state":"failed"`, "The transfer has failed."}},
+		"busy target": {`"transferMethod":"sip_invite"`, []string{decline("486 Busy Here", ";tag=busy", empty)}, nil,
+			[]string{`"state":"failed","status":486`}},
+		"caller that rejects a direct transfer": {`"transferMethod":"sip_invite_reinvite_p2p"`, []string{answer, receiveBye}, []string{rejected}, []string{"caller and target cannot talk directly"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, host := newLine(t, nil), "pbx.example"
+			l.bot.answer("2", event("Goodbye.", "hangup", `{}`))
+			var target *sipp
+			if c.target != nil {
+				target = startSIPp(t, c.target, "-m", "1")
+				host = fmt.Sprintf("127.0.0.1:%d", target.port)
+			}
+			s, e := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@%s",%s}`, host, c.members), append(c.caller, receiveBye)...)
+			l.awaitMessage(l.channel(), c.want...)
+			if target != nil {
+				target.wait()
+			}
+			e.press(t, "2")
+			s.wait()
+			l.awaitIdle()
+		})
+	}
 }
 
 // A number goes to the trunk of the routing pool.
@@ -134,14 +165,13 @@ func TestTransferByInvite(t *testing.T) {
 			})
 			near.speak(t, time.Second)
 			testkit.Until(t, "the target hears the caller", func() bool { _, audio := far.heard(); return len(audio) > 4000 })
-			before := strings.Count(l.history(l.channel()), `"state":"ended"`)
-			if before != 0 {
+			if strings.Contains(l.history(l.channel()), `"state":"ended"`) {
 				t.Error("the call has ended")
 			}
 			s.cue(1)
 			s.wait()
 			target.wait() // the BYE reaches the target at its contact
-			if want := fmt.Sprintf("BYE sip:target@127.0.0.1:%d SIP/2.0", target.port); target.one("BYE").line != want {
+			if want := fmt.Sprintf("BYE sip:alice@127.0.0.1:%d SIP/2.0", target.port); target.one("BYE").line != want {
 				t.Errorf("%q, want %q", target.one("BYE").line, want)
 			}
 			l.awaitIdle()
@@ -149,26 +179,11 @@ func TestTransferByInvite(t *testing.T) {
 	}
 }
 
-// reinvited accepts a re-INVITE.
-const reinvited = `<recv request="INVITE"/><send><![CDATA[
-SIP/2.0 200 OK
-[last_Via:]
-[last_From:]
-[last_To:]
-[last_Call-ID:]
-[last_CSeq:]
-Contact: <sip:alice@[local_ip]:[local_port]>
-Content-Type: application/sdp
-Content-Length: [len]
-
-v=0
-o=alice 1 2 IN IP4 [local_ip]
-s=-
-c=IN IP4 [media_ip]
-t=0 0
-m=audio [media_port] RTP/AVP 8 96
-a=rtpmap:96 telephone-event/8000
-]]></send><recv request="ACK"/>`
+var (
+	// reinvited accepts a re-INVITE, and rejected does not.
+	reinvited = `<recv request="INVITE"/>` + respond("200 OK", "", sdp("8 96", "")) + `<recv request="ACK"/>`
+	rejected  = decline("488 Not Acceptable Here", "", empty)
+)
 
 // The audio of a direct transfer does not pass through the phone.
 func TestTransferDirectly(t *testing.T) {
@@ -186,32 +201,6 @@ func TestTransferDirectly(t *testing.T) {
 	s.cue(1)
 	s.wait()
 	target.wait()
-	l.awaitIdle()
-}
-
-// rejected rejects a re-INVITE.
-const rejected = `<recv request="INVITE"/><send><![CDATA[
-SIP/2.0 488 Not Acceptable Here
-[last_Via:]
-[last_From:]
-[last_To:]
-[last_Call-ID:]
-[last_CSeq:]
-Content-Length: 0
-
-]]></send><recv request="ACK"/>`
-
-// A caller that rejects the re-INVITE stays with the bot.
-func TestDirectTransferIsRejected(t *testing.T) {
-	t.Parallel()
-	l := newLine(t, nil)
-	l.bot.answer("2", event("Goodbye.", "hangup", `{}`))
-	target := startSIPp(t, []string{answer, receiveBye}, "-m", "1")
-	s, e := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite_reinvite_p2p"}`, target.port), rejected, receiveBye)
-	l.awaitMessage(l.channel(), "caller and target cannot talk directly")
-	target.wait()
-	e.press(t, "2")
-	s.wait()
 	l.awaitIdle()
 }
 
@@ -248,30 +237,10 @@ func TestDirectTransferToAnotherPort(t *testing.T) {
 	}
 }
 
-func TestTransferByBye(t *testing.T) {
-	t.Parallel()
-	l := newLine(t, nil)
-	s, _ := transferWith(t, l, `{"transferMethod":"sip_bye","handoverReason":"to the queue","hangupSipHeaders":[{"name":"X-Queue","value":"7"}],"transferSipHeaders":[{"name":"X-Case","value":"4711"}]}`, receiveBye)
-	s.wait()
-	s.one("BYE").expect(t, map[string]string{"X-Queue": "7", "X-Case": "4711", "Reason": `Q.850;cause=16;text="to the queue"`, "bot-trace-transaction-id": transaction})
-	l.awaitTransfer("sip_bye", "done")
-	l.awaitIdle()
-}
-
 // A trunk that asks for credentials gets them.
 func TestTransferToTrunkWithPassword(t *testing.T) {
 	t.Parallel()
-	challenge := `<recv request="INVITE"/><send><![CDATA[
-SIP/2.0 407 Proxy Authentication Required
-[last_Via:]
-[last_From:]
-[last_To:];tag=challenge
-[last_Call-ID:]
-[last_CSeq:]
-Proxy-Authenticate: Digest realm="trunk", nonce="4711", algorithm=MD5
-Content-Length: 0
-
-]]></send><recv request="ACK"/>`
+	challenge := decline("407 Proxy Authentication Required", ";tag=challenge", `Proxy-Authenticate: Digest realm="trunk", nonce="4711", algorithm=MD5`+"\n"+empty)
 	target := startSIPp(t, []string{challenge, answer, receiveBye}, "-m", "1")
 	l := newLine(t, harness.Env{
 		"PHONE_TRUNKS": fmt.Sprintf("sip:127.0.0.1:%d", target.port), "PHONE_TRUNK_USER": "alice", "PHONE_TRUNK_PASSWORD": "secret",
@@ -289,27 +258,4 @@ Content-Length: 0
 	testkit.Must(t, l.process.Process.Signal(interrupt))
 	s.wait()
 	target.wait()
-}
-
-// A busy target is reported with its status.
-func TestTransferToBusyTarget(t *testing.T) {
-	t.Parallel()
-	l := newLine(t, nil)
-	l.bot.answer("2", event("Goodbye.", "hangup", `{}`))
-	target := startSIPp(t, []string{`<recv request="INVITE"/><send><![CDATA[
-SIP/2.0 486 Busy Here
-[last_Via:]
-[last_From:]
-[last_To:];tag=busy
-[last_Call-ID:]
-[last_CSeq:]
-Content-Length: 0
-
-]]></send><recv request="ACK"/>`}, "-m", "1")
-	s, e := transferWith(t, l, fmt.Sprintf(`{"transferTarget":"sip:agent@127.0.0.1:%d","transferMethod":"sip_invite"}`, target.port), receiveBye)
-	l.awaitMessage(l.channel(), `"state":"failed","status":486`)
-	target.wait()
-	e.press(t, "2")
-	s.wait()
-	l.awaitIdle()
 }

@@ -296,14 +296,14 @@ func (r *channelRecord) checkSends(out []streamed) {
 		}
 		lost := r.ledger.lostAt(r.id, "send", m.id)
 		mayRepeat := !lost.IsZero() && r.ledger.world.replicas == 0 // with replicas, what is lost was not shown before
-		if r.ledger.world.isTrimmed() && r.ledger.world.store.hasSent(r.id, m.id, lost) {
+		if r.isTrimmed() && r.ledger.world.store.hasSent(r.id, m.id, lost) {
 			lost = time.Time{} // it was sent again, and then removed
 		}
 		notified := r.mayMiss(m)
 		switch {
 		case n > 1 || got > 1 && !mayRepeat:
 			r.violation("message %d is in the history %d times and was received %d times", m.number, n, got)
-		case n == 0 && !m.acked.IsZero() && lost.IsZero() && !(r.ledger.world.isTrimmed() && (got > 0 || notified || r.ended)):
+		case n == 0 && !m.acked.IsZero() && lost.IsZero() && !(r.isTrimmed() && (got > 0 || notified || r.ended)):
 			r.violation("message %d was sent but is not in the history", m.number)
 		case n == 0 && !lost.IsZero() && got > 0 && r.ledger.world.replicas > 0:
 			r.violation("the browser got message %d before a replica had it", m.number)
@@ -318,9 +318,15 @@ func (r *channelRecord) checkSends(out []streamed) {
 	r.checkDelays()
 }
 
+// isTrimmed reports whether the store may have removed messages on purpose.
+func (r *channelRecord) isTrimmed() bool {
+	w := r.ledger.world
+	return w.small || w.active == longRun || len(r.sends) > int(wire.DefaultChannelLimits().HistoryMessages)
+}
+
 // mayMiss reports whether the browser knows that it may have missed a message.
 func (r *channelRecord) mayMiss(m *sendRecord) bool {
-	if w := r.ledger.world; w.replicas > 0 && !w.isTrimmed() {
+	if r.ledger.world.replicas > 0 && !r.isTrimmed() {
 		return false
 	}
 	return slices.ContainsFunc(r.browserNotices, func(at time.Time) bool { return at.After(m.started) })

@@ -43,8 +43,10 @@ func (r *channelRecord) lostResult(i *itemRecord) (at time.Time) {
 func (r *channelRecord) checkItem(i *itemRecord, in []streamed) {
 	results, timeouts := count(in, "result "+i.id), count(in, "timeout "+i.id)
 	lost := r.ledger.lostAt(r.id, "await", i.id)
-	// If the runtime has cancelled the item since, nobody waits for its result.
-	if at := r.lostResult(i); !at.IsZero() && i.order > 0 && !i.acceptedAt.IsZero() && i.acceptedAt.Before(at) && !i.isCancelled && !i.maybeCancelled {
+	// If the callback was posted again since, it is not lost. If the runtime has cancelled the item, nobody waits for it.
+	at := r.lostResult(i)
+	repeated := results > 0 && i.lastAccepted.After(at)
+	if !at.IsZero() && i.order > 0 && !i.acceptedAt.IsZero() && i.acceptedAt.Before(at) && !repeated && !i.isCancelled && !i.maybeCancelled {
 		r.reported("the callback for item "+strconv.Itoa(i.number), at)
 	}
 	// Nobody reports a lost callback if its instance has crashed, or one that was rejected

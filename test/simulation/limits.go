@@ -18,7 +18,7 @@ var smallLimits = strings.NewReplacer(
 	"local TRIM_INTERVAL = 128", "local TRIM_INTERVAL = 8",
 	"local PAGE_BYTES, PAGE_ITEMS = 131072, 8", "local PAGE_BYTES, PAGE_ITEMS = 2048, 3",
 	"local KEPT_BYTES = 1048576", "local KEPT_BYTES = 8192",
-	"<= entries - ARGV[3] or", "<= entries - 20 or",
+	"local KEPT_ENTRIES = 1000", "local KEPT_ENTRIES = 20",
 )
 
 // smallOutbox is how many frames a page repeats in a world with small limits: fewer than the

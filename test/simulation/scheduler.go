@@ -160,9 +160,6 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-// isTrimmed reports whether the store may have removed messages and entries on purpose.
-func (w *world) isTrimmed() bool { return w.small || w.active == longRun }
-
 // run simulates one seed. It must be called in a synctest bubble.
 func run(t *testing.T, seed uint64, dataDir string) Result {
 	t.Helper()

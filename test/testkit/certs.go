@@ -31,13 +31,9 @@ func NewCA(t testing.TB) *CA {
 	template.BasicConstraintsValid = true
 	template.KeyUsage = x509.KeyUsageCertSign
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatalf("create CA: %v", err)
-	}
+	Must(t, err)
 	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatalf("parse CA certificate: %v", err)
-	}
+	Must(t, err)
 	return &CA{cert, key}
 }
 
@@ -73,13 +69,9 @@ func (ca *CA) Issue(t testing.TB, hosts ...string) (certPEM, keyPEM []byte) {
 		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, &key.PublicKey, ca.key)
-	if err != nil {
-		t.Fatalf("issue certificate: %v", err)
-	}
+	Must(t, err)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatalf("encode key: %v", err)
-	}
+	Must(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
@@ -91,9 +83,7 @@ func (ca *CA) Files(t testing.TB, dir string, hosts ...string) (caFile, certFile
 	certPEM, keyPEM := ca.Issue(t, hosts...)
 	write := func(name string, content []byte, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, mode); err != nil {
-			t.Fatal(err)
-		}
+		Must(t, os.WriteFile(path, content, mode))
 		return path
 	}
 	return write("ca.pem", ca.PEM(), 0o644), write("cert.pem", certPEM, 0o644), write("key.pem", keyPEM, 0o600)
@@ -102,18 +92,14 @@ func (ca *CA) Files(t testing.TB, dir string, hosts ...string) (caFile, certFile
 func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatalf("generate key: %v", err)
-	}
+	Must(t, err)
 	return key
 }
 
 func newTemplate(t testing.TB, name string) *x509.Certificate {
 	t.Helper()
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		t.Fatalf("generate serial number: %v", err)
-	}
+	Must(t, err)
 	return &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: name},

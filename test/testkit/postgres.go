@@ -63,9 +63,7 @@ func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 	}
 	// Other users cannot access t.TempDir.
 	dir, err := os.MkdirTemp("", "telapi-postgres-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	p := &Postgres{
 		Port:    FreePort(t),
 		binary:  filepath.Join(filepath.Dir(initdb), "postgres"),
@@ -85,9 +83,7 @@ func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 		p.settings = append(p.settings, "ssl=on", "ssl_cert_file="+cert, "ssl_key_file="+key)
 	}
 	password := filepath.Join(dir, "password")
-	if err := os.WriteFile(password, []byte(postgresPassword), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, os.WriteFile(password, []byte(postgresPassword), 0o600))
 	p.chown(t)
 	command := exec.Command(initdb, "--pgdata", p.data(), "--username", postgresUser, "--pwfile", password,
 		"--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale", "--no-sync")
@@ -131,9 +127,7 @@ func (p *Postgres) chown(t testing.TB) {
 		}
 		return os.Chown(path, int(p.account.Uid), int(p.account.Gid))
 	})
-	if err != nil {
-		t.Fatalf("chown: %v", err)
-	}
+	Must(t, err)
 }
 
 func (p *Postgres) data() string { return filepath.Join(p.dir, "data") }

@@ -18,14 +18,18 @@ local digest, kind, scope, id, ttl = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumbe
 loadChannel('state', 'claimToken', 'queue', 'epoch')
 local rejection = claimRejection(ARGV[1])
 if rejection then return { rejection } end
-if not commitFirst(ARGV[9] or '') then return { 'unknown' } end
+local changes = commitFirst(ARGV[9] or '')
+if not changes then return { 'unknown' } end
 local newest = ARGV[8] or ''
 local known, used, newestKnown = unpack(redis.call('HMGET', WORK, '@' .. id, digest, '@' .. newest))
 if channel.state == 'open' and newest ~= '' and not newestKnown then
   reportLoss()
   return { 'lost' }
 end
-if known == digest then return { 'awaited', tostring(findCredential(digest).deadline) } end
+if known == digest then
+  saveCommit(changes)
+  return { 'awaited', tostring(findCredential(digest).deadline) }
+end
 if known or used then return { 'exists' } end
 if channel.state == 'ended' then return { 'ended' } end
 
@@ -41,7 +45,8 @@ end
 local credential = { state = 'awaiting', number = number, kind = kind, deadline = deadline, id = id, callbackID = '', bodyDigest = '', receipt = '' }
 redis.call('HSET', WORK, digest, formatCredential(credential), unpack(fields))
 redis.call('ZADD', FORGET, deadline + RETENTION, digest, deadline + RETENTION, '@' .. id)
-forgetExpired()
+if number % FORGET_INTERVAL == 0 then forgetExpired() end
 keepAlive()
-if dueAt == oldDueAt then save() else saveAndNotify() end
+saveCommit(changes)
+if dueAt ~= oldDueAt then notify() end
 return { 'awaited', tostring(deadline) }

@@ -20,7 +20,9 @@ local MAX_SENT = 1024 -- like MAX_SEEN, for message IDs of the runtime
 loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed', 'held')
 local rejection = claimRejection(ARGV[1])
 if rejection then return { rejection } end
-if not commitFirst(ARGV[4]) then return { 'unknown' } end
+local changes = commitFirst(ARGV[4])
+if not changes then return { 'unknown' } end
+local flowChanged = #changes > 0
 if channel.state == 'open' and isLost(OUT, ARGV[3], channel.outLast, toNumber(channel.trimmed)) then
   reportLoss()
   return { 'lost' }
@@ -52,7 +54,8 @@ end
 for i = 1, count do outcomes[1 + i] = send(string.sub(ARGV[2], i, i), ARGV[4 + i], ARGV[4 + count + i]) end
 outcomes[1] = channel.outLast
 if #newIDs > 0 then
-  setField('outLast', channel.outLast)
+  changes[#changes + 1] = 'outLast'
+  changes[#changes + 1] = channel.outLast
   if not direct then rememberIDs(SENT, SENT_BEFORE, MAX_SENT, newIDs) end
   if number % TRIM_INTERVAL < #newIDs then trimHistory() end
   if string.sub(ARGV[2], count + 1) == 'h' then
@@ -62,6 +65,11 @@ if #newIDs > 0 then
     notice[1] = 'M' .. channel.epoch .. ' ' .. before .. ' ' .. channel.outLast
     redis.call('PUBLISH', PREFIX .. 'down', table.concat(notice, '\n'))
   end
-  if keepAlive() then save() end
+  flowChanged = keepAlive() or flowChanged
+end
+if flowChanged then
+  saveCommit(changes)
+elseif #changes > 0 then
+  redis.call('HSET', META, unpack(changes))
 end
 return outcomes

@@ -149,7 +149,12 @@ class AcceptTest(ScriptedTest):
         releasing = asyncio.create_task(channel.release())
         peer.reply(await peer.receive("release"))  # no accept before it
         await within(releasing)
-        await peer.receive("accept")
+        last = await peer.receive("accept")
+        peer.reply(last, error={"code": "SERVICE_UNAVAILABLE", "message": "later", "details": {"retryAfterMs": 1500}})
+        rejected = asyncio.get_running_loop().time()
+        repeated = await peer.receive("accept")
+        self.assertNotIn("retry", repeated)  # it is about a channel
+        self.assertGreater(asyncio.get_running_loop().time() - rejected, 1.4)
         await accepted.aclose()
 
     async def test_channel_that_is_opened_again_is_kept(self) -> None:

@@ -42,16 +42,18 @@ local function dropEntries()
   redis.call('XTRIM', IN, 'MINID', '~', dropped + 1)
 end
 
--- Commits a position before the rest of a script, unless it is empty. Returns false, and
--- changes nothing, if that needs commit.lua: the entry is not on the stream, or the channel
--- has ended. Needs state.
+-- Commits a position before the rest of a script, unless it is empty. Returns the fields for
+-- saveCommit, which must follow; or nil if that needs commit.lua: the entry is not on the
+-- stream, or the channel has ended. Needs state.
 local function commitFirst(position)
-  if position == '' then return true end
-  if channel.state ~= 'open' then return false end
+  if position == '' then return {} end
   local before = committed
-  if not commitPosition(position) then return false end
-  if committed == before then return true end
-  save('committed', position)
+  if channel.state ~= 'open' or not commitPosition(position) then return nil end
+  return committed == before and {} or { 'committed', position }
+end
+
+-- Saves a commit with fields: name, value, name, value …
+local function saveCommit(fields)
+  save(unpack(fields))
   dropEntries()
-  return true
 end

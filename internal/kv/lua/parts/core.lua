@@ -1,6 +1,7 @@
 -- The functions of every channel script.
 
 local TOUCH_INTERVAL = 60000    -- ms between two extensions of the TTLs of all nine keys, which is expensive
+local TOUCH_WITHIN   = 20000    -- ms within which runtimes run touch.lua even without a notice
 local RETENTION      = 3600000  -- ms after its deadline for which a credential is kept, to answer repeated callbacks
 local NO_MESSAGE     = '0-0'    -- before the first message
 local STREAMS        = 'telapi:streams' -- topic that tells instances which open streams to end
@@ -94,8 +95,9 @@ local function keepAlive()
 end
 
 -- Notifies the runtime of entries that were added, and of the time until the next work item
--- times out.
+-- times out, unless the runtime runs touch.lua before.
 local function notify()
+  if not newestEntry and dueAt - now > TOUCH_WITHIN then return end
   local wait = dueAt < NEVER and string.format('%d', dueAt - now) or ''
   local notice = newestEntry and 'E' .. entryBefore .. ' ' .. newestEntry .. ' ' .. wait or 'D' .. wait
   if newestEntry and bytes - bytesBefore <= MAX_NOTICE then notice = notice .. '\n' .. table.concat(added, '\n') end

@@ -1,6 +1,8 @@
 -- Work items and their credentials.
 
-local FORGET_BATCH = 8 -- fields of work deleted per call; more than a call adds, so that work does not grow
+-- Expired fields of work are deleted with every FORGET_INTERVAL-th item, at most FORGET_BATCH:
+-- more than are added meanwhile, so that work does not grow.
+local FORGET_INTERVAL, FORGET_BATCH = 8, 32
 
 local MAX_USES = 1024 -- of channel credentials that are remembered
 

@@ -60,6 +60,7 @@ describe("a runtime", () => {
     await settled(connection);
     expect(connection.all("accept")).toHaveLength(1);
     vi.advanceTimersByTime(1);
+    expect(await connection.receive("accept", 1)).not.toHaveProperty("retry"); // it is about a channel
     await connection.reject("accept", { code: "FORBIDDEN", message: "no", details: { scope: "RUN_CALLS" } }, 1);
     await expect(accepted).rejects.toMatchObject({ name: "TelapiError", code: "FORBIDDEN", message: "no", context: { details: { scope: "RUN_CALLS" } } });
   });

@@ -1,6 +1,4 @@
-// Package audio converts 16-bit mono audio: to and from PCM bytes and A-law, to WAV, and
-// between sample rates.
-package audio
+package speech
 
 import (
 	"encoding/binary"
@@ -9,14 +7,14 @@ import (
 	"github.com/zaf/g711"
 )
 
-// Sound is mono audio.
+// Sound is 16-bit mono audio.
 type Sound struct {
 	Rate    int // samples per second
 	Samples []int16
 }
 
-// FromPCM decodes signed 16-bit little-endian samples. It ignores a last odd byte.
-func FromPCM(rate int, pcm []byte) Sound {
+// DecodePCM decodes signed 16-bit little-endian samples. It ignores a last odd byte.
+func DecodePCM(rate int, pcm []byte) Sound {
 	s := Sound{rate, make([]int16, len(pcm)/2)}
 	for i := range s.Samples {
 		s.Samples[i] = int16(binary.LittleEndian.Uint16(pcm[2*i:])) //nolint:gosec // reinterprets the bits
@@ -24,7 +22,7 @@ func FromPCM(rate int, pcm []byte) Sound {
 	return s
 }
 
-// PCM is the inverse of FromPCM.
+// PCM is the inverse of DecodePCM.
 func (s Sound) PCM() []byte {
 	pcm := make([]byte, 2*len(s.Samples))
 	for i, v := range s.Samples {
@@ -43,8 +41,8 @@ func (s Sound) ALaw() []byte {
 	return alaw
 }
 
-// FromALaw decodes ITU-T G.711 A-law.
-func FromALaw(rate int, alaw []byte) Sound {
+// DecodeALaw decodes ITU-T G.711 A-law.
+func DecodeALaw(rate int, alaw []byte) Sound {
 	s := Sound{rate, make([]int16, len(alaw))}
 	for i, v := range alaw {
 		s.Samples[i] = g711.DecodeAlawFrame(v)

@@ -26,7 +26,8 @@ const (
 	MaxParts       = 1000
 )
 
-// bareEnd is the last line of most streamed answers.
+// bareEnd is the last line of most streams of NDJSON. "[DONE]" of an event stream has the same
+// effect.
 const bareEnd = `{"done":true}`
 
 // Streamable reports whether a Content-Type is that of a streamed answer, and returns
@@ -48,7 +49,7 @@ type streamDecoder struct {
 	splitter Splitter
 	line     []byte // the start of a line that is not complete
 	event    []byte // data of an event that is not complete
-	isJSON   bool   // an event stream that is a JSON object instead: the error of a model
+	isJSON   bool   // event is a JSON object without "data:", the error of a model
 	lines    int
 	bytes    int
 	parts    int
@@ -124,7 +125,7 @@ func (s *streamDecoder) Close() (parts []string, err error) {
 	if err == nil && !s.Done() && len(s.event) > 0 {
 		var added []string
 		if s.isJSON {
-			added, err = s.addModelError(s.event)
+			added, err = s.finishWithError(s.event)
 		} else {
 			added, err = s.addChunk(s.event)
 		}
@@ -168,7 +169,7 @@ func (s *streamDecoder) addObject(line []byte) (parts []string, err error) {
 	if err := strictjson.Decode(line, &object, "", &issues); err != nil {
 		return nil, err
 	}
-	isError := isErrorEnvelope(line, "done")
+	isError := isErrorEnvelope(line, true)
 	if object.Delta == nil && !object.Done && !isError && len(issues.List()) == 0 {
 		issues.Missing("/delta", `Send {"delta":"…"}, and {"done":true} at the end.`)
 	}
@@ -231,7 +232,7 @@ func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
 		return nil, err
 	}
 	if strictjson.Present(chunk.Error) {
-		return s.addModelError(event)
+		return s.finishWithError(event)
 	}
 	if err := issues.Err(); err != nil {
 		return nil, err
@@ -244,8 +245,9 @@ func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
 	return nil, nil
 }
 
-// addModelError settles the answer with the error of a model, {"error":{"message":…}}.
-func (s *streamDecoder) addModelError(object []byte) (parts []string, err error) {
+// finishWithError ends the stream with the error of a model, {"error":{"message":…}}, as if the
+// last line were an error envelope.
+func (s *streamDecoder) finishWithError(object []byte) (parts []string, err error) {
 	var body struct {
 		Error struct {
 			Code    jsontext.Value `json:"code"`
@@ -304,22 +306,19 @@ func (s *streamDecoder) finish(line []byte) (parts []string, err error) {
 	if err := s.count(parts); err != nil {
 		return nil, err
 	}
-	text, body := string(s.text), line
-	if string(line) == bareEnd {
-		body = []byte("{}") // all members are known
-	}
+	text := string(s.text)
 	var r Result
 	switch {
-	case isErrorEnvelope(body, "done"):
-		if r, err = parseError(body); err == nil {
+	case isErrorEnvelope(line, true):
+		if r, err = parseError(line); err == nil {
 			err = r.failure.checkChannel(s.channelID)
 		}
 	case s.kind == wire.BotItem:
-		if r, err = parseBot(body, s.channelID, true); err == nil {
+		if r, err = parseBot(line, s.channelID, true); err == nil {
 			err = r.bot.checkStreamed(text)
 		}
 	default:
-		if r, err = parseLLM(body, true); err == nil && r.llmContent != nil && !sameText(*r.llmContent, text) {
+		if r, err = parseLLM(line, true); err == nil && r.llmContent != nil && !sameText(*r.llmContent, text) {
 			err = differentText("/content")
 		}
 		r.llmContent = &text
@@ -333,13 +332,12 @@ func (s *streamDecoder) finish(line []byte) (parts []string, err error) {
 }
 
 // checkStreamed reports texts in the last line that differ from the streamed one.
-func (d *document) checkStreamed(streamed string) error {
+func (d *botBody) checkStreamed(streamed string) error {
 	var texts []string
 	for _, m := range d.Messages.Message {
-		c := m.Content
-		for _, text := range []string{c.TextMessage.TextPlain, c.TextMessage.TextHTML, c.TextMessage.TextMarkdown, c.VoiceMessage} {
-			if strings.TrimSpace(text) != "" {
-				texts = append(texts, text)
+		for _, f := range m.Content.forms() {
+			if strings.TrimSpace(f.source) != "" {
+				texts = append(texts, f.source)
 				break
 			}
 		}

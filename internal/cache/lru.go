@@ -1,14 +1,14 @@
-package budget
+package cache
 
 import (
 	"container/list"
 	"sync"
 )
 
-// Cache keeps the most recently used values of each team within a size, such as bytes
+// LRU keeps the most recently used values of each team within a size, such as bytes
 // of memory. A team that has its share evicts its own values. It is safe for concurrent
 // use.
-type Cache[V any] struct {
+type LRU[V any] struct {
 	total, share int64
 
 	mu     sync.Mutex
@@ -28,14 +28,14 @@ type teamValues struct {
 	recent list.List // of *cached[V], most recently used first
 }
 
-// NewCache returns an empty cache of the given size, of which a team may have the given
+// NewLRU returns an empty cache of the given size, of which a team may have the given
 // percentage.
-func NewCache[V any](total int64, percent int) *Cache[V] {
-	return &Cache[V]{total: total, share: share(total, percent), values: map[string]*list.Element{}, teams: map[string]*teamValues{}}
+func NewLRU[V any](total int64, percent int) *LRU[V] {
+	return &LRU[V]{total: total, share: max(1, total*int64(percent)/100), values: map[string]*list.Element{}, teams: map[string]*teamValues{}}
 }
 
 // Get returns the value of a key.
-func (c *Cache[V]) Get(key string) (value V, ok bool) {
+func (c *LRU[V]) Get(key string) (value V, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.values[key]
@@ -48,7 +48,7 @@ func (c *Cache[V]) Get(key string) (value V, ok bool) {
 }
 
 // Add stores a value of a team. Values that are larger than its share are not stored.
-func (c *Cache[V]) Add(team, key string, size int64, value V) {
+func (c *LRU[V]) Add(team, key string, size int64, value V) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remove(key)
@@ -72,14 +72,14 @@ func (c *Cache[V]) Add(team, key string, size int64, value V) {
 }
 
 // Remove removes the value of a key.
-func (c *Cache[V]) Remove(key string) {
+func (c *LRU[V]) Remove(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remove(key)
 }
 
 // Purge removes all values.
-func (c *Cache[V]) Purge() {
+func (c *LRU[V]) Purge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.used = 0
@@ -87,7 +87,7 @@ func (c *Cache[V]) Purge() {
 	clear(c.teams)
 }
 
-func (c *Cache[V]) remove(key string) {
+func (c *LRU[V]) remove(key string) {
 	e, ok := c.values[key]
 	if !ok {
 		return
@@ -103,10 +103,10 @@ func (c *Cache[V]) remove(key string) {
 	}
 }
 
-func (c *Cache[V]) evict(own *teamValues) { c.remove(own.recent.Back().Value.(*cached[V]).key) }
+func (c *LRU[V]) evict(own *teamValues) { c.remove(own.recent.Back().Value.(*cached[V]).key) }
 
 // largest returns the team with the largest values. There is at least one.
-func (c *Cache[V]) largest() (found *teamValues) {
+func (c *LRU[V]) largest() (found *teamValues) {
 	for _, t := range c.teams {
 		if found == nil || t.used > found.used {
 			found = t

@@ -1,4 +1,4 @@
-package voice
+package demo
 
 import (
 	"math"
@@ -69,5 +69,5 @@ func energy(alaw []byte) float64 {
 // decibels converts an energy to dBFS.
 func decibels(energy float64) float64 { return max(silenceLevel, 10*math.Log10(energy)) }
 
-// Level returns the RMS level of A-law audio in dBFS.
-func Level(alaw []byte) float64 { return decibels(energy(alaw)) }
+// soundLevel returns the RMS level of A-law audio in dBFS.
+func soundLevel(alaw []byte) float64 { return decibels(energy(alaw)) }

@@ -21,15 +21,15 @@ const (
 	maxTimestamp   = 64      // characters
 )
 
-// document is the body of a bot.
-type document struct {
+// botBody is the body of a bot.
+type botBody struct {
 	Conversation struct {
 		Identifier wire.Identifier `json:"identifier"`
 	} `json:"conversation"`
 	From     *wire.Party `json:"from"`
 	Messages struct {
 		Timestamp *string   `json:"timestamp"`
-		Message   []message `json:"message" max:"500"` // MaxMessages
+		Message   []message `json:"message" max:"500"` // MaxMessages; see check
 	} `json:"messages"`
 	Metadata    jsontext.Value      `json:"metadata"`
 	ChannelData []wire.ChannelDatum `json:"channelData"`
@@ -78,18 +78,20 @@ type typing struct {
 // parseBot decodes the body of a bot. The last line of a streamed answer needs no channel ID.
 func parseBot(data []byte, channelID string, streamed bool) (Result, error) {
 	var issues fault.Issues
-	d := new(document)
-	known, err := strictjson.DecodeKnown(data, d, "", &issues)
+	d := new(botBody)
+	known, err := strictjson.DecodeKnown(data, d, &issues)
 	if err != nil {
 		return Result{}, err
 	}
 	d.check(channelID, streamed, &issues)
+	d.sortMessages()
 	hasIdentity := d.Messages.Timestamp != nil ||
 		slices.ContainsFunc(d.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
 	return Result{HasIdentity: hasIdentity, bot: d, allKnown: known, commands: command.ParseActions(d.Actions, "/actions", &issues)}, issues.Err()
 }
 
-func (d *document) check(channelID string, streamed bool, issues *fault.Issues) {
+// check validates the body and decodes the parts of its messages that are raw JSON.
+func (d *botBody) check(channelID string, streamed bool, issues *fault.Issues) {
 	const idPath, timestampPath = "/conversation/identifier/id", "/messages/timestamp"
 	switch id := d.Conversation.Identifier.ID; {
 	case id == channelID || id == "" && streamed:
@@ -116,9 +118,6 @@ func (d *document) check(channelID string, streamed bool, issues *fault.Issues) 
 		d.Messages.Message[i].index = i
 		d.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)
 	}
-	if !slices.ContainsFunc(d.Messages.Message, func(m message) bool { return !strictjson.Present(m.Sequence) }) {
-		slices.SortStableFunc(d.Messages.Message, func(a, b message) int { return cmp.Compare(a.sequence, b.sequence) })
-	}
 	strictjson.CheckObject(&d.Metadata, "", "/metadata", issues)
 	for i := range d.ChannelData {
 		if d.ChannelData[i].Key == nil {
@@ -127,6 +126,14 @@ func (d *document) check(channelID string, streamed bool, issues *fault.Issues) 
 	}
 }
 
+// sortMessages sorts the messages by their sequence if all have one.
+func (d *botBody) sortMessages() {
+	if !slices.ContainsFunc(d.Messages.Message, func(m message) bool { return !strictjson.Present(m.Sequence) }) {
+		slices.SortStableFunc(d.Messages.Message, func(a, b message) int { return cmp.Compare(a.sequence, b.sequence) })
+	}
+}
+
+// check validates the message. It sets the fields that are not members of the JSON.
 func (m *message) check(path string, issues *fault.Issues) {
 	checkNumber(&m.MessageID, path, "/messageId", issues)
 	checkNumber(&m.RelatesTo, path, "/relatesTo", issues)
@@ -157,7 +164,7 @@ func (m *message) check(path string, issues *fault.Issues) {
 }
 
 // checkNumber returns the value of a number, or 0 if it is absent. It replaces
-// null with nil.
+// null with nil. The path of an issue is path+field.
 func checkNumber(raw *jsontext.Value, path, field string, issues *fault.Issues) float64 {
 	if !strictjson.Present(*raw) {
 		*raw = nil
@@ -170,18 +177,25 @@ func checkNumber(raw *jsontext.Value, path, field string, issues *fault.Issues) 
 	return f
 }
 
-// text returns the text of the message and its form, such as HTML. If the
-// message has several forms, text uses the first one that is not blank.
-func (c *content) text() (text, form string) {
-	for _, f := range []struct {
-		form, source string
-		toText       func(string) string
-	}{
+// textForm is a form of a message's text, such as HTML.
+type textForm struct {
+	form, source string
+	toText       func(string) string
+}
+
+// forms returns all forms of the text. The first one that is not blank is used.
+func (c *content) forms() [4]textForm {
+	return [...]textForm{
 		{wire.FormPlain, c.TextMessage.TextPlain, strings.TrimSpace},
 		{wire.FormHTML, c.TextMessage.TextHTML, htmlToText},
 		{wire.FormMarkdown, c.TextMessage.TextMarkdown, markdownToText},
 		{wire.FormVoice, c.VoiceMessage, strings.TrimSpace},
-	} {
+	}
+}
+
+// text returns the text of the message and its form.
+func (c *content) text() (text, form string) {
+	for _, f := range c.forms() {
 		if f.source == "" {
 			continue
 		}
@@ -195,7 +209,7 @@ func (c *content) text() (text, form string) {
 // addTo adds the entries of the whole body, then those of each message: its text,
 // its events and the commands of its control event. The texts of a streamed answer are
 // parts, which came before.
-func (d *document) addTo(b *entryBuilder, streamed bool, parts int) {
+func (d *botBody) addTo(b *entryBuilder, streamed bool, parts int) {
 	if d.Metadata != nil {
 		b.add(wire.KindMetadata).Metadata = d.Metadata
 	}
@@ -205,7 +219,7 @@ func (d *document) addTo(b *entryBuilder, streamed bool, parts int) {
 	if strictjson.Present(d.NLUData) {
 		b.add(wire.KindNLUData).NLUData = d.NLUData
 	}
-	if streamed {
+	if streamed { // ends the parts
 		e := b.add(wire.KindBotEvent)
 		e.Event, e.Parts = wire.EventEmpty, parts
 	}
@@ -214,7 +228,7 @@ func (d *document) addTo(b *entryBuilder, streamed bool, parts int) {
 	}
 }
 
-func (d *document) addMessage(b *entryBuilder, m *message, streamed bool) {
+func (d *botBody) addMessage(b *entryBuilder, m *message, streamed bool) {
 	c := m.Content
 	if text, form := c.text(); text != "" && !streamed {
 		e := b.add(wire.KindBotMessage)

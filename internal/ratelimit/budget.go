@@ -1,6 +1,4 @@
-// Package budget divides what an instance has, such as memory and connections, among
-// teams, so that one team cannot take what the others need.
-package budget
+package ratelimit
 
 import (
 	"context"
@@ -16,8 +14,9 @@ import (
 // retryAfter is the delay after which a rejected client should retry.
 const retryAfter = 2 * time.Second
 
-// Budget is an amount that the requests of an instance share. A holder, usually a team,
-// may have a part of it, its share. It is safe for concurrent use.
+// Budget is an amount that the requests of an instance share, such as memory or
+// connections. A holder, usually a team, may have a part of it, its share, so that it
+// cannot take what the others need. It is safe for concurrent use.
 type Budget struct {
 	name, unit   string
 	total, share int64
@@ -29,11 +28,11 @@ type Budget struct {
 	returned chan struct{}    // closed by Return; nil: no caller of Wait needs it
 }
 
-// New returns an unused budget, of which a holder may have the given percentage, but at
+// NewBudget returns an unused budget, of which a holder may have the given percentage, but at
 // least 1. The name is for programs and the unit for people, such as sockets and
 // "WebSockets".
-func New(registry prometheus.Registerer, name, unit string, total int64, percent int) *Budget {
-	b := &Budget{name: name, unit: unit, total: total, share: share(total, percent), holders: map[string]int64{}}
+func NewBudget(registry prometheus.Registerer, name, unit string, total int64, percent int) *Budget {
+	b := &Budget{name: name, unit: unit, total: total, share: max(1, total*int64(percent)/100), holders: map[string]int64{}}
 	b.rejected = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "telapi_budget_rejections_total", Help: "Rejections because a team uses its share of a budget (share), or all of it is in use (total)."},
 		[]string{"budget", "limit"})
@@ -45,9 +44,6 @@ func New(registry prometheus.Registerer, name, unit string, total int64, percent
 	}
 	return b
 }
-
-// share returns a percentage of a total.
-func share(total int64, percent int) int64 { return max(1, total*int64(percent)/100) }
 
 // Share returns how much one holder may have.
 func (b *Budget) Share() int64 { return b.share }

@@ -1,8 +1,11 @@
-// Command manpages writes a manual page for each command of telapi into a directory.
+//go:build manpages
+
+// This program writes a manual page for each command of telapi into a directory.
 //
-//	go run ./cmd/manpages DIRECTORY
+//	go run cmd/telapi/manpages.go DIRECTORY
 //
-// SOURCE_DATE_EPOCH is the date on the pages, in Unix seconds.
+// SOURCE_DATE_EPOCH is the date on the pages, in Unix seconds. The build tag keeps it out
+// of telapi.
 package main
 
 import (

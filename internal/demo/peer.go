@@ -1,4 +1,4 @@
-package voice
+package demo
 
 import (
 	"context"
@@ -32,8 +32,8 @@ const (
 	mimeDigit        = "audio/telephone-event"
 )
 
-// digits are the keys of RFC 4733, in the order of their codes.
-const digits = "0123456789*#ABCD"
+// rtpDigits are the keys of RFC 4733, in the order of their codes.
+const rtpDigits = "0123456789*#ABCD"
 
 // newAPI prepares pion on the first call, so that a start of telapi without calls
 // does not pay for it. Host candidates include the loopback address, so that a call on
@@ -45,7 +45,7 @@ var newAPI = sync.OnceValues(func() (*webrtc.API, error) {
 	err := errors.Join(
 		media.RegisterCodec(webrtc.RTPCodecParameters{RTPCodecCapability: audioCodec, PayloadType: audioPayloadType}, webrtc.RTPCodecTypeAudio),
 		media.RegisterCodec(webrtc.RTPCodecParameters{
-			RTPCodecCapability: webrtc.RTPCodecCapability{MimeType: mimeDigit, ClockRate: SampleRate}, PayloadType: digitPayloadType,
+			RTPCodecCapability: webrtc.RTPCodecCapability{MimeType: mimeDigit, ClockRate: sampleRate}, PayloadType: digitPayloadType,
 		}, webrtc.RTPCodecTypeAudio))
 	settings.LoggerFactory = &logging.DefaultLoggerFactory{Writer: io.Discard}
 	settings.SetIncludeLoopbackCandidate(true)
@@ -54,10 +54,10 @@ var newAPI = sync.OnceValues(func() (*webrtc.API, error) {
 	return webrtc.NewAPI(webrtc.WithMediaEngine(&media), webrtc.WithSettingEngine(settings), webrtc.WithInterceptorRegistry(&interceptor.Registry{})), err
 })
 
-var audioCodec = webrtc.RTPCodecCapability{MimeType: webrtc.MimeTypePCMA, ClockRate: SampleRate}
+var audioCodec = webrtc.RTPCodecCapability{MimeType: webrtc.MimeTypePCMA, ClockRate: sampleRate}
 
-// PeerOptions configure a Peer. Its functions are called by several goroutines.
-type PeerOptions struct {
+// peerOptions configure a peer. Its functions are called by several goroutines.
+type peerOptions struct {
 	ICEServers []wire.ICEServer
 	Candidate  func(init any) // of this side, as RTCIceCandidateInit; nil after the last one
 	Audio      func(alaw []byte)
@@ -66,9 +66,9 @@ type PeerOptions struct {
 	Ended      func(failed bool) // the connection was lost, or else closed by the page
 }
 
-// Peer is the runtime's side of a WebRTC call.
-type Peer struct {
-	PeerOptions
+// peer is the runtime's side of a WebRTC call.
+type peer struct {
+	peerOptions
 	connection *webrtc.PeerConnection
 	track      *webrtc.TrackLocalStaticRTP
 	start      time.Time
@@ -77,11 +77,11 @@ type Peer struct {
 	candidates int
 }
 
-var _ Leg = (*Peer)(nil)
+var _ leg = (*peer)(nil)
 
-// Answer answers the page's offer. The caller sends the returned SDP to the page before
+// answerOffer answers the page's offer. The caller sends the returned SDP to the page before
 // any candidate, and closes the peer.
-func Answer(offer string, o PeerOptions) (p *Peer, sdp string, err error) {
+func answerOffer(offer string, o peerOptions) (p *peer, sdp string, err error) {
 	description := webrtc.SessionDescription{Type: webrtc.SDPTypeOffer, SDP: offer}
 	if err := checkOffer(description); err != nil {
 		return nil, "", err
@@ -94,7 +94,7 @@ func Answer(offer string, o PeerOptions) (p *Peer, sdp string, err error) {
 	for _, s := range o.ICEServers {
 		configuration.ICEServers = append(configuration.ICEServers, webrtc.ICEServer{URLs: s.URLs, Username: s.Username, Credential: s.Credential})
 	}
-	p = &Peer{PeerOptions: o, start: time.Now(), sequence: uint16(rand.Uint32()), timestamp: rand.Uint32()} //nolint:gosec // the media is encrypted
+	p = &peer{peerOptions: o, start: time.Now(), sequence: uint16(rand.Uint32()), timestamp: rand.Uint32()} //nolint:gosec // the media is encrypted
 	if p.connection, err = api.NewPeerConnection(configuration); err != nil {
 		return nil, "", fmt.Errorf("invalid ICE servers: %w", err)
 	}
@@ -122,7 +122,7 @@ func checkOffer(offer webrtc.SessionDescription) error {
 	return errors.New("the SDP has no audio with A-law: offer PCMA, payload type 8")
 }
 
-func (p *Peer) answer(offer webrtc.SessionDescription) (sdp string, err error) {
+func (p *peer) answer(offer webrtc.SessionDescription) (sdp string, err error) {
 	if p.track, err = webrtc.NewTrackLocalStaticRTP(audioCodec, "audio", "telapi"); err != nil {
 		return "", err
 	}
@@ -148,7 +148,7 @@ func (p *Peer) answer(offer webrtc.SessionDescription) (sdp string, err error) {
 	return answer.SDP, err
 }
 
-func (p *Peer) stateChanged(s webrtc.PeerConnectionState) {
+func (p *peer) stateChanged(s webrtc.PeerConnectionState) {
 	switch s {
 	case webrtc.PeerConnectionStateConnected:
 		p.Connected()
@@ -161,7 +161,7 @@ func (p *Peer) stateChanged(s webrtc.PeerConnectionState) {
 
 // AddCandidate handles a candidate of the page: an RTCIceCandidateInit, or null after
 // the last one.
-func (p *Peer) AddCandidate(raw jsontext.Value) error {
+func (p *peer) AddCandidate(raw jsontext.Value) error {
 	if p.candidates++; p.candidates > maxCandidates {
 		return fmt.Errorf("more than %d candidates", maxCandidates)
 	}
@@ -177,7 +177,7 @@ func (p *Peer) AddCandidate(raw jsontext.Value) error {
 
 // receive passes the audio and digits of the page on until the connection is closed.
 // A digit is repeated in several packets with the same timestamp.
-func (p *Peer) receive(track *webrtc.TrackRemote) {
+func (p *peer) receive(track *webrtc.TrackRemote) {
 	var lastDigit *uint32 // timestamp
 	for {
 		packet, _, err := track.ReadRTP()
@@ -188,25 +188,25 @@ func (p *Peer) receive(track *webrtc.TrackRemote) {
 		case webrtc.MimeTypePCMA:
 			p.Audio(packet.Payload)
 		case mimeDigit:
-			if len(packet.Payload) < 4 || int(packet.Payload[0]) >= len(digits) || lastDigit != nil && *lastDigit == packet.Timestamp {
+			if len(packet.Payload) < 4 || int(packet.Payload[0]) >= len(rtpDigits) || lastDigit != nil && *lastDigit == packet.Timestamp {
 				continue
 			}
 			lastDigit = &packet.Timestamp
-			p.Digit(digits[packet.Payload[0]:][:1])
+			p.Digit(rtpDigits[packet.Payload[0]:][:1])
 		}
 	}
 }
 
-// WriteFrame implements Leg. Between utterances nothing is sent, but the timestamps go
+// writeFrame implements leg. Between utterances nothing is sent, but the timestamps go
 // on, so that the browser plays each utterance at its time.
-func (p *Peer) WriteFrame(_ context.Context, sequence int, alaw []byte, _ bool) error {
+func (p *peer) writeFrame(_ context.Context, sequence int, alaw []byte, _ bool) error {
 	p.sequence++
-	p.timestamp += FrameBytes
+	p.timestamp += frameBytes
 	if sequence == 0 {
-		p.timestamp += uint32(time.Since(p.start)/FrameDuration) * FrameBytes //nolint:gosec // timestamps wrap around
+		p.timestamp += uint32(time.Since(p.start)/frameDuration) * frameBytes //nolint:gosec // timestamps wrap around
 	}
 	p.start = time.Now()
-	payload := slices.Concat(alaw, slices.Repeat([]byte{alawSilence}, FrameBytes-len(alaw)))
+	payload := slices.Concat(alaw, slices.Repeat([]byte{alawSilence}, frameBytes-len(alaw)))
 	header := rtp.Header{Version: 2, Marker: sequence == 0, SequenceNumber: p.sequence, Timestamp: p.timestamp}
 	if err := p.track.WriteRTP(&rtp.Packet{Header: header, Payload: payload}); err != nil {
 		return fmt.Errorf("send audio: %w", err)
@@ -216,4 +216,4 @@ func (p *Peer) WriteFrame(_ context.Context, sequence int, alaw []byte, _ bool) 
 
 // Close ends the connection and waits for its goroutines. Its functions must not wait
 // for the caller of Close.
-func (p *Peer) Close() { _ = p.connection.GracefulClose() }
+func (p *peer) Close() { _ = p.connection.GracefulClose() }

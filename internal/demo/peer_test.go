@@ -1,4 +1,4 @@
-package voice_test
+package demo_test
 
 import (
 	"strings"
@@ -7,19 +7,17 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/demo/voice"
+	"telapi/internal/demo"
 	"telapi/test/harness"
 	"telapi/test/testkit"
 )
 
-func ignoreAll() voice.PeerOptions {
-	return voice.PeerOptions{Candidate: func(any) {}, Audio: func([]byte) {}, Digit: func(string) {}, Connected: func() {}, Ended: func(bool) {}}
+func ignoreAll() demo.PeerOptions {
+	return demo.PeerOptions{Candidate: func(any) {}, Audio: func([]byte) {}, Digit: func(string) {}, Connected: func() {}, Ended: func(bool) {}}
 }
 
-func offer(t testing.TB) string { return harness.NewCaller(t).Offer(func(string) {}) }
-
 func TestAnswerSelectsALawAndDigits(t *testing.T) {
-	p, sdp, err := voice.Answer(offer(t), ignoreAll())
+	p, sdp, err := demo.AnswerOffer(harness.Offer(t), ignoreAll())
 	testkit.Must(t, err)
 	defer p.Close()
 	for _, want := range []string{"a=rtpmap:8 PCMA/8000", "a=rtpmap:126 telephone-event/8000", "a=sendrecv"} {
@@ -33,7 +31,7 @@ func TestAnswerSelectsALawAndDigits(t *testing.T) {
 }
 
 func TestAnswerRejectsInvalidOffers(t *testing.T) {
-	valid := offer(t)
+	valid := harness.Offer(t)
 	for name, tt := range map[string]struct{ sdp, want string }{
 		"empty":            {"", "no audio with A-law"},
 		"text":             {"hello", "invalid SDP"},
@@ -47,7 +45,7 @@ func TestAnswerRejectsInvalidOffers(t *testing.T) {
 		"invalid rtpmap":   {strings.ReplaceAll(valid, "PCMA/8000", "PCMA/x"), ""},
 		"invalid encoding": {strings.ReplaceAll(valid, "a=", "\xff="), "invalid SDP"},
 	} {
-		p, _, err := voice.Answer(tt.sdp, ignoreAll())
+		p, _, err := demo.AnswerOffer(tt.sdp, ignoreAll())
 		if err == nil {
 			p.Close()
 		}
@@ -63,13 +61,13 @@ func TestAnswerRejectsInvalidOffers(t *testing.T) {
 func TestAnswerRejectsInvalidICEServers(t *testing.T) {
 	o := ignoreAll()
 	o.ICEServers = []wire.ICEServer{{URLs: []string{"http://turn.example"}}}
-	if _, _, err := voice.Answer(offer(t), o); err == nil || !strings.Contains(err.Error(), "invalid ICE servers") {
+	if _, _, err := demo.AnswerOffer(harness.Offer(t), o); err == nil || !strings.Contains(err.Error(), "invalid ICE servers") {
 		t.Errorf("error %v, want \"invalid ICE servers\"", err)
 	}
 }
 
 func TestCandidatesAreCheckedAndLimited(t *testing.T) {
-	p, _, err := voice.Answer(offer(t), ignoreAll())
+	p, _, err := demo.AnswerOffer(harness.Offer(t), ignoreAll())
 	testkit.Must(t, err)
 	defer p.Close()
 	const host = `{"candidate":"candidate:1 1 UDP 2122252543 127.0.0.1 50000 typ host","sdpMid":"0","sdpMLineIndex":0}`
@@ -91,12 +89,12 @@ func TestCandidatesAreCheckedAndLimited(t *testing.T) {
 }
 
 func FuzzAnswer(f *testing.F) {
-	valid := offer(f)
+	valid := harness.Offer(f)
 	f.Add(valid)
 	f.Add(strings.ReplaceAll(valid, "\r\n", "\n"))
 	f.Add("v=0\r\no=- 1 1 IN IP4 0.0.0.0\r\ns=-\r\nt=0 0\r\nm=audio 9 RTP/AVP 8\r\n")
 	f.Fuzz(func(_ *testing.T, sdp string) {
-		if p, _, err := voice.Answer(sdp, ignoreAll()); err == nil {
+		if p, _, err := demo.AnswerOffer(sdp, ignoreAll()); err == nil {
 			p.Close()
 		}
 	})

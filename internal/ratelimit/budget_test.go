@@ -1,8 +1,7 @@
-package budget
+package ratelimit
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,8 +14,8 @@ import (
 
 func TestTeamGetsItsShare(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	b := New(registry, "things", "Things", 10, 40)
-	New(registry, "others", "Others", 1, 100) // has the same metric
+	b := NewBudget(registry, "things", "Things", 10, 40)
+	NewBudget(registry, "others", "Others", 1, 100) // has the same metric
 	for i, step := range []struct {
 		team string
 		n    int64 // negative: return
@@ -57,7 +56,7 @@ func TestTeamGetsItsShare(t *testing.T) {
 // Only the requests of the team that has its share wait.
 func TestWaitEndsWhenTheTeamReturnsSomething(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := New(prometheus.NewRegistry(), "things", "Things", 10, 50)
+		b := NewBudget(prometheus.NewRegistry(), "things", "Things", 10, 50)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		done := make(chan error, 2)
@@ -84,53 +83,4 @@ func TestWaitEndsWhenTheTeamReturnsSomething(t *testing.T) {
 			t.Errorf("after the deadline: %v, want RATE_LIMIT_EXCEEDED", err)
 		}
 	})
-}
-
-func TestCacheKeepsValuesOfOtherTeams(t *testing.T) {
-	c := NewCache[int](10, 40)
-	expect := func(keys ...string) {
-		t.Helper()
-		if len(c.values) != len(keys) {
-			t.Errorf("%d values, want %v", len(c.values), keys)
-		}
-		for _, key := range keys {
-			if _, ok := c.values[key]; !ok {
-				t.Errorf("no value of %s", key)
-			}
-		}
-		var used int64
-		for _, own := range c.teams {
-			used += own.used
-		}
-		if used != c.used || used > c.total {
-			t.Errorf("%d used by teams, %d in total", used, c.used)
-		}
-	}
-	for i := range 4 {
-		c.Add("a", fmt.Sprint("a", i), 1, i)
-	}
-	c.Add("b", "b0", 2, 0)
-	if _, ok := c.Get("a0"); !ok {
-		t.Error("a0 is missing")
-	}
-	c.Add("a", "a4", 2, 4) // instead of a1 and a2
-	expect("a0", "a3", "a4", "b0")
-	c.Add("a", "a5", 5, 5) // more than the share
-	c.Add("c", "c0", 4, 0)
-	expect("a0", "a3", "a4", "b0", "c0")
-	c.Add("d", "d0", 1, 0) // instead of a value of a or c, which have most
-	if _, b := c.values["b0"]; !b || len(c.values) != 5 {
-		t.Errorf("%d values, b0 %v; want 5 with b0", len(c.values), b)
-	}
-	c.Add("b", "b0", 1, 1)
-	if v, ok := c.Get("b0"); !ok || v != 1 {
-		t.Errorf("b0 is %d, %v; want the new value", v, ok)
-	}
-	for key := range c.values {
-		c.Remove(key)
-	}
-	expect()
-	if len(c.teams) != 0 {
-		t.Errorf("teams %v, want none", c.teams)
-	}
 }

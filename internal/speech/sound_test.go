@@ -1,4 +1,4 @@
-package audio
+package speech
 
 import (
 	"bytes"
@@ -65,7 +65,7 @@ func TestResampleMatchesSox(t *testing.T) {
 		t.Run(fmt.Sprintf("%d to %d", tt.from, tt.to), func(t *testing.T) {
 			notes := []float64{200, 440, 1000, 2500, 3400}
 			in := tones(tt.from, 1, 4000, notes...)
-			got, want := in.Resample(tt.to), FromPCM(tt.to, sox(t, in, "s16", tt.to))
+			got, want := in.Resample(tt.to), DecodePCM(tt.to, sox(t, in, "s16", tt.to))
 			if d := len(got.Samples) - len(want.Samples); d < -1 || d > 1 {
 				t.Fatalf("%d samples, want %d like sox", len(got.Samples), len(want.Samples))
 			}
@@ -112,7 +112,7 @@ func TestResampleEdgeCases(t *testing.T) {
 			t.Fatalf("sample %d wrapped around to %d", i, v)
 		}
 	}
-	if s := FromPCM(8000, []byte{1, 2, 3}); len(s.Samples) != 1 || s.Samples[0] != 0x0201 || !bytes.Equal(s.PCM(), []byte{1, 2}) {
+	if s := DecodePCM(8000, []byte{1, 2, 3}); len(s.Samples) != 1 || s.Samples[0] != 0x0201 || !bytes.Equal(s.PCM(), []byte{1, 2}) {
 		t.Errorf("three bytes decoded as %v, want one sample 0x0201", s)
 	}
 }

@@ -1,0 +1,61 @@
+package calls
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"telapi/internal/background"
+)
+
+// laterDelay is the time after which an abandoned claim is checked, and a release repeated, since
+// a failover may have lost data. It exceeds the replication lag.
+const laterDelay = 20 * time.Second
+
+// CheckLoss is called after ErrClaimLost. If the store has lost the newest message or work item of
+// this claim, it reports the loss to both sides, because no other runtime can notice it. It fails
+// with ErrLost if the store has lost the claim itself, and has an older one again.
+func (c *Channel) CheckLoss(ctx context.Context) error { return c.checkLoss(ctx, c.name) }
+
+// checkLoss runs check_claim.lua. If name is empty, the loss of the claim itself does not matter.
+func (c *Channel) checkLoss(ctx context.Context, name string) error {
+	return c.do(ctx, "check_claim", name, c.token, c.runtime.clock.AtEarliest(c.ID, c.requestedAt), c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas())
+}
+
+// aheadOfReplicas returns the argument "1" of scripts if replicas may not have what this runtime
+// has received or claimed. Its loss is not reported to others, because data is acknowledged only
+// once replicas have it.
+func (r *Runtime) aheadOfReplicas() string {
+	if r.opts.MinReplicas > 0 {
+		return "1"
+	}
+	return ""
+}
+
+// checkLossLater checks later that the store still has what it acknowledged under this abandoned
+// claim. A later claim cannot notice what was lost before it.
+func (c *Channel) checkLossLater() {
+	if c.lastSent() != c.sentBefore || c.lastItem() != "" {
+		c.runtime.later(func(ctx context.Context) error { return c.checkLoss(ctx, "") })
+	}
+}
+
+// later calls f after laterDelay, or earlier if the runtime is closed, until the store is available.
+func (r *Runtime) later(f func(context.Context) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopping.Err() != nil {
+		return
+	}
+	r.lastCalls.Go(func() {
+		_ = background.Sleep(r.stopping, laterDelay)
+		for {
+			ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
+			err := f(ctx)
+			cancel()
+			if !errors.Is(err, ErrUnavailable) || background.Sleep(r.stopping, retryDelay) != nil {
+				return
+			}
+		}
+	})
+}

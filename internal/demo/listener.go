@@ -1,0 +1,119 @@
+package demo
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"telapi/internal/speech"
+)
+
+const (
+	maxGap     = time.Second // without audio, for example because the microphone was muted, speech has ended
+	margin     = 5           // frames that are kept before and after speech, so that soft sounds are not cut off
+	maxPending = 256         // chunks of audio that wait for run; more are dropped
+	preRoll    = (startFrames + margin) * frameBytes
+)
+
+// utterance is the caller's speech between two silences.
+type utterance struct {
+	id      string
+	alaw    []byte
+	level   float64       // of the frames with speech, dBFS
+	silence time.Duration // since the end of speech, when the utterance is reported
+}
+
+func (u utterance) duration() time.Duration { return soundLength(u.alaw) }
+
+// wav returns the utterance as a WAV file with 16-bit samples.
+func (u utterance) wav() []byte { return speech.DecodeALaw(sampleRate, u.alaw).WAV() }
+
+// listener detects and records the caller's utterances. run calls started and ended.
+type listener struct {
+	maxLength time.Duration // of an utterance; what follows is not recorded
+	started   func()
+	ended     func(utterance)
+
+	pending  chan []byte
+	detector detector
+	rest     []byte // of a frame that is not complete
+	recorded []byte // the utterance, or the last frames of a silence
+	speech   int    // bytes of recorded up to the last frame with speech
+	energy   float64
+	active   int // frames with speech, whose energy is the sum in energy
+	silent   int // frames since the last one with speech
+}
+
+// newListener returns a listener for utterances up to a length.
+func newListener(maxLength time.Duration, started func(), ended func(utterance)) *listener {
+	return &listener{maxLength: maxLength, started: started, ended: ended, pending: make(chan []byte, maxPending)}
+}
+
+// hear passes A-law audio of the caller to run. It does not wait.
+func (l *listener) hear(alaw []byte) {
+	select {
+	case l.pending <- alaw:
+	default:
+	}
+}
+
+// run handles audio until ctx ends.
+func (l *listener) run(ctx context.Context) {
+	for {
+		var gap <-chan time.Time
+		if l.detector.speaking {
+			gap = time.After(maxGap)
+		}
+		select {
+		case alaw := <-l.pending:
+			l.rest = append(l.rest, alaw...)
+			for len(l.rest) >= frameBytes {
+				l.add(l.rest[:frameBytes])
+				l.rest = l.rest[frameBytes:]
+			}
+		case <-gap:
+			l.detector = detector{noise: l.detector.noise}
+			l.end(maxGap)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// add handles one frame.
+func (l *listener) add(frame []byte) {
+	speaking, power := l.detector.speaking, energy(frame)
+	active := l.detector.next(decibels(power))
+	if !speaking {
+		l.recorded = l.recorded[max(0, len(l.recorded)+frameBytes-preRoll):]
+	}
+	if len(l.recorded) < int(l.maxLength/frameDuration)*frameBytes {
+		l.recorded = append(l.recorded, frame...)
+	}
+	if active {
+		l.speech = len(l.recorded)
+		l.energy += power
+		l.active++
+		l.silent = 0
+	} else {
+		l.silent++
+	}
+	switch {
+	case !speaking && l.detector.speaking:
+		l.started()
+	case speaking && !l.detector.speaking:
+		l.end(0)
+	case !speaking && !active:
+		l.energy, l.active = 0, 0
+	}
+}
+
+// end reports the recorded utterance, after a gap without audio, and starts with an
+// empty record.
+func (l *listener) end(gap time.Duration) {
+	silence := gap + time.Duration(l.silent)*frameDuration
+	u := utterance{uuid.NewString(), l.recorded[:min(len(l.recorded), l.speech+margin*frameBytes)], decibels(l.energy / float64(max(1, l.active))), silence}
+	l.recorded, l.speech, l.energy, l.active = nil, 0, 0, 0
+	l.ended(u)
+}
