@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"testing"
 
-	"telapi/internal/endpoint"
+	"telapi/internal/team"
 	"telapi/test/contract"
 	"telapi/test/testkit"
 )
@@ -57,5 +57,5 @@ func Dev(t testing.TB, env Env, args ...string) (*Instance, *Process, DevOutput)
 // Connect opens a session of the demo and connects to it.
 func (out DevOutput) Connect(t testing.TB, i *Instance, mode string) (b *Browser, token string) {
 	t.Helper()
-	return Tenant{Key: out.Key, Endpoint: endpoint.Endpoint{ID: out.EndpointID}}.Connect(t, i, "mode", mode)
+	return Tenant{Key: out.Key, Endpoint: team.Endpoint{ID: out.EndpointID}}.Connect(t, i, "mode", mode)
 }
