@@ -3,6 +3,7 @@ package callruntime_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,12 +13,11 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
+	"telapi/test/testkit"
 )
 
 func TestLossIsReportedOnceAndEntriesContinue(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	s, r, p, c := claimed(t, "")
 	p.entries("1-1", "2-1", "3-1")
 	expect(t, c, "1-1", "2-1")
 	p.write(`{"event":"lost","channel":"s","at":77}`)
@@ -43,28 +43,20 @@ func TestLossIsReportedOnceAndEntriesContinue(t *testing.T) {
 }
 
 func TestCommitDuringLossHasNoEffect(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, _, p, c := claimed(t, "")
 	p.entries("1-1", "2-1")
 	expect(t, c, "1-1", "2-1")
 	committed := async(func() error { return c.Commit(ctx(t), "1-1") })
 	q := p.read(wire.OpCommit)
 	p.write(`{"event":"lost","channel":"s","at":77}`)
 	p.reject(q, "VALIDATION_ERROR")
-	if err := committed(); err != nil {
-		t.Errorf("commit that was under way: %v", err)
-	}
-	if err := c.Commit(ctx(t), "2-1"); err != nil {
-		t.Errorf("commit before the loss is reported: %v", err)
-	}
+	testkit.NoError(t, "commit that was under way", committed())
+	testkit.NoError(t, "commit before the loss is reported", c.Commit(ctx(t), "2-1"))
 	expectError(t, c, callruntime.ErrLost)
 }
 
 func TestCommitIsRepeatedAfterLostReply(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	s, _, p, c := claimed(t, "")
 	p.entries("1-1", "2-1")
 	expect(t, c, "1-1", "2-1")
 	committed := async(func() error { return c.Commit(ctx(t), "2-1") })
@@ -79,30 +71,22 @@ func TestCommitIsRepeatedAfterLostReply(t *testing.T) {
 		t.Errorf("got %s", q.Raw)
 	}
 	p.reply(q, struct{}{})
-	if err := committed(); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, committed())
 }
 
 // A commit may wait at the service. Later requests do not overtake it, and the next commit
 // reports its failure.
 func TestCommitDoesNotWait(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, _, p, c := claimed(t, "")
 	p.entries("1-1")
 	expect(t, c, "1-1")
-	if err := c.Commit(ctx(t), "1-1"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.Commit(ctx(t), "1-1"))
 	sent := async(func() error { return c.Send(ctx(t), chat("0")) })
 	commit := p.read(wire.OpCommit)
 	send := p.read(wire.OpSend)
 	p.reject(commit, "VALIDATION_ERROR")
 	p.reply(send, wire.Sent{})
-	if err := sent(); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, sent())
 	err := c.Commit(ctx(t), "1-1")
 	for n := 0; err == nil && n < 1000; n++ { // the runtime may still handle the reply
 		p.reject(p.read(wire.OpCommit), "VALIDATION_ERROR")
@@ -114,9 +98,7 @@ func TestCommitDoesNotWait(t *testing.T) {
 }
 
 func TestLastCommitClosesChannelEvenIfItsReplyIsLost(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "6-1")
+	s, _, p, c := claimed(t, "6-1")
 	p.write(`{"event":"entry","channel":"s","position":"7-1","entry":{"kind":"channel_ended","channelId":"s","reason":"bye"}}`)
 	expect(t, c, "7-1")
 	expectError(t, c, callruntime.ErrEnded)
@@ -124,9 +106,7 @@ func TestLastCommitClosesChannelEvenIfItsReplyIsLost(t *testing.T) {
 	p.read(wire.OpCommit)
 	p.cut()
 	s.welcome() // the service has forgotten the claim
-	if err := committed(); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, committed())
 	if _, err := c.Receive(ctx(t)); err == nil {
 		t.Error("the channel is still open")
 	}
@@ -143,41 +123,31 @@ func TestLastCommitFailsIfClaimIsLost(t *testing.T) {
 			_ = accepted()
 		},
 	} {
-		s, r := start(t)
-		p, _ := s.welcome()
-		c := claim(t, p, r, "6-1")
+		_, r, p, c := claimed(t, "6-1")
 		p.write(`{"event":"entry","channel":"s","position":"7-1","entry":{"kind":"channel_ended","channelId":"s","reason":"bye"}}`)
 		expect(t, c, "7-1")
 		committed := async(func() error { return c.Commit(ctx(t), "7-1") })
 		p.read(wire.OpCommit)
 		lose(p, r)
-		if err := committed(); !errors.Is(err, callruntime.ErrClaimLost) {
-			t.Errorf("commit of a claim that is lost %s: %v, want ErrClaimLost", name, err)
-		}
+		testkit.WantError(t, fmt.Sprintf("commit of a claim that is lost %s", name), committed(), callruntime.ErrClaimLost)
 	}
 }
 
 func TestLossUndoesEnd(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "6-1")
+	_, _, p, c := claimed(t, "6-1")
 	p.write(`{"event":"entry","channel":"s","position":"7-1","entry":{"kind":"channel_ended","channelId":"s","reason":"bye"}}`)
 	expect(t, c, "7-1")
 	committed := async(func() error { return c.Commit(ctx(t), "7-1") })
 	p.read(wire.OpCommit)
 	p.write(`{"event":"lost","channel":"s","at":77}`)
-	if err := committed(); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, committed())
 	expectError(t, c, callruntime.ErrLost)
 	p.entries("7-9")
 	expect(t, c, "7-9")
 }
 
 func TestMessagesOfOneCallShareRequest(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, _, p, c := claimed(t, "")
 	sent := async(func() error { return c.Send(ctx(t), chat("0"), chat("1")) })
 	q := p.read(wire.OpSend)
 	if len(q.Messages) != 2 {
@@ -201,42 +171,30 @@ func TestMessagesOfOneCallShareRequest(t *testing.T) {
 }
 
 func TestErrorsOfService(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, r, p, c := claimed(t, "")
 	for code, want := range map[string]error{"CONVERSATION_ENDED": callruntime.ErrEnded, "NOT_FOUND": callruntime.ErrNotFound, "IDEMPOTENCY_CONFLICT": callruntime.ErrWorkItemExists} {
 		awaited := async(func() error { _, err := c.Await(ctx(t), wire.Await{}); return err })
 		p.reject(p.read(wire.OpAwait), code)
-		if err := awaited(); !errors.Is(err, want) {
-			t.Errorf("%s: %v", code, err)
-		}
+		testkit.WantError(t, code, awaited(), want)
 	}
 	cancelled := async(func() error { return c.Cancel(ctx(t), "w") })
 	p.reject(p.read(wire.OpCancel), "NOT_FOUND")
-	if err := cancelled(); !errors.Is(err, callruntime.ErrNotFound) {
-		t.Errorf("cancel: %v", err)
-	}
+	testkit.WantError(t, "cancel", cancelled(), callruntime.ErrNotFound)
 	opened := async(func() error {
 		_, err := r.Open(ctx(t), "x", wire.Open{Endpoint: "e"})
 		return err
 	})
 	p.reject(p.read(wire.OpOpen), "SESSION_IN_USE")
-	if err := opened(); !errors.Is(err, callruntime.ErrClaimed) {
-		t.Errorf("open: %v", err)
-	}
+	testkit.WantError(t, "open", opened(), callruntime.ErrClaimed)
 }
 
 func TestAwaitIsCancelledIfItsOutcomeIsUnknown(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, _, p, c := claimed(t, "")
 	short, cancel := context.WithCancel(ctx(t))
 	awaited := async(func() error { _, err := c.Await(short, wire.Await{}); return err })
 	q := p.read(wire.OpAwait)
 	cancel()
-	if err := awaited(); !errors.Is(err, context.Canceled) {
-		t.Errorf("await: %v", err)
-	}
+	testkit.WantError(t, "await", awaited(), context.Canceled)
 	if cancelled := p.read(wire.OpCancel); cancelled.WorkItemID != q.WorkItemID {
 		t.Errorf("got %s", cancelled.Raw)
 	}
@@ -244,25 +202,17 @@ func TestAwaitIsCancelledIfItsOutcomeIsUnknown(t *testing.T) {
 
 // The runtime may have the channel under another claim, which knows the work item.
 func TestAwaitThatWasNotSentIsNotCancelled(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, _, p, c := claimed(t, "")
 	ended, cancel := context.WithCancel(ctx(t))
 	cancel()
-	if _, err := c.Await(ended, wire.Await{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("await: %v", err)
-	}
+	testkit.WantError(t, "await", testkit.ErrorOf(c.Await(ended, wire.Await{})), context.Canceled)
 	next := async(func() error { return c.End(ctx(t), "done") })
 	p.reply(p.read(wire.OpEnd), "{}") // and nothing before
-	if err := next(); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, next())
 }
 
 func TestAudioDoesNotDelayEntries(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, r, p, c := claimed(t, "")
 	for range 300 {
 		p.write(`{"event":"audio","channel":"s","message":{"type":"audio","audio":{"data":"x"}}}`)
 	}
@@ -280,9 +230,7 @@ func TestAudioDoesNotDelayEntries(t *testing.T) {
 	}
 	p.entries("2-1")
 	expect(t, c, "2-1") // the other 44 frames were dropped
-	if err := c.SendAudio(ctx(t), jsontext.Value(`{"data":"y"}`)); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, c.SendAudio(ctx(t), jsontext.Value(`{"data":"y"}`)))
 	_, raw, err := p.conn.ReadMessage()
 	var q wire.SendAudio
 	if err != nil || json.Unmarshal(raw, &q) != nil || q.Op != wire.OpAudio || q.Channel != "s" || string(q.Message.Audio) != `{"data":"y"}` {
@@ -291,25 +239,17 @@ func TestAudioDoesNotDelayEntries(t *testing.T) {
 }
 
 func TestCloseReleasesClaim(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, r, p, c := claimed(t, "")
 	closed := async(func() error { return c.Close(ctx(t)) })
 	p.reject(p.read(wire.OpRelease), "NOT_FOUND") // a repeated release
-	if err := closed(); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, closed())
 	expectError(t, c, callruntime.ErrClosed)
-	if err := c.Send(ctx(t), chat("late")); !errors.Is(err, callruntime.ErrClosed) {
-		t.Errorf("send: %v", err)
-	}
+	testkit.WantError(t, "send", c.Send(ctx(t), chat("late")), callruntime.ErrClosed)
 	settle(t, p, r) // the message was not sent: the channel may be open again
 }
 
 func TestClosedRuntimeEndsCalls(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, r, p, c := claimed(t, "")
 	received := async(func() error { _, err := c.Receive(ctx(t)); return err })
 	accepted := async(func() error { _, err := r.Accept(ctx(t), wire.Accept{}); return err })
 	p.read(wire.OpAccept)
@@ -319,5 +259,82 @@ func TestClosedRuntimeEndsCalls(t *testing.T) {
 		if err := wait(); !errors.Is(err, callruntime.ErrClosed) {
 			t.Errorf("got %v, want ErrClosed", err)
 		}
+	}
+}
+
+// watchedContext notes that a call waits.
+type watchedContext struct {
+	context.Context
+	watched chan struct{}
+}
+
+func (c watchedContext) Done() <-chan struct{} {
+	select {
+	case c.watched <- struct{}{}:
+	default:
+	}
+	return c.Context.Done()
+}
+
+func TestAcceptTakesOverAbandonedAccept(t *testing.T) {
+	s, r := start(t)
+	p, _ := s.welcome()
+	short, cancel := context.WithCancel(ctx(t))
+	abandoned := async(func() error { _, err := r.Accept(short, wire.Accept{}); return err })
+	first := p.read(wire.OpAccept)
+	cancel()
+	if err := abandoned(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	waiting := watchedContext{ctx(t), make(chan struct{}, 1)}
+	accepted := async(func() error { _, err := r.Accept(waiting, wire.Accept{}); return err })
+	<-waiting.watched // otherwise the reply to the first could come before
+	other := async(func() error { _, err := r.Accept(ctx(t), wire.Accept{Modes: []string{"audio"}}); return err })
+	p.reply(p.read(wire.OpAccept), wire.Claimed{Channel: "other", Claim: "x"}) // the only further request
+	testkit.Must(t, other())
+	p.reply(first, wire.Claimed{Channel: "s", Claim: "secret"})
+	testkit.Must(t, accepted())
+}
+
+func TestSessionOfAbandonedAcceptIsReleased(t *testing.T) {
+	s, r := start(t)
+	p, _ := s.welcome()
+	short, cancel := context.WithCancel(ctx(t))
+	abandoned := async(func() error { _, err := r.Accept(short, wire.Accept{}); return err })
+	q := p.read(wire.OpAccept)
+	cancel()
+	if err := abandoned(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	p.reply(q, wire.Claimed{Channel: "s", Claim: "secret"})
+	if release := p.read(wire.OpRelease); release.Channel != "s" {
+		t.Errorf("got %s", release.Raw)
+	}
+}
+
+// The reply to an abandoned open arrives when the channel is being opened again.
+func TestRepeatedOpenKeepsItsChannel(t *testing.T) {
+	s, r := start(t)
+	p, _ := s.welcome()
+	open := func(ctx context.Context, mode string) (received, func() error) {
+		opened := async(func() error {
+			_, err := r.Open(ctx, "s", wire.Open{Endpoint: "e", Mode: mode})
+			return err
+		})
+		return p.read(wire.OpOpen), opened
+	}
+	short, cancel := context.WithCancel(ctx(t))
+	first, abandoned := open(short, "chat")
+	cancel()
+	if err := abandoned(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	second, opened := open(ctx(t), "audio")
+	for _, q := range []received{first, second} {
+		p.reply(q, wire.Claimed{Channel: "s", Claim: "secret"})
+	}
+	testkit.Must(t, opened())
+	for range 3 { // no release follows
+		settle(t, p, r)
 	}
 }

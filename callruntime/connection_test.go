@@ -18,6 +18,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
+	"telapi/test/testkit"
 )
 
 func TestInvalidOptionsAreRejected(t *testing.T) {
@@ -45,9 +46,7 @@ func TestUnreachableServiceIsReported(t *testing.T) {
 			return nil, unreachable
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	limited, cancel := context.WithCancel(ctx(t))
 	for range 3 { // the second attempt begins after the first has failed
 		<-tries
@@ -63,9 +62,7 @@ func TestUnreachableServiceIsReported(t *testing.T) {
 }
 
 func TestEntriesArriveOnceAndInOrderAcrossReconnects(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	s, _, p, c := claimed(t, "")
 	p.entries("1-10", "2-10", "3-11")
 	expect(t, c, "1-10", "2-10")
 	p.entries("4-11")
@@ -83,9 +80,7 @@ func TestEntriesArriveOnceAndInOrderAcrossReconnects(t *testing.T) {
 }
 
 func TestRequestIsRepeatedAfterLostReply(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	s, _, p, c := claimed(t, "")
 	var item wire.Awaited
 	sent := async(func() error { return c.Send(ctx(t), chat("hi")) })
 	first := p.read(wire.OpSend)
@@ -98,9 +93,7 @@ func TestRequestIsRepeatedAfterLostReply(t *testing.T) {
 	p, _ = s.welcome(wire.Resumed{Channel: "s"})
 	for range 2 {
 		_, raw, err := p.conn.ReadMessage()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		switch text := string(raw); {
 		case strings.Contains(text, first.Messages[0].MessageID) && first.Messages[0].MessageID != "":
 			p.write(`{"id":` + id(text) + `,"ok":{"messageIds":["m"]}}`)
@@ -110,9 +103,7 @@ func TestRequestIsRepeatedAfterLostReply(t *testing.T) {
 			t.Fatalf("the runtime sent %s", raw)
 		}
 	}
-	if err := sent(); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, sent())
 	if err := awaited(); err != nil || item != (wire.Awaited{WorkItemID: "w", Token: "cbt_x", URL: "http://x/", Deadline: 5}) {
 		t.Errorf("awaited %+v, %v", item, err)
 	}
@@ -126,9 +117,7 @@ func id(request string) string {
 }
 
 func TestRepliesMayOvertakeOneAnother(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, _, p, c := claimed(t, "")
 	var waits []func() error
 	var requests []received
 	for i := range 3 {
@@ -146,9 +135,7 @@ func TestRepliesMayOvertakeOneAnother(t *testing.T) {
 		p.reply(q, wire.Awaited{WorkItemID: q.WorkItemID, Token: "token " + q.WorkItemID})
 	}
 	for _, wait := range waits {
-		if err := wait(); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, wait())
 	}
 }
 
@@ -170,9 +157,7 @@ func TestDrainMovesChannelsToNextConnection(t *testing.T) {
 		t.Errorf("the runtime sends another message: %s", again.Raw)
 	}
 	next.reply(again, wire.Sent{})
-	if err := sent(); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, sent())
 	next.entries("1-1", "2-1")
 	expect(t, c, "1-1", "2-1")
 }
@@ -199,16 +184,12 @@ func TestSessionAcceptedOnDrainedConnectionIsIgnored(t *testing.T) {
 	old.reply(q, wire.Claimed{Channel: "s", Claim: "secret"})
 	next.reply(hello, wire.Welcome{PingIntervalMs: 60_000})
 	next.reply(next.read(wire.OpAccept), wire.Claimed{Channel: "s2", Claim: "secret"})
-	if err := accepted(); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, accepted())
 }
 
 func TestLostClaimEndsChannel(t *testing.T) {
 	t.Run("pushed", func(t *testing.T) {
-		s, r := start(t)
-		p, _ := s.welcome()
-		c := claim(t, p, r, "")
+		s, _, p, c := claimed(t, "")
 		sent := async(func() error { return c.Send(ctx(t), chat("hi")) })
 		p.read(wire.OpSend)
 		p.write(`{"event":"claim_lost","channel":"s","claim":"of another connection"}`)
@@ -216,28 +197,20 @@ func TestLostClaimEndsChannel(t *testing.T) {
 		expect(t, c, "1-1")
 		p.entries("2-1")
 		p.write(`{"event":"claim_lost","channel":"s","claim":"secret"}`)
-		if err := sent(); !errors.Is(err, callruntime.ErrClaimLost) {
-			t.Errorf("send: %v", err)
-		}
+		testkit.WantError(t, "send", sent(), callruntime.ErrClaimLost)
 		expectError(t, c, callruntime.ErrClaimLost)
-		if err := c.Close(ctx(t)); err != nil {
-			t.Errorf("close: %v", err)
-		}
+		testkit.NoError(t, "close", c.Close(ctx(t)))
 		p.cut()
 		if _, resume := s.welcome(); len(resume) > 0 {
 			t.Errorf("the runtime resumes %+v", resume)
 		}
 	})
 	t.Run("not resumed", func(t *testing.T) {
-		s, r := start(t)
-		p, _ := s.welcome()
-		c := claim(t, p, r, "")
+		s, _, p, c := claimed(t, "")
 		p.cut()
 		s.welcome()
 		expectError(t, c, callruntime.ErrClaimLost)
-		if err := c.End(ctx(t), ""); !errors.Is(err, callruntime.ErrClaimLost) {
-			t.Errorf("end: %v", err)
-		}
+		testkit.WantError(t, "end", c.End(ctx(t), ""), callruntime.ErrClaimLost)
 	})
 }
 
@@ -247,9 +220,7 @@ func TestCloseCodeDecidesWhetherToReconnect(t *testing.T) {
 		1007: true, 1008: true, 1009: true, 4500: true, 4501: true, 4999: true,
 	} {
 		t.Run(strconv.Itoa(code), func(t *testing.T) {
-			s, r := start(t)
-			p, _ := s.welcome()
-			c := claim(t, p, r, "")
+			s, r, p, c := claimed(t, "")
 			p.write(`{"event":"error","error":{"code":"SOME_CODE","message":"the reason"}}`)
 			p.close(code)
 			if !final {
@@ -316,9 +287,7 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 }
 
 func TestMalformedFramesDoNotStopRuntime(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	s, _, p, c := claimed(t, "")
 	for _, ok := range []string{`"ok":[]`, `"ok":{"deadline":"soon"}`, `"new":1`, `"ok":{},"error":{"code":"ODD"}`} {
 		awaited := async(func() error { _, err := c.Await(ctx(t), wire.Await{}); return err })
 		q := p.read(wire.OpAwait)
@@ -370,16 +339,12 @@ func TestUnavailableServiceIsAskedAgain(t *testing.T) {
 		t.Errorf("repeated after %v: %s, want the delay of the service and retry", time.Since(rejected), again.Raw)
 	}
 	p.reply(again, struct{}{})
-	if err := ended(); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, ended())
 }
 
 // While it waits, a call ends with its context and with the claim. Other calls do not wait.
 func TestCallEndsWhileServiceIsUnavailable(t *testing.T) {
-	s, r := start(t)
-	p, _ := s.welcome()
-	c := claim(t, p, r, "")
+	_, r, p, c := claimed(t, "")
 	reject := func(q received) {
 		p.write(wire.Reply{ID: q.ID, Error: &wire.RuntimeError{Code: "SERVICE_UNAVAILABLE", Details: jsontext.Value(`{"retryAfterMs":3600000}`)}})
 	}
@@ -390,11 +355,7 @@ func TestCallEndsWhileServiceIsUnavailable(t *testing.T) {
 	reject(p.read(wire.OpCancel))
 	settle(t, p, r)
 	cancel()
-	if err := cancelled(); !errors.Is(err, context.Canceled) {
-		t.Errorf("end: %v", err)
-	}
+	testkit.WantError(t, "end", cancelled(), context.Canceled)
 	p.write(`{"event":"claim_lost","channel":"s","claim":"secret"}`)
-	if err := lost(); !errors.Is(err, callruntime.ErrClaimLost) {
-		t.Errorf("cancel: %v", err)
-	}
+	testkit.WantError(t, "cancel", lost(), callruntime.ErrClaimLost)
 }

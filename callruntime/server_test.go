@@ -15,6 +15,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/test/leaks"
+	"telapi/test/testkit"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -86,9 +87,7 @@ func start(t *testing.T) (*service, *callruntime.Runtime) {
 func (s *service) runtime() *callruntime.Runtime {
 	s.t.Helper()
 	r, err := callruntime.New(callruntime.Options{URL: s.url, Key: "tk_1_secret", Name: "test"})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	s.t.Cleanup(r.Close)
 	return r
 }
@@ -152,22 +151,16 @@ func (p *peer) write(v any) {
 	raw, isText := v.(string)
 	if !isText {
 		encoded, err := json.Marshal(v)
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		testkit.Must(p.t, err)
 		raw = string(encoded)
 	}
-	if err := p.conn.WriteMessage(websocket.TextMessage, []byte(raw)); err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.Must(p.t, p.conn.WriteMessage(websocket.TextMessage, []byte(raw)))
 }
 
 func (p *peer) reply(q received, ok any) {
 	p.t.Helper()
 	raw, err := json.Marshal(ok)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.Must(p.t, err)
 	p.write(wire.Reply{ID: q.ID, OK: raw})
 }
 
@@ -187,9 +180,7 @@ func (p *peer) entries(positions ...string) {
 // close closes the connection with a code.
 func (p *peer) close(code int) {
 	p.t.Helper()
-	if err := p.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, ""), time.Now().Add(timeout)); err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.Must(p.t, p.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, ""), time.Now().Add(timeout)))
 	p.closed()
 	_ = p.conn.Close()
 }
@@ -217,14 +208,20 @@ func claim(t *testing.T, p *peer, r *callruntime.Runtime, committed string) *cal
 	return got.c
 }
 
+// claimed starts a service and a runtime that has accepted the session "s".
+func claimed(t *testing.T, committed string) (*service, *callruntime.Runtime, *peer, *callruntime.Channel) {
+	t.Helper()
+	s, r := start(t)
+	p, _ := s.welcome()
+	return s, r, p, claim(t, p, r, committed)
+}
+
 // settle waits until the runtime has handled all frames of the service.
 func settle(t *testing.T, p *peer, r *callruntime.Runtime) {
 	t.Helper()
 	reported := async(func() error { return r.ReportSpeech(ctx(t), wire.SpeechReport{Characters: 1}) })
 	p.reply(p.read(wire.OpReport), struct{}{})
-	if err := reported(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, reported())
 }
 
 // ctx returns a context that ends with the test, or when it takes too long.

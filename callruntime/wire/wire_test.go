@@ -2,47 +2,16 @@ package wire
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 
+	"telapi/test/testkit"
+
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
-
-func TestMessagePayloads(t *testing.T) {
-	want := map[MessageType]string{
-		TypeChat: "chat", TypeBrowserAction: "browserAction", TypeAction: "action", TypeActionResult: "actionResult", TypeAudio: "audio",
-		TypeStatus: "status", TypeControl: "control", TypeReconnect: "reconnect", TypeError: "error", TypePing: "", TypePong: "",
-	}
-	if len(MessageTypes) != len(want) {
-		t.Fatalf("%d types, want %d", len(MessageTypes), len(want))
-	}
-	for _, kind := range MessageTypes {
-		m := ChannelMessage{Type: kind, SessionID: "s", MessageID: "m", Timestamp: 1, Direction: ToBrowser}
-		payload, name := m.Payload()
-		if name != want[kind] || (payload == nil) != (name == "") {
-			t.Errorf("%s has payload %q", kind, name)
-		}
-		if payload != nil {
-			*payload = jsontext.Value(`{"x":1}`)
-		}
-		encoded, err := json.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name != "" && !strings.Contains(string(encoded), `"`+name+`":{"x":1}`) {
-			t.Errorf("%s is encoded as %s", kind, encoded)
-		}
-		var back ChannelMessage
-		if err := json.Unmarshal(encoded, &back); err != nil || back.Type != kind {
-			t.Errorf("%s: %v", encoded, err)
-		}
-	}
-	if MessageType("shout").Known() || !TypeChat.Known() || TypeAudio.Durable() || !TypeStatus.Durable() {
-		t.Error("Known or Durable is wrong")
-	}
-}
 
 func TestTraceOfMessageIsEscaped(t *testing.T) {
 	m := ChannelMessage{Type: TypeChat, SessionID: "s", MessageID: "m", Direction: ToBrowser, Trace: Trace{TraceID: "a\"b\u2028", TransactionID: "t"}, Chat: jsontext.Value(`{}`)}
@@ -62,17 +31,13 @@ func TestTraceQuery(t *testing.T) {
 		"?parentSpanId=s&traceId=t":    {TraceID: "t", ParentSpanID: "s"},
 		"?callId=a%26b%3D+c&traceId=t": {TraceID: "t", CallID: "a&b= c"},
 	} {
-		if got := trace.Query(); got != want {
-			t.Errorf("%+v: query %q, want %q", trace, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%+v: query", trace), trace.Query(), want)
 	}
 }
 
 func TestUnknownCommandIsDecoded(t *testing.T) {
 	var e Entry
-	if err := json.Unmarshal([]byte(`{"kind":"command_denied","channelId":"c","at":1,"command":{"type":"levitate","source":"bot","commandId":"9","height":3},"reason":"unknown_action"}`), &e); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(`{"kind":"command_denied","channelId":"c","at":1,"command":{"type":"levitate","source":"bot","commandId":"9","height":3},"reason":"unknown_action"}`), &e))
 	other, ok := e.Command.Command.(*OtherCommand)
 	if !ok || other.Type != "levitate" || other.CommandID != "9" {
 		t.Errorf("decoded as %#v", e.Command.Command)
@@ -87,9 +52,7 @@ func TestUnknownCommandIsDecoded(t *testing.T) {
 func TestNameValuesKeepForm(t *testing.T) {
 	for _, form := range []string{`{"b":"1","a":"2"}`, `[{"name":"a","value":"1"},{"name":"a","value":""}]`, `{}`} {
 		var n NameValues
-		if err := json.Unmarshal([]byte(form), &n); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal([]byte(form), &n))
 		if got, err := json.Marshal(n); err != nil || string(got) != form {
 			t.Errorf("%s is encoded as %s, %v", form, got, err)
 		}
@@ -114,9 +77,7 @@ func TestLogValuesOmitContent(t *testing.T) {
 func TestProfileKeepsUnknownMembers(t *testing.T) {
 	const profile = `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true,"quota":3}],"actions":{"hangup":{"tone":"low"},"later":1},"speech":{"stt":["a"],"mode":"fast"},"theme":{"a":1}}`
 	var p GatewayProfile
-	if err := json.Unmarshal([]byte(profile), &p); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(profile), &p))
 	if got, err := json.Marshal(p); err != nil || string(got) != profile {
 		t.Errorf("encoded as %s, %v", got, err)
 	}
@@ -135,8 +96,6 @@ func TestTokenContainsWorkItemID(t *testing.T) {
 		"":                           "",
 		"cbt_" + secret + "." + strings.Repeat("a", 129): "",
 	} {
-		if got := TokenWorkItem(token); got != want {
-			t.Errorf("TokenWorkItem(%q) = %q, want %q", token, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("TokenWorkItem(%q)", token), TokenWorkItem(token), want)
 	}
 }

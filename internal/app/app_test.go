@@ -1,7 +1,9 @@
 package app
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -10,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -29,9 +33,7 @@ func TestProviderTimeoutLeavesTimeForOthers(t *testing.T) {
 		if err != nil || len(providers) != others+1 {
 			t.Fatalf("got %d providers and error %v, want %d", len(providers), err, others+1)
 		}
-		if got, want := providers[0].(*synth.OpenAI).Timeout, speech.ProviderTimeout(10*time.Minute, others+1); got != want {
-			t.Errorf("timeout before %d other providers: %v, want %v", others, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("timeout before %d other providers", others), providers[0].(*synth.OpenAI).Timeout, speech.ProviderTimeout(10*time.Minute, others+1))
 	}
 }
 
@@ -121,9 +123,7 @@ func TestInstanceThatDoesNotStart(t *testing.T) {
 		if err := s.Start(t.Context(), 1); err == nil {
 			t.Errorf("%s: started, want an error", name)
 		}
-		if _, err := s.post(t, ""); !errors.Is(err, errNoInstance) {
-			t.Errorf("%s: got %v, want %v", name, err, errNoInstance)
-		}
+		testkit.WantError(t, name, testkit.ErrorOf(s.post(t, "")), errNoInstance)
 		s.close()
 		if list := s.List(""); list[0].State != instanceStopped {
 			t.Errorf("%s: the instance is %s, want stopped", name, list[0].State)
@@ -174,9 +174,7 @@ func TestConnectionsOpenedBeforeCloseAreAccepted(t *testing.T) {
 	l, dial := startListener(t)
 	const waiting = 20
 	for range waiting {
-		if _, err := dial().Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, testkit.ErrorOf(dial().Write([]byte("x"))))
 	}
 	testkit.Must(t, l.Close())
 	for i := range waiting {
@@ -184,16 +182,10 @@ func TestConnectionsOpenedBeforeCloseAreAccepted(t *testing.T) {
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
-		if _, err := conn.Read(make([]byte, 1)); err != nil {
-			t.Errorf("connection %d: %v", i, err)
-		}
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, fmt.Sprintf("connection %d", i), testkit.ErrorOf(conn.Read(make([]byte, 1))))
+		testkit.Must(t, conn.Close())
 	}
-	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("Accept: %v, want %v", err, net.ErrClosed)
-	}
+	testkit.WantError(t, "Accept", testkit.ErrorOf(l.Accept()), net.ErrClosed)
 	if dial() != nil {
 		t.Error("the port is still open")
 	}
@@ -204,12 +196,8 @@ func TestCloseWakesAccept(t *testing.T) {
 	accepted := make(chan error)
 	go func() { _, err := l.Accept(); accepted <- err }()
 	testkit.Must(t, l.Close())
-	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("Accept: %v, want %v", err, net.ErrClosed)
-	}
-	if err := l.Close(); err != nil {
-		t.Errorf("second Close: %v", err)
-	}
+	testkit.WantError(t, "Accept", <-accepted, net.ErrClosed)
+	testkit.NoError(t, "second Close", l.Close())
 }
 
 func TestNewConnectionsDoNotKeepListenerOpen(t *testing.T) {
@@ -237,9 +225,7 @@ func TestListenerIsClosedAfterTimeout(t *testing.T) {
 	before := time.Now().Add(-2 * acceptTimeout)
 	l.(*listener).closed.Store(&before)
 	dial()
-	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("Accept: %v, want %v", err, net.ErrClosed)
-	}
+	testkit.WantError(t, "Accept", testkit.ErrorOf(l.Accept()), net.ErrClosed)
 }
 
 func TestUnusedListenerIsClosedAtOnce(t *testing.T) {
@@ -250,4 +236,44 @@ func TestUnusedListenerIsClosedAtOnce(t *testing.T) {
 		_ = conn.Close()
 		t.Error("the port is still open")
 	}
+}
+
+func TestIdleProcessReleasesMemory(t *testing.T) {
+	const garbage = 64 << 20
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	defer func() { stop(); <-done }()
+
+	var stats runtime.MemStats
+	block := make([]byte, garbage)
+	for i := range block {
+		block[i] = 1 // makes the operating system allocate the page
+	}
+	runtime.ReadMemStats(&stats)
+	before := stats.HeapReleased
+	runtime.KeepAlive(block)
+	go func() { releaseMemory(ctx, 300*time.Millisecond); close(done) }()
+	testkit.Until(t, "half of the block is released", func() bool {
+		runtime.ReadMemStats(&stats)
+		return stats.HeapReleased >= before+garbage/2
+	})
+}
+
+func TestSmallHeapIsCollectedLessOften(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer debug.SetGCPercent(100)
+	defer stop()
+	collectLessOften(ctx)
+	var held []byte
+	// growth returns by how much the heap may grow before the next collection.
+	growth := func() uint64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.NextGC - stats.HeapAlloc
+	}
+	testkit.Until(t, "a small heap to grow by minGrowth", func() bool { return growth() > minGrowth*3/4 })
+	held = make([]byte, 2*minGrowth)
+	testkit.Until(t, "a large heap to double", func() bool { g := growth(); return g > minGrowth*3/2 && g < 5*minGrowth })
+	runtime.KeepAlive(held)
 }

@@ -16,6 +16,7 @@ import (
 
 	"telapi/internal/audit"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 type object = map[string]any
@@ -97,9 +98,7 @@ func TestRejectedRequestsShareAnEntryPerActorAndMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
 		r := audit.NewRejections(s, slog.New(slog.DiscardHandler), time.Now)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); r.Run(ctx) }()
+		stop := testkit.Start(t, r.Run)
 		eve, mallory := audit.Actor{Type: audit.APIKey, ID: "eve"}, audit.Actor{Type: audit.Console, ID: "mallory"}
 		for n := range 10_000 {
 			r.Record(eve, "t1", audit.Attempt{Request: fmt.Sprintf("GET /%d", n/5000), Code: fault.NotFound})
@@ -112,7 +111,6 @@ func TestRejectedRequestsShareAnEntryPerActorAndMinute(t *testing.T) {
 			r.Record(audit.Actor{Type: audit.APIKey, ID: strconv.Itoa(n)}, "t1", audit.Attempt{Request: "GET /3", Code: fault.NotFound})
 		}
 		stop()
-		<-done
 		var got []string
 		for _, e := range s.entries {
 			if e.Action != audit.RejectRequest || len(e.Details) > 2100 {
@@ -152,15 +150,9 @@ func TestOneInstanceDeletesOldEntries(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &store{old: 1234}
-			ctx, stop := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				audit.NewCleaner(s, leases{tt.taken}, tt.retention, slog.New(slog.DiscardHandler), time.Now).Run(ctx)
-			}()
+			stop := testkit.Start(t, audit.NewCleaner(s, leases{tt.taken}, tt.retention, slog.New(slog.DiscardHandler), time.Now).Run)
 			synctest.Wait()
 			stop()
-			<-done
 			if s.old != tt.left || tt.left == 0 && !s.before.Equal(time.Now().Add(-tt.retention)) {
 				t.Errorf("%s: %d entries left, deleted before %s; want %d", tt.name, s.old, s.before, tt.left)
 			}
@@ -206,12 +198,6 @@ func TestQueryReportsEveryIssue(t *testing.T) {
 	} {
 		var issues fault.Issues
 		audit.ParseQuery(tt.params, &issues)
-		var paths []string
-		for _, i := range issues.List() {
-			paths = append(paths, i.Path)
-		}
-		if !slices.Equal(paths, tt.want) {
-			t.Errorf("%s: issues at %q, want %q", name, paths, tt.want)
-		}
+		testkit.Equal(t, name+": issues at", testkit.IssuePaths(issues.Err()), tt.want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -37,12 +38,9 @@ func TestMalformedKeyIsRejectedWithoutLookup(t *testing.T) {
 		good[:len(good)-1], good + "A", good + "=", "tk_" + id + "_" + strings.Repeat("+", 43), " " + good, good + " ", good + "\n", good + "\x00", "Bearer " + good, good + "," + good,
 		"tk_a'b_" + secret, "tk_../x_" + secret, "tk_" + strings.Repeat("a", 65) + "_" + secret, "tk_Б_" + secret, "tk_\xff_" + secret, "tk_" + strings.Repeat("a", 1<<20) + "_" + secret,
 	} {
-		_, err := a.APIKey(t.Context(), presented)
-		wantUnauthorized(t, err)
+		wantUnauthorized(t, testkit.ErrorOf(a.APIKey(t.Context(), presented)))
 	}
-	if n := m.lookupCount(); n != 0 {
-		t.Errorf("%d database lookups, want 0", n)
-	}
+	testkit.Equal(t, "database lookups", m.lookupCount(), 0)
 }
 
 func TestInvalidKeyIsRejected(t *testing.T) {
@@ -101,13 +99,9 @@ func TestUnreachableStoreIsNotAnInvalidCredential(t *testing.T) {
 	_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	m.set(func(m *testStore) { m.outage = fault.Unavailable("The database", errors.New("refused")) })
 	a := newTestAuthenticator(m, time.Now)
-	if _, err := a.APIKey(t.Context(), presented); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("during the outage: error %v, want %s", err, fault.ServiceUnavailable)
-	}
+	testkit.WantFault(t, "during the outage", testkit.ErrorOf(a.APIKey(t.Context(), presented)), fault.ServiceUnavailable)
 	m.set(func(m *testStore) { m.outage = nil })
-	if _, err := a.APIKey(t.Context(), presented); err != nil {
-		t.Errorf("after the outage: %v", err)
-	}
+	testkit.NoError(t, "after the outage", testkit.ErrorOf(a.APIKey(t.Context(), presented)))
 }
 
 func TestAnnouncedRevocationTakesEffect(t *testing.T) {
@@ -115,7 +109,7 @@ func TestAnnouncedRevocationTakesEffect(t *testing.T) {
 	k, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	a := newTestAuthenticator(m, time.Now)
 	a.Up()
-	testkit.Must(t, errorOf(a.APIKey(t.Context(), presented)))
+	testkit.Must(t, testkit.ErrorOf(a.APIKey(t.Context(), presented)))
 	testkit.Must(t, m.RevokeKey(t.Context(), k.ID, time.Now()))
 	if _, err := a.APIKey(t.Context(), presented); err != nil {
 		t.Fatalf("the cached record was not used: %v", err)
@@ -126,8 +120,7 @@ func TestAnnouncedRevocationTakesEffect(t *testing.T) {
 		t.Fatalf("%d lookups before the announcement, want 1", n)
 	}
 	a.Message(auth.TopicPrefix + k.ID)
-	_, err := a.APIKey(t.Context(), presented)
-	wantUnauthorized(t, err)
+	wantUnauthorized(t, testkit.ErrorOf(a.APIKey(t.Context(), presented)))
 }
 
 func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
@@ -138,11 +131,9 @@ func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
 		t.Helper()
 		before := m.lookupCount()
 		for range times {
-			testkit.Must(t, errorOf(a.APIKey(t.Context(), presented)))
+			testkit.Must(t, testkit.ErrorOf(a.APIKey(t.Context(), presented)))
 		}
-		if n := m.lookupCount() - before; n != wantLookups {
-			t.Errorf("%d requests made %d lookups, want %d", times, n, wantLookups)
-		}
+		testkit.Equal(t, fmt.Sprintf("%d requests made lookups", times), m.lookupCount()-before, wantLookups)
 	}
 	authenticate(3, 3) // not yet subscribed
 	a.Up()
@@ -159,13 +150,10 @@ func TestCachedKeyExpires(t *testing.T) {
 		_, presented := createKey(t, m, time.Now(), time.Now().Add(5*time.Second), auth.ReadTeamApps)
 		a := newTestAuthenticator(m, time.Now)
 		a.Up()
-		testkit.Must(t, errorOf(a.APIKey(t.Context(), presented)))
+		testkit.Must(t, testkit.ErrorOf(a.APIKey(t.Context(), presented)))
 		time.Sleep(5 * time.Second)
-		_, err := a.APIKey(t.Context(), presented)
-		wantUnauthorized(t, err)
-		if n := m.lookupCount(); n != 1 {
-			t.Errorf("%d lookups, want 1: the key was not cached", n)
-		}
+		wantUnauthorized(t, testkit.ErrorOf(a.APIKey(t.Context(), presented)))
+		testkit.Equal(t, "lookups", m.lookupCount(), 1)
 	})
 }
 
@@ -175,9 +163,7 @@ func TestMissingCredentialIsUnauthorized(t *testing.T) {
 
 func TestRequireChecksScope(t *testing.T) {
 	who := auth.Principal{Scopes: []auth.Scope{auth.ReadTeamApps}}
-	if err := who.Require(auth.ReadTeamApps); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, who.Require(auth.ReadTeamApps))
 	for _, p := range []auth.Principal{who, {}, {Scopes: []auth.Scope{"READ_TEAM", "read_team_usage", "*", ""}}} {
 		e := fault.From(p.Require(auth.ReadTeamUsage))
 		details, _ := e.Details.(map[string]auth.Scope)
@@ -189,9 +175,7 @@ func TestRequireChecksScope(t *testing.T) {
 
 func TestManagerOfPlatformManagesTeams(t *testing.T) {
 	platform := auth.Principal{Scopes: []auth.Scope{auth.ManagePlatform}}
-	if err := platform.Require(auth.ManageTeam); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, platform.Require(auth.ManageTeam))
 	if err := platform.Require(auth.RunCalls); !fault.Is(err, fault.Forbidden) {
 		t.Errorf("error %v for another scope, want %s", err, fault.Forbidden)
 	}
@@ -203,9 +187,7 @@ func TestManagerOfPlatformManagesTeams(t *testing.T) {
 func TestOnlyPlatformGrantsPlatformScopes(t *testing.T) {
 	team, platform := auth.Principal{Scopes: []auth.Scope{auth.ManageTeam}}, auth.Principal{Scopes: []auth.Scope{auth.ManagePlatform}}
 	for _, s := range auth.Scopes {
-		if err := platform.CheckGrant([]auth.Scope{s}); err != nil {
-			t.Errorf("platform grants %s: %v", s, err)
-		}
+		testkit.NoError(t, fmt.Sprintf("platform grants %s", s), platform.CheckGrant([]auth.Scope{s}))
 		want := s == auth.ManagePlatform || s == auth.RunAllCalls
 		if err := team.CheckGrant([]auth.Scope{auth.ManageTeam, s}); fault.Is(err, fault.Forbidden) != want {
 			t.Errorf("team grants %s: error %v, want one: %v", s, err, want)
@@ -221,12 +203,10 @@ func TestLastUseIsWrittenInBatches(t *testing.T) {
 		m := newTestStore(t)
 		_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 		a := newTestAuthenticator(m, time.Now)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { a.Run(ctx); close(done) }()
+		stop := testkit.Start(t, a.Run)
 
 		for range 1000 {
-			testkit.Must(t, errorOf(a.APIKey(t.Context(), presented)))
+			testkit.Must(t, testkit.ErrorOf(a.APIKey(t.Context(), presented)))
 			time.Sleep(time.Millisecond)
 		}
 		last := time.Now().Add(-time.Millisecond)
@@ -252,7 +232,6 @@ func TestLastUseIsWrittenInBatches(t *testing.T) {
 			t.Error("an empty batch was written")
 		}
 		stop()
-		<-done
 	})
 }
 
@@ -260,29 +239,11 @@ func TestRejectedCredentialIsNotAUse(t *testing.T) {
 	m := newTestStore(t)
 	_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	a := newTestAuthenticator(m, time.Now)
-	_, err := a.APIKey(t.Context(), presented[:len(presented)-1]+flip(presented[len(presented)-1]))
-	wantUnauthorized(t, err)
+	wantUnauthorized(t, testkit.ErrorOf(a.APIKey(t.Context(), presented[:len(presented)-1]+flip(presented[len(presented)-1]))))
 	a.Flush(t.Context())
 	if len(m.touched) != 0 {
 		t.Errorf("wrote last uses %v, want none", m.touched)
 	}
-}
-
-func TestLastUseIsWrittenAtShutdown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newTestStore(t)
-		a := newTestAuthenticator(m, time.Now)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { a.Run(ctx); close(done) }()
-		synctest.Wait()
-		a.RecordUse("k", time.Now())
-		stop()
-		<-done
-		if len(m.touched) != 1 {
-			t.Errorf("written %d times, want 1", len(m.touched))
-		}
-	})
 }
 
 // hookedStore is a store that calls onFirstWrite during its first write.

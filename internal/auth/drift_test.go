@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -49,15 +50,11 @@ func TestDifferentSecretsAreReported(t *testing.T) {
 		var log testkit.Buffer
 		registry := prometheus.NewRegistry()
 		monitor := auth.NewSecretMonitor(store, secrets, log.Logger(), registry)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { monitor.Run(ctx); close(done) }()
+		stop := testkit.Start(t, monitor.Run)
 		expect := func(step string, others float64, lines int) {
 			t.Helper()
 			synctest.Wait()
-			if got := metrics(t, registry)["telapi_jwt_other_secrets "]; got != others {
-				t.Errorf("%s: %v other secrets in the metrics, want %v", step, got, others)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s: other secrets in the metrics", step), testkit.Metrics(t, registry)["telapi_jwt_other_secrets"], others)
 			if got := strings.Count(log.String(), "different JWT secrets"); got != lines {
 				t.Errorf("%s: reported %d times, want %d\n%s", step, got, lines, log.String())
 			}
@@ -77,7 +74,6 @@ func TestDifferentSecretsAreReported(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		expect("fixed", 0, 1)
 		stop()
-		<-done
 		if !strings.Contains(log.String(), "other_fingerprints="+redact.Secret("another secret").Fingerprint()) || strings.Contains(log.String(), testSecret.Reveal()) {
 			t.Errorf("log is %s, want the other fingerprint and no secret", log.String())
 		}
@@ -111,7 +107,7 @@ func TestRejectedTokensAreCountedByReason(t *testing.T) {
 			t.Errorf("%s: %v, want accepted: %v", token, err, accepted)
 		}
 	}
-	got := metrics(t, registry)
+	got := testkit.Metrics(t, registry)
 	for _, token := range []string{"call", "console"} {
 		for _, reason := range []string{"claims", "expired", "malformed", "signature"} {
 			name, want := "telapi_jwt_failures_total "+reason+" "+token, map[string]float64{"console": 1}[token]
@@ -120,24 +116,6 @@ func TestRejectedTokensAreCountedByReason(t *testing.T) {
 			}
 		}
 	}
-}
-
-// metrics returns the values of a registry by name and label values.
-func metrics(t *testing.T, registry *prometheus.Registry) map[string]float64 {
-	t.Helper()
-	families, err := registry.Gather()
-	testkit.Must(t, err)
-	values := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				labels = append(labels, l.GetValue())
-			}
-			values[f.GetName()+" "+strings.Join(labels, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
-		}
-	}
-	return values
 }
 
 func TestLongestTokenIsAccepted(t *testing.T) {

@@ -196,24 +196,19 @@ func TestErrorExplainsWellSignedToken(t *testing.T) {
 			t.Errorf("%s: %s %q, want %s with %q", claims, f.Code, f.Message, fault.Unauthorized, want)
 		}
 		// Who doesn't know the secret learns nothing.
-		_, err = newTestTokens().Verify(signHMAC(sha256.New, strings.Repeat("x", 32), validHeader, claims))
-		wantUnauthorized(t, err)
+		wantUnauthorized(t, testkit.ErrorOf(newTestTokens().Verify(signHMAC(sha256.New, strings.Repeat("x", 32), validHeader, claims))))
 	}
 }
 
 func TestUnknownTeamIsRejected(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	a := auth.NewAuthenticator(nil, nil, auth.NewTokenFailures(registry), discard(), time.Now)
-	if err := a.CheckUnknownTeam(auth.Principal{TeamID: "console", Scopes: []auth.Scope{auth.ManagePlatform}}); err != nil {
-		t.Errorf("administrator of the platform: %v", err)
-	}
+	testkit.NoError(t, "administrator of the platform", a.CheckUnknownTeam(auth.Principal{TeamID: "console", Scopes: []auth.Scope{auth.ManagePlatform}}))
 	err := a.CheckUnknownTeam(auth.Principal{TeamID: "tm_2", Scopes: []auth.Scope{auth.ManageTeam}})
 	if f := fault.From(err); f.Code != fault.Unauthorized || !strings.Contains(f.Message, `its teamId "tm_2" is not a team of this service`) {
 		t.Errorf("error %v, want %s with the team", err, fault.Unauthorized)
 	}
-	if n := metrics(t, registry)["telapi_jwt_failures_total claims console"]; n != 1 {
-		t.Errorf("%v failures are counted, want 1", n)
-	}
+	testkit.Equal(t, "failures are counted", testkit.Metrics(t, registry)["telapi_jwt_failures_total claims console"], 1)
 }
 
 func rs256(t *testing.T, claims string) string {
@@ -253,8 +248,7 @@ func TestBearerParsesAuthorizationHeader(t *testing.T) {
 		"", good, "Bearer", "Bearer ", "Basic " + good, "Token " + good, "Bearer Bearer " + good, "Bearer " + good + ", " + good, "Bearer " + good + " " + good,
 		"Bearer\t" + good, "Bearer tk_abc_0123456789",
 	} {
-		_, err := a.Bearer(header)
-		wantUnauthorized(t, err)
+		wantUnauthorized(t, testkit.ErrorOf(a.Bearer(header)))
 	}
 }
 

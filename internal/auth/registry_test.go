@@ -97,15 +97,7 @@ func TestInvalidKeyRequestReportsAllIssues(t *testing.T) {
 				testkit.Must(t, err)
 				return
 			}
-			e := fault.From(err)
-			var got []string
-			issues, _ := e.Details.([]fault.Issue)
-			for _, issue := range issues {
-				got = append(got, issue.Path+" "+issue.Code)
-			}
-			if e.Code != fault.Validation || !slices.Equal(got, tt.want) {
-				t.Errorf("error %v with issues %v, want %v", err, got, tt.want)
-			}
+			testkit.Equal(t, "issues", testkit.Issues(err), tt.want)
 			if keys, err := m.Keys(t.Context(), page.OfTeam("tm_1"), page.All); err != nil || len(keys) != 0 || secret != "" {
 				t.Errorf("an invalid request created %v (%v)", keys, err)
 			}
@@ -127,9 +119,7 @@ func TestRevocationIsCommittedThenAnnounced(t *testing.T) {
 	k, _ := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	m.set(func(m *testStore) { m.events = nil })
 	testkit.Must(t, (&auth.KeyRegistry{m, m, time.Now}).Revoke(t.Context(), k.ID))
-	if want := []string{"committed " + k.ID, "announced key:" + k.ID}; !slices.Equal(m.events, want) {
-		t.Errorf("events %q, want %q", m.events, want)
-	}
+	testkit.Equal(t, "events", m.events, []string{"committed " + k.ID, "announced key:" + k.ID})
 }
 
 func TestRepeatedRevocationIsOnlyAnnounced(t *testing.T) {
@@ -140,9 +130,7 @@ func TestRepeatedRevocationIsOnlyAnnounced(t *testing.T) {
 		m.set(func(m *testStore) { m.events = nil })
 		testkit.Must(t, registry.Revoke(t.Context(), k.ID))
 	}
-	if want := []string{"announced key:" + k.ID}; !slices.Equal(m.events, want) {
-		t.Errorf("events %q, want %q", m.events, want)
-	}
+	testkit.Equal(t, "events", m.events, []string{"announced key:" + k.ID})
 }
 
 // unreadableStore is a store whose keys cannot be read.
@@ -175,18 +163,14 @@ func TestKeyStates(t *testing.T) {
 		{auth.Key{RevokedAt: now}, auth.Revoked},
 		{auth.Key{RevokedAt: now, ExpiresAt: now}, auth.Revoked},
 	} {
-		if got := tt.key.View(now).State; got != tt.want {
-			t.Errorf("%+v is %s, want %s", tt.key, got, tt.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%+v", tt.key), tt.key.View(now).State, tt.want)
 	}
 }
 
 func TestKeyIDOfWholeKey(t *testing.T) {
 	id, full, _ := auth.GenerateKey()
 	for _, given := range []string{id, full.Reveal()} {
-		if got := auth.KeyID(given); got != id {
-			t.Errorf("KeyID(%q) is %q, want %q", given, got, id)
-		}
+		testkit.Equal(t, fmt.Sprintf("KeyID(%q)", given), auth.KeyID(given), id)
 	}
 }
 
@@ -196,9 +180,7 @@ func TestExpiryIsReportedOnce(t *testing.T) {
 	issues.Check(false, "/expiresAt", fault.IssueValue, "It is not a time.")
 	k := auth.Key{Scopes: []auth.Scope{auth.ReadTeamApps}, ExpiresAt: now}
 	k.Check(now, &issues)
-	if list, _ := fault.From(issues.Err()).Details.([]fault.Issue); len(list) != 1 {
-		t.Errorf("issues %v, want one", list)
-	}
+	testkit.Equal(t, "issues", testkit.IssuePaths(issues.Err()), []string{"/expiresAt"})
 }
 
 func TestFailedAnnouncementNamesTheCacheTTL(t *testing.T) {
@@ -362,6 +344,3 @@ func wantUnauthorized(t *testing.T, err error) {
 		t.Error("the cause is missing from the log")
 	}
 }
-
-// errorOf returns the error of a call.
-func errorOf[T any](_ T, err error) error { return err }

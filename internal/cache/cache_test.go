@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"telapi/internal/background"
+	"telapi/test/testkit"
 )
 
 const ttl = TTL
@@ -58,15 +59,11 @@ func TestGetAfterInvalidation(t *testing.T) {
 		{"subscription lost: reload", func(c *Cache[int]) { c.Down(nil) }, 2},
 		{"subscription lost and restored: reload", func(c *Cache[int]) { c.Down(nil); c.Up() }, 2},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, load := newOpenCache(), counted()
-				get(t, c, "k", load)
-				tc.call(c)
-				if got := get(t, c, "k", load); got != tc.want {
-					t.Errorf("got the value of load %d, want of load %d", got, tc.want)
-				}
-			})
+		testkit.RunBubble(t, tc.name, func(t *testing.T) {
+			c, load := newOpenCache(), counted()
+			get(t, c, "k", load)
+			tc.call(c)
+			testkit.Equal(t, "got the value of load", get(t, c, "k", load), tc.want)
 		})
 	}
 }
@@ -74,14 +71,10 @@ func TestGetAfterInvalidation(t *testing.T) {
 func TestNothingIsStoredBeforeUp(t *testing.T) {
 	c, load := newCache(), counted()
 	get(t, c, "k", load)
-	if got := get(t, c, "k", load); got != 2 {
-		t.Errorf("before Up: got the value of load %d, want of load 2", got)
-	}
+	testkit.Equal(t, "before Up: got the value of load", get(t, c, "k", load), 2)
 	c.Up()
 	get(t, c, "k", load)
-	if got := get(t, c, "k", load); got != 3 {
-		t.Errorf("after Up: value of load %d, want the stored value 3", got)
-	}
+	testkit.Equal(t, "after Up: value of load", get(t, c, "k", load), 3)
 }
 
 // The attack: a key is revoked while it is being read. The outdated result must
@@ -92,31 +85,23 @@ func TestValueLoadedBeforeAnAnnouncementIsNotUsedAfterIt(t *testing.T) {
 		"Down":    func(c *Cache[int]) { c.Down(nil) },
 		"Up":      func(c *Cache[int]) { c.Up() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newOpenCache()
-				release := make(chan struct{})
-				oldValue := make(chan int)
-				go func() {
-					v, _ := c.Get(t.Context(), "k", func(context.Context) (int, error) { <-release; return 1, nil })
-					oldValue <- v
-				}()
-				synctest.Wait()
-				announce(c)
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			c := newOpenCache()
+			release := make(chan struct{})
+			oldValue := make(chan int)
+			go func() {
+				v, _ := c.Get(t.Context(), "k", func(context.Context) (int, error) { <-release; return 1, nil })
+				oldValue <- v
+			}()
+			synctest.Wait()
+			announce(c)
 
-				fresh := func(context.Context) (int, error) { return 2, nil }
-				if got := get(t, c, "k", fresh); got != 2 {
-					t.Errorf("a caller after the announcement got value %d of the old load, want 2", got)
-				}
-				close(release)
-				if got := <-oldValue; got != 1 {
-					t.Errorf("the caller before the announcement got %d, want 1", got)
-				}
-				synctest.Wait()
-				if got := get(t, c, "k", fresh); got != 2 {
-					t.Errorf("after the old load: got %d, want the stored value 2", got)
-				}
-			})
+			fresh := func(context.Context) (int, error) { return 2, nil }
+			testkit.Equal(t, "a caller after the announcement got value of the old load", get(t, c, "k", fresh), 2)
+			close(release)
+			testkit.Equal(t, "the caller before the announcement", <-oldValue, 1)
+			synctest.Wait()
+			testkit.Equal(t, "after the old load", get(t, c, "k", fresh), 2)
 		})
 	}
 }
@@ -152,9 +137,7 @@ func TestCanceledCallerDoesNotCancelTheLoad(t *testing.T) {
 		defer cancel()
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := c.Get(canceled, "k", slow); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the canceled caller got error %v, want %v", err, context.DeadlineExceeded)
-			}
+			testkit.WantError(t, "the canceled caller got", testkit.ErrorOf(c.Get(canceled, "k", slow)), context.DeadlineExceeded)
 		})
 		synctest.Wait()
 		wg.Go(func() {
@@ -169,16 +152,12 @@ func TestCanceledCallerDoesNotCancelTheLoad(t *testing.T) {
 func TestErrorsAndPanicsAreReturnedAndNotStored(t *testing.T) {
 	c, load := newOpenCache(), counted()
 	loadErr := errors.New("load failed")
-	if _, err := c.Get(t.Context(), "k", func(context.Context) (int, error) { return 0, loadErr }); !errors.Is(err, loadErr) {
-		t.Errorf("failed load: error %v, want %v", err, loadErr)
-	}
+	testkit.WantError(t, "failed load", testkit.ErrorOf(c.Get(t.Context(), "k", func(context.Context) (int, error) { return 0, loadErr })), loadErr)
 	_, err := c.Get(t.Context(), "k", func(context.Context) (int, error) { panic("the reason") })
 	if err == nil || !strings.Contains(err.Error(), "the reason") {
 		t.Errorf("panic: error %v, want one with its value", err)
 	}
-	if got := get(t, c, "k", load); got != 1 {
-		t.Errorf("after failures: got load %d, want 1", got)
-	}
+	testkit.Equal(t, "after failures: got load", get(t, c, "k", load), 1)
 }
 
 // Writers increment a version and then announce it. Get must never return a
@@ -246,10 +225,6 @@ func TestCloseWaitsForLoads(t *testing.T) {
 	if !ended.Load() {
 		t.Error("Close did not wait for the load")
 	}
-	if err := <-failed; !errors.Is(err, context.Canceled) {
-		t.Errorf("load: error %v, want %v", err, context.Canceled)
-	}
-	if _, err := c.Get(context.Background(), "k", counted()); !errors.Is(err, background.ErrClosed) {
-		t.Errorf("after Close: %v, want ErrClosed", err)
-	}
+	testkit.WantError(t, "load", <-failed, context.Canceled)
+	testkit.WantError(t, "after Close", testkit.ErrorOf(c.Get(context.Background(), "k", counted())), background.ErrClosed)
 }

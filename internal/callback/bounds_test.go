@@ -7,6 +7,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // event returns a body with a control event.
@@ -73,16 +74,12 @@ func TestLengthsAreInCodePoints(t *testing.T) {
 func TestUnboundedParametersAreTypeChecked(t *testing.T) {
 	for _, field := range []string{"sendDTMF", "bargeInOnDTMF", "bargeIn", "dtmfCollect", "abortPlayOnBotMessage"} {
 		for value, want := range map[string]string{"true": "", "false": "", "1": fault.IssueType, `"true"`: fault.IssueType, "null": fault.IssueType} {
-			if got := issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%s}}`, field, value))); got != want {
-				t.Errorf("%s = %s: issue %q, want %q", field, value, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s = %s: issue", field, value), issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%s}}`, field, value))), want)
 		}
 	}
 	for _, field := range []string{"sttProvider", "ttsProvider", "botNoInputUrl"} {
 		for value, want := range map[string]string{`""`: "", `"` + strings.Repeat("x", 5000) + `"`: "", "1": fault.IssueType, "true": fault.IssueType} {
-			if got := issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%s}}`, field, value))); got != want {
-				t.Errorf("%s = %.10s: issue %q, want %q", field, value, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s = %.10s: issue", field, value), issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%s}}`, field, value))), want)
 		}
 	}
 }
@@ -121,9 +118,7 @@ func TestSIPHeaderLimits(t *testing.T) {
 		`{"target":"sip:a@b?X-A=` + strings.Repeat("a", 197) + `","transferTarget":"tel:1","sipQueryParams":` + list(1, 11800) + `}`:           "",
 	} {
 		for _, name := range []string{"transfer", "hangup"} {
-			if got := issue(t, event(name, value)); got != want {
-				t.Errorf("%s %.40s…: issue %q, want %q", name, value, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s %.40s…: issue", name, value), issue(t, event(name, value)), want)
 			action := fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"actions":{"type":%q,%s}`, name, value[1:])
 			if got := issue(t, action); got != want && (name == "transfer" || !strings.Contains(value, "arget\"")) { // a hangup has no target
 				t.Errorf("action %s %.40s…: issue %q, want %q", name, value, got, want)
@@ -139,13 +134,9 @@ func TestEnumValues(t *testing.T) {
 		"botOperationResult":       "success failure",
 	} {
 		for value := range strings.FieldsSeq(values) {
-			if got := issue(t, event("transfer", fmt.Sprintf(`{%q:%q}`, field, value))); got != "" {
-				t.Errorf("%s %s: issue %q, want none", field, value, got)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s %s: issue", field, value), issue(t, event("transfer", fmt.Sprintf(`{%q:%q}`, field, value))), "")
 		}
-		if got := issue(t, event("transfer", fmt.Sprintf(`{%q:"SIP_REFER"}`, field))); got != fault.IssueValue {
-			t.Errorf("%s with an unknown value: issue %q, want %q", field, got, fault.IssueValue)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s with an unknown value: issue", field), issue(t, event("transfer", fmt.Sprintf(`{%q:"SIP_REFER"}`, field))), fault.IssueValue)
 	}
 }
 
@@ -206,9 +197,7 @@ func TestHostileBodiesAreRejected(t *testing.T) {
 		"huge pause":           {`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[{"content":{"event":{"pause":1e400}}}]}}`, fault.Validation},
 		"huge session integer": {string(event("config", `{"sessionParams":{"bargeInMinWordCount":1e40}}`)), fault.Validation},
 	} {
-		if _, err := Parse(wire.BotItem, []byte(tt.body), "c"); !fault.Is(err, tt.code) {
-			t.Errorf("%s: error %v, want %s", name, err, tt.code)
-		}
+		testkit.WantFault(t, name, testkit.ErrorOf(Parse(wire.BotItem, []byte(tt.body), "c")), tt.code)
 	}
 	if _, err := Parse(wire.BotItem, []byte(wrap(`{"n":1e400,"d":12345678901234567890123}`)), "c"); err != nil {
 		t.Errorf("large numbers in metadata: %v, want no error", err)
@@ -221,7 +210,7 @@ func TestMessagesWithEqualSequenceKeepTheirOrder(t *testing.T) {
 		list = append(list, fmt.Sprintf(`{"messageId":%d,"sequence":%d,"content":{"textMessage":{"textPlain":"x"}}}`, i, i%2))
 	}
 	result, err := Parse(wire.BotItem, []byte(`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[`+strings.Join(list, ",")+`]}}`), "c")
-	must(t, err)
+	testkit.Must(t, err)
 	entries, _ := result.Entries(entryOf("bot"), policy(t, "open"))
 	for i, e := range entries {
 		if want := fmt.Sprint(i*2%60 + i/30); string(e.MessageID) != want {
@@ -248,9 +237,7 @@ func TestAmplificationIsLimited(t *testing.T) {
 		"an avatar of 500 KB, 100 times": {body(strings.Repeat("a", 500_000), 100, ""), fault.IssueTooLong},
 		"an avatar of 500 KB, once":      {body(strings.Repeat("a", 500_000), 1, ""), ""},
 	} {
-		if got := issue(t, tt.body); got != tt.want {
-			t.Errorf("%s: issue %q, want %q", name, got, tt.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s: issue", name), issue(t, tt.body), tt.want)
 	}
 }
 
@@ -288,7 +275,7 @@ func TestBoundOfLongListIsReported(t *testing.T) {
 
 func TestEntriesCanBeCreatedAgainWithAnotherPolicy(t *testing.T) {
 	result, err := Parse(wire.BotItem, event("transfer", `{"hangupReason":"r"}`), "c")
-	must(t, err)
+	testkit.Must(t, err)
 	withDefaults, _ := result.Entries(entryOf("bot"), policy(t, "defaults"))
 	withoutDefaults, _ := result.Entries(entryOf("bot"), policy(t, "open"))
 	if withDefaults[0].Reason != "" || withoutDefaults[0].Reason != "target_missing" {

@@ -12,10 +12,14 @@ import (
 	"telapi/internal/callback"
 	"telapi/internal/calls"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 func TestRejectedCallbacks(t *testing.T) {
 	notJSON := func(r *callback.Request) { r.Body = []byte("{") }
+	large := func(r *callback.Request) { // was read only after a check, so its credential's own error is known
+		r.Body = []byte(`{"content":1,"pad":"` + strings.Repeat("a", callback.MaxUncheckedBody) + `"}`)
+	}
 	for name, tt := range map[string]struct {
 		kind    wire.WorkItemKind
 		prepare func(*fixture, *callback.Request)
@@ -50,6 +54,14 @@ func TestRejectedCallbacks(t *testing.T) {
 			code: fault.ConversationEnded, calls: "channel deliver"},
 		"consumed token": {kind: wire.LLMItem, prepare: func(f *fixture, r *callback.Request) { f.accept(*r); r.Body = []byte(`{"content":"other"}`) },
 			code: fault.CallbackConsumed, calls: "channel deliver deliver"},
+		"large invalid body": {kind: wire.LLMItem, prepare: func(_ *fixture, r *callback.Request) { large(r) },
+			code: fault.Validation, calls: "check"},
+		"large invalid body and consumed token": {kind: wire.LLMItem, prepare: func(f *fixture, r *callback.Request) { f.accept(*r); large(r) },
+			code: fault.CallbackConsumed, calls: "channel deliver check"},
+		"large invalid body and ended channel": {kind: wire.LLMItem, prepare: func(f *fixture, r *callback.Request) { f.end(); large(r) },
+			code: fault.ConversationEnded, calls: "check"},
+		"large invalid body and unknown token": {kind: wire.LLMItem, prepare: func(_ *fixture, r *callback.Request) { r.Digest = "unknown"; large(r) },
+			code: fault.CallbackToken, calls: "check"},
 		"full backlog": {prepare: func(f *fixture, _ *callback.Request) { f.fillBacklog() },
 			code: fault.ServiceUnavailable, calls: "channel deliver", outcome: "BACKPRESSURE"},
 		"unknown status of the store": {prepare: func(f *fixture, _ *callback.Request) {
@@ -150,30 +162,6 @@ func TestCheckReturnsTheErrorOfTheCredential(t *testing.T) {
 	}
 }
 
-// A large body was read only after a check, so its credential's own error is known.
-func TestLargeInvalidBodyGetsTheErrorOfTheCredential(t *testing.T) {
-	large := `{"content":1,"pad":"` + strings.Repeat("a", callback.MaxUncheckedBody) + `"}`
-	for name, tt := range map[string]struct {
-		prepare func(*fixture, *callback.Request)
-		code    fault.Code
-	}{
-		"usable":   {func(*fixture, *callback.Request) {}, fault.Validation},
-		"consumed": {func(f *fixture, r *callback.Request) { f.accept(*r) }, fault.CallbackConsumed},
-		"ended":    {func(f *fixture, _ *callback.Request) { f.end() }, fault.ConversationEnded},
-		"unknown":  {func(_ *fixture, r *callback.Request) { r.Digest = "unknown" }, fault.CallbackToken},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t, options{})
-			r := f.request(wire.LLMItem, `{"content":"Hello"}`)
-			tt.prepare(f, &r)
-			r.Body = []byte(large)
-			if _, err := f.service.Accept(t.Context(), r); !fault.Is(err, tt.code) {
-				t.Errorf("error %v, want %s", err, tt.code)
-			}
-		})
-	}
-}
-
 func TestReusedTokenReportsFirstCallback(t *testing.T) {
 	for name, tt := range map[string]struct {
 		prepare       func(*fixture, *callback.Request) callback.Receipt
@@ -235,19 +223,17 @@ func always(result callback.DeliverResult, err error) func(func() (callback.Deli
 
 func (f *fixture) checkCalls(want string) {
 	f.Helper()
-	if got := strings.Join(f.store.calls, " "); got != want {
-		f.Errorf("store calls: %q, want %q", got, want)
-	}
+	testkit.Equal(f, "store calls", strings.Join(f.store.calls, " "), want)
 }
 
 func (f *fixture) cancel(workItemID string) {
 	f.Helper()
-	must(f, f.channel.Cancel(f.Context(), workItemID))
+	testkit.Must(f, f.channel.Cancel(f.Context(), workItemID))
 }
 
 func (f *fixture) end() {
 	f.Helper()
-	must(f, f.channel.End(f.Context(), "done"))
+	testkit.Must(f, f.channel.End(f.Context(), "done"))
 }
 
 // fillBacklog delivers entries until the store rejects more. Its calls are not
@@ -277,22 +263,7 @@ func TestReceiptCountsMessages(t *testing.T) {
 		{wire.LLMItem, `{"content":"Hello"}`, 1},
 		{wire.ToolItem, `{"result":{"a":1}}`, 1},
 	} {
-		if got := f.accept(f.request(tt.kind, tt.body)).Messages; got != tt.want {
-			t.Errorf("%s %s: %d messages, want %d", tt.kind, tt.body, got, tt.want)
-		}
-	}
-}
-
-func TestReceiptListsAtMost100IgnoredMembersOfCommands(t *testing.T) {
-	f := newFixture(t, options{profile: profileJSON})
-	var members strings.Builder
-	for i := range 60 {
-		fmt.Fprintf(&members, `,"x%d":1`, i)
-	}
-	action := `{"type":"hangup"` + members.String() + `}`
-	receipt := f.accept(f.request(wire.BotItem, `{"conversation":{"identifier":{"id":"call-1"}},"actions":[`+action+`,`+action+`]}`))
-	if n := []int{len(receipt.Commands[0].Ignored), len(receipt.Commands[1].Ignored)}; n[0] != 60 || n[1] != 40 {
-		t.Errorf("%d ignored members are listed, want 60 and 40", n)
+		testkit.Equal(t, fmt.Sprintf("%s %s: messages", tt.kind, tt.body), f.accept(f.request(tt.kind, tt.body)).Messages, tt.want)
 	}
 }
 
@@ -306,9 +277,7 @@ func TestRoutedCallbackTakesNoShare(t *testing.T) {
 	if _, err := f.service.Accept(t.Context(), f.request(wire.BotItem, helloBody)); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Fatalf("error %v, want %s", err, fault.ServiceUnavailable)
 	}
-	if err := f.service.TakeParked("team", f.service.ParkedShare()); err != nil {
-		t.Errorf("the share is not free: %v", err)
-	}
+	testkit.NoError(t, "the share is not free", f.service.TakeParked("team", f.service.ParkedShare()))
 }
 
 func TestDryRunReportsPathsInBody(t *testing.T) {

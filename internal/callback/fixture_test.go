@@ -98,33 +98,30 @@ type fixture struct {
 func (f *fixture) Reoffer(offer []byte) { f.offers = append(f.offers, string(offer)) }
 
 type options struct {
-	profile  string
-	limits   wire.ChannelLimits
-	disabled []string // commands
+	profile string
+	limits  wire.ChannelLimits
 }
 
 func newFixture(t *testing.T, o options) *fixture {
 	t.Helper()
 	engine := stores.OpenEmbedded(t)
 	f := &fixture{T: t, engine: engine, store: &recordingStore{Store: redisstore.NewCallbacks(engine)}, now: time.Now()}
-	f.useService(o.disabled...)
+	f.useService()
 	var err error
 	option := engine.ClientOption()
 	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, even on a busy machine
 	f.runtime, err = calls.New(calls.Options{Store: option, Name: "runtime", Limits: o.limits})
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(f.runtime.Close)
 	f.channel = f.open(channelID, o.profile)
 	return f
 }
 
 // useService replaces the service with a new one.
-func (f *fixture) useService(disabled ...string) {
+func (f *fixture) useService() {
 	f.Helper()
-	platform, err := command.NewPlatformPolicy(disabled, nil, nil)
-	must(f, err)
 	f.registry = prometheus.NewRegistry()
-	f.service = callback.NewService(f.store, f, platform, slog.New(slog.DiscardHandler), f.registry, func() time.Time { return f.now }, 25)
+	f.service = callback.NewService(f.store, f, command.PlatformPolicy{}, slog.New(slog.DiscardHandler), f.registry, func() time.Time { return f.now }, 25)
 }
 
 func (f *fixture) open(id, profile string) *calls.Channel {
@@ -137,7 +134,7 @@ func (f *fixture) openOf(teamID, id, profile string) *calls.Channel {
 	c, err := f.runtime.Open(f.Context(), calls.OpenOptions{
 		ChannelID: id, TeamID: teamID, EndpointID: "endpoint", CallID: "sip-call", TransactionID: "tx-channel", Profile: []byte(profile),
 	})
-	must(f, err)
+	testkit.Must(f, err)
 	return c
 }
 
@@ -150,7 +147,7 @@ func (f *fixture) request(kind wire.WorkItemKind, body string) callback.Request 
 func (f *fixture) requestOn(c *calls.Channel, o calls.AwaitOptions, body string) callback.Request {
 	f.Helper()
 	item, err := c.Await(f.Context(), o)
-	must(f, err)
+	testkit.Must(f, err)
 	sum := sha256.Sum256([]byte(item.Token))
 	r := callback.Request{
 		Credential: callback.Credential{ChannelID: c.ID, Kind: item.Kind, Digest: hex.EncodeToString(sum[:])},
@@ -165,7 +162,7 @@ func (f *fixture) requestOn(c *calls.Channel, o calls.AwaitOptions, body string)
 func (f *fixture) accept(r callback.Request) callback.Receipt {
 	f.Helper()
 	receipt, err := f.service.Accept(f.Context(), r)
-	must(f, err)
+	testkit.Must(f, err)
 	return receipt
 }
 
@@ -173,7 +170,7 @@ func (f *fixture) accept(r callback.Request) callback.Receipt {
 func (f *fixture) entries() []wire.Entry {
 	f.Helper()
 	all, err := f.runtime.Entries(f.Context(), channelID, "", 1000)
-	must(f, err)
+	testkit.Must(f, err)
 	var list []wire.Entry
 	for _, e := range all {
 		if e.Entry.CallbackID != "" {
@@ -187,7 +184,7 @@ func (f *fixture) entries() []wire.Entry {
 func (f *fixture) metric(name string, labels ...string) *dto.Metric {
 	f.Helper()
 	families, err := f.registry.Gather()
-	must(f, err)
+	testkit.Must(f, err)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			var values []string
@@ -200,12 +197,4 @@ func (f *fixture) metric(name string, labels ...string) *dto.Metric {
 		}
 	}
 	return nil
-}
-
-// must ends the test if there is an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/command"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -31,11 +32,11 @@ func TestGoldenBodies(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			raw, err := os.ReadFile(file)
-			must(t, err)
+			testkit.Must(t, err)
 			input, want, _ := strings.Cut(string(raw), separator)
 			got := parseGolden(t, input)
 			if *update {
-				must(t, os.WriteFile(file, []byte(input+separator+got), 0o644))
+				testkit.Must(t, os.WriteFile(file, []byte(input+separator+got), 0o644))
 			} else if got != want {
 				t.Errorf("got:\n%s\nwant:\n%s", got, want)
 			}
@@ -71,7 +72,7 @@ func parseGolden(t *testing.T, input string) string {
 	checkRoundTrip(t, entries)
 	for _, e := range entries {
 		line, err := json.Marshal(&e)
-		must(t, err)
+		testkit.Must(t, err)
 		out.Write(append(line, '\n'))
 	}
 	for _, d := range decisions {
@@ -85,7 +86,7 @@ func parseGolden(t *testing.T, input string) string {
 // policy returns the command policy in a file of testdata/profiles.
 func policy(t testing.TB, name string) *command.Policy {
 	raw, err := os.ReadFile("testdata/profiles/" + name + ".json")
-	must(t, err)
+	testkit.Must(t, err)
 	var file struct {
 		Profile  wire.GatewayProfile `json:"profile"`
 		Platform struct {
@@ -94,9 +95,9 @@ func policy(t testing.TB, name string) *command.Policy {
 			TransferAllowedHeaders []string `json:"transferAllowedHeaders"`
 		} `json:"platform"`
 	}
-	must(t, json.Unmarshal(raw, &file))
+	testkit.Must(t, json.Unmarshal(raw, &file))
 	platform, err := command.NewPlatformPolicy(file.Platform.CommandsDisabled, file.Platform.TransferAllowedTargets, file.Platform.TransferAllowedHeaders)
-	must(t, err)
+	testkit.Must(t, err)
 	return command.NewPolicy(file.Profile, platform)
 }
 
@@ -115,14 +116,6 @@ func checkRoundTrip(t *testing.T, entries []wire.Entry) {
 		if err != nil || string(again) != string(encoded) {
 			t.Fatalf("round trip of %s: got %s, %v", encoded, again, err)
 		}
-	}
-}
-
-// must ends the test if there is an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // streamFor awaits a work item and opens a stream with its answer. The interruption of the
@@ -16,9 +17,9 @@ func (f *fixture) streamFor(kind wire.WorkItemKind) (st *callback.Stream, reques
 	f.Helper()
 	request, interrupted = f.request(kind, ""), make(chan error, 10)
 	st, err := f.service.OpenStream(callback.StreamRequest{Credential: request.Credential, MediaType: callback.NDJSON, Interrupt: func(err error) { interrupted <- err }})
-	must(f, err)
+	testkit.Must(f, err)
 	f.Cleanup(st.Close)
-	must(f, st.Check(f.Context()))
+	testkit.Must(f, st.Check(f.Context()))
 	return st, request, interrupted
 }
 
@@ -36,12 +37,12 @@ func TestStreamIsInterruptedByNotices(t *testing.T) {
 		}, ""},
 		"missed cancellation": {func(f *fixture, id string) {
 			f.service.StreamNotices().Down(nil)
-			must(f, f.channel.Cancel(f.Context(), id))
+			testkit.Must(f, f.channel.Cancel(f.Context(), id))
 			f.service.StreamNotices().Up()
 		}, fault.CallbackConsumed},
 		"missed end": {func(f *fixture, _ string) {
 			f.service.StreamNotices().Down(nil)
-			must(f, f.channel.End(f.Context(), "done"))
+			testkit.Must(f, f.channel.End(f.Context(), "done"))
 			f.service.StreamNotices().Up()
 		}, fault.ConversationEnded},
 		"nothing missed": {func(f *fixture, _ string) {
@@ -76,9 +77,7 @@ func TestStreamIsInterruptedByNotices(t *testing.T) {
 func TestStreamCountsPartsAndOpenStreams(t *testing.T) {
 	f := newFixture(t, options{})
 	st, _, _ := f.streamFor(wire.LLMItem)
-	if got := f.metric("telapi_callback_streams").GetGauge().GetValue(); got != 1 {
-		t.Errorf("%v open streams, want 1", got)
-	}
+	testkit.Equal(t, "open streams", f.metric("telapi_callback_streams").GetGauge().GetValue(), 1)
 	if receipt, err := st.Write(context.Background(), []byte("{\"delta\":\"One. Two. T\"}\n")); err != nil || receipt != nil {
 		t.Errorf("receipt %v, %v before the end", receipt, err)
 	}
@@ -103,9 +102,7 @@ func TestSettledStreamOutlivesDeadline(t *testing.T) {
 	deadline := first.Deadline
 	second := f.repeat(request)
 	f.finish(second, nil)
-	if err := first.Expired(t.Context()); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("stream that another one settled: %v, want SERVICE_UNAVAILABLE", err)
-	}
+	testkit.WantFault(t, "stream that another one settled", first.Expired(t.Context()), fault.ServiceUnavailable)
 	third := f.repeat(request)
 	if !third.Deadline.After(deadline.Add(time.Minute)) {
 		t.Errorf("deadline of a repetition: %v, want later than %v", third.Deadline, deadline)
@@ -117,9 +114,9 @@ func TestSettledStreamOutlivesDeadline(t *testing.T) {
 func (f *fixture) repeat(r callback.Request) *callback.Stream {
 	f.Helper()
 	st, err := f.service.OpenStream(callback.StreamRequest{Credential: r.Credential, MediaType: callback.NDJSON, Interrupt: func(error) {}})
-	must(f, err)
+	testkit.Must(f, err)
 	f.Cleanup(st.Close)
-	must(f, st.Check(f.Context()))
+	testkit.Must(f, st.Check(f.Context()))
 	return st
 }
 
@@ -153,14 +150,12 @@ func TestWholeStreamNeedsNoCheck(t *testing.T) {
 		"valid":                      {valid, "{\"delta\":\"Hello.\"}\n{\"done\":true}\n", ""},
 	} {
 		st, err := f.service.OpenStream(callback.StreamRequest{Credential: c.credential, MediaType: callback.NDJSON, Interrupt: func(error) {}})
-		must(t, err)
+		testkit.Must(t, err)
 		receipt, err := st.Write(t.Context(), []byte(c.body))
 		if c.want == "" && (err != nil || receipt == nil || receipt.Parts != 1) || c.want != "" && !fault.Is(err, c.want) {
 			t.Errorf("%s: receipt %+v, %v, want %q", name, receipt, err, c.want)
 		}
 		st.Close()
 	}
-	if got := len(f.entries()); got != 2 {
-		t.Errorf("%d entries, want a part and the result", got)
-	}
+	testkit.Equal(t, "entries", len(f.entries()), 2)
 }

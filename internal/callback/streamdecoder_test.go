@@ -1,6 +1,7 @@
 package callback
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // decodeStream decodes a body that arrives in pieces of n bytes.
@@ -82,6 +84,116 @@ func FuzzStream(f *testing.F) {
 			if !utf8.ValidString(part) || part == "" {
 				t.Errorf("%q: part %q", body, part)
 			}
+		}
+	})
+}
+
+// splitText returns the sentences of a text that arrives in pieces of n characters, or at once.
+func splitText(text string, n int) (list []string) {
+	var s Splitter
+	for piece := range slices.Chunk([]rune(text), max(n, 1)) {
+		if n > 0 {
+			list = append(list, s.Add(string(piece))...)
+		}
+	}
+	if n == 0 {
+		list = s.Add(text)
+	}
+	return append(list, s.End()...)
+}
+
+func TestTextIsCutIntoSentences(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"two sentences", "Hello there. How are you? Fine!", "Hello there.|How are you?|Fine!"},
+		{"no end", "Hello there", "Hello there"},
+		{"blank", " \n\n ", ""},
+		{"lower case after a dot", "It costs approx. five euros. Is that fine?", "It costs approx. five euros.|Is that fine?"},
+		{"titles", "Dr. Smith and Mrs. Jones are in. Please wait.", "Dr. Smith and Mrs. Jones are in.|Please wait."},
+		{"initials", "J. R. R. Tolkien wrote it. So did I. Really.", "J. R. R. Tolkien wrote it.|So did I.|Really."},
+		{"countries", "The U.S. Army called.", "The U.S. Army called."},
+		{"German abbreviations", "Das gilt z. B. Montags, d. h. Sie kommen bzw. Rufen an. Gut?", "Das gilt z. B. Montags, d. h. Sie kommen bzw. Rufen an.|Gut?"},
+		{"ordinals", "Am 3. Mai um 9 Uhr. Passt das?", "Am 3. Mai um 9 Uhr.|Passt das?"},
+		{"decimals", "Pi is 3.14159. It is 1.000.000,50 EUR. Version v2.1 is out.", "Pi is 3.14159.|It is 1.000.000,50 EUR.|Version v2.1 is out."},
+		{"times and domains", "See example.com at 5.30 today. Bye.", "See example.com at 5.30 today.|Bye."},
+		{"ellipses", "Well... maybe. Wait… What? So... Yes.", "Well... maybe.|Wait… What?|So...|Yes."},
+		{"quotes", "He said \"Stop.\" Then he left. „Halt!“ Sie ging. «Oui.» Bien.", "He said \"Stop.\"|Then he left.|„Halt!“|Sie ging.|«Oui.»|Bien."},
+		{"brackets", "Fine (as always). Good.", "Fine (as always).|Good."},
+		{"several marks", "Really?! No way!!! Yes.", "Really?!|No way!!!|Yes."},
+		{"Spanish", "¿Qué tal? ¡Bien! El Sr. López vive aquí.", "¿Qué tal?|¡Bien!|El Sr. López vive aquí."},
+		{"Russian", "Привет. Как дела? Хорошо.", "Привет.|Как дела?|Хорошо."},
+		{"Chinese", "你好。我是助手！有问题吗？好的", "你好。|我是助手！|有问题吗？|好的"},
+		{"Japanese", "「はい。」と言った。次です。", "「はい。」|と言った。|次です。"},
+		{"Hindi", "नमस्ते। आप कैसे हैं?", "नमस्ते।|आप कैसे हैं?"},
+		{"Arabic", "مرحبا. كيف حالك؟ بخير.", "مرحبا.|كيف حالك؟|بخير."},
+		{"Thai has no marks", "สวัสดีครับ ยินดีต้อนรับ", "สวัสดีครับ ยินดีต้อนรับ"},
+		{"lines", "One\nTwo\r\n\nThree. Four", "One|Two|Three.|Four"},
+		{"emphasis across sentences", "**First. Second.** Third. A *b* c.", "First. Second.|Third.|A b c."},
+		{"snake case and products", "Use snake_case. Then 2 * 3 is 6. Ok.", "Use snake_case.|Then 2 * 3 is 6. Ok."},
+		{"links", "See [the docs. Really](https://a.b/c?d=e. F). Next.", "See [the docs. Really](https://a.b/c?d=e. F).|Next."},
+		{"a link", "See [the docs](https://a.b/c). Next.", "See the docs.|Next."},
+		{"code", "Run `go test. Now` first. Then wait.", "Run go test. Now first.|Then wait."},
+		{"lists", "Options:\n1. Red. Warm.\n2. Blue\n- [x] Done\n", "Options:|Red.|Warm.|Blue|Done"},
+		{"headings and rules", "# Title #\n---\nText.\n| a | b |\n|---|---|\n", "Title|Text.|a b"},
+		{"a code block", "Do:\n```go\nx := 1. Y\n*p = 2\n```\nDone. Bye.", "Do:|x := 1. Y|*p = 2|Done.|Bye."},
+		{"tags", "A <b>bold</b> move. One &lt; two <br> ok.", "A bold move.|One < two\nok."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, n := range []int{0, 1, 2, 3, 7, 50} {
+				testkit.Equal(t, fmt.Sprintf("in pieces of %d characters", n), strings.Join(splitText(c.text, n), "|"), c.want)
+			}
+		})
+	}
+}
+
+func TestSentenceIsReturnedWithTheFirstWordAfterIt(t *testing.T) {
+	var s Splitter
+	for _, c := range []struct{ add, want, rest string }{
+		{"It is 3", "", "It is 3"}, {".", "", "It is 3."}, {"5 **degrees", "", "It is 3.5 degrees"}, {"**.", "", "It is 3.5 degrees."}, {" ", "", "It is 3.5 degrees."},
+		{"T", "It is 3.5 degrees.", "T"}, {"ake a coat!\n", "Take a coat!", ""}, {"好。", "", "好。"}, {"吗", "好。", "吗"},
+	} {
+		if got, rest := strings.Join(s.Add(c.add), "|"), s.Rest(); got != c.want || rest != c.rest {
+			t.Errorf("after %q: %q and %q, want %q and %q", c.add, got, rest, c.want, c.rest)
+		}
+	}
+}
+
+func TestLongSentenceIsCutBetweenWords(t *testing.T) {
+	for name, c := range map[string]struct {
+		text    string
+		join    string
+		longest int
+	}{
+		"words":            {strings.Repeat("lorem ipsum dolor, ", 100), " ", maxSentence},
+		"emphasis":         {"**" + strings.Repeat("very bold text ", 50) + "end** done.", " ", maxSentence},
+		"Chinese":          {strings.Repeat("中文", 500), "", maxSentence},
+		"a very long word": {strings.Repeat("x", 5000), "", 2 * maxSentence},
+		"Thai":             {strings.Repeat("สวัสดี", 100), "", 2 * maxSentence},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list := splitText(c.text, 5)
+			for _, part := range list {
+				if utf8.RuneCountInString(part) > c.longest {
+					t.Errorf("a part has %d characters", utf8.RuneCountInString(part))
+				}
+			}
+			if got, want := strings.Join(list, c.join), markdownToText(c.text); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func FuzzSentencesDependOnTextAlone(f *testing.F) {
+	for _, text := range []string{"Hello. World", "**a. b** c\n```go\nx. Y\n```\n- z", strings.Repeat("a. ", 200), strings.Repeat("`", 700), "你好。" + strings.Repeat("中", 700)} {
+		f.Add(text, 1)
+	}
+	f.Fuzz(func(t *testing.T, text string, n int) {
+		if len(text) > 10_000 || !utf8.ValidString(text) {
+			return
+		}
+		n = 1 + (n&0xff)%40
+		if a, b := splitText(text, 0), splitText(text, n); !slices.Equal(a, b) {
+			t.Errorf("%q\nat once:   %q\nin pieces of %d: %q", text, a, n, b)
 		}
 	})
 }

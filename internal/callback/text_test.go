@@ -13,6 +13,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 // entryOf returns the base of entries.
@@ -39,9 +40,7 @@ func TestHTMLToText(t *testing.T) {
 		"<p> </p>":                                     "",
 		"<title>t</title><h1>Head</h1>text":            "Head\ntext",
 	} {
-		if got := htmlToText(in); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%q", in), htmlToText(in), want)
 	}
 }
 
@@ -87,9 +86,7 @@ func TestMarkdownToText(t *testing.T) {
 		"1984 was":                            "1984 was",
 		"\x00a":                               "a",
 	} {
-		if got := markdownToText(in); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%q", in), markdownToText(in), want)
 	}
 }
 

@@ -29,9 +29,7 @@ func TestMemoryMatchesStore(t *testing.T) {
 				testkit.Must(t, err)
 				return result
 			}
-			if err := store.CheckAttach(t.Context(), request(nil)); err != nil {
-				t.Errorf("check of a new channel: %v", err)
-			}
+			testkit.NoError(t, "check of a new channel", store.CheckAttach(t.Context(), request(nil)))
 			first := attach(nil)
 			if first.Head.Epoch == "" || first.Head.ID != "" || !first.Offer || !first.TextChat || first.Recovered || len(first.Missed) != 0 {
 				t.Errorf("first connection: %+v", first)

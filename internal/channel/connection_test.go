@@ -40,9 +40,7 @@ func TestSessionIsOfferedUntilOfferSucceeds(t *testing.T) {
 				m.err = nil
 				got += fmt.Sprintf(" %d", m.offered)
 			}
-			if got != c.want {
-				t.Errorf("offered %s times, want %s", got, c.want)
-			}
+			testkit.Equal(t, "offered times", got, c.want)
 		})
 	}
 }
@@ -93,9 +91,7 @@ func TestHeartbeatClosesLostConnection(t *testing.T) {
 		c, w := openConnection(t, m, "")
 		c.Start(w)
 		c.Heartbeat(t.Context())
-		if w.code != want {
-			t.Errorf("%s: closed with %d, want %d", outcome, w.code, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s: closed with", outcome), w.code, want)
 		if two := 2 * time.Second; !slices.Equal(m.leases, []time.Duration{two, two}) {
 			t.Errorf("leases %v", m.leases)
 		}
@@ -143,9 +139,7 @@ func TestStoppingInstanceDetachesAgain(t *testing.T) {
 			time.Sleep(after)
 			detached := m.releases()
 			c.service.Close()
-			if got := m.releases() - detached; got != want {
-				t.Errorf("stopped after %v: detached %d times again, want %d", after, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("stopped after %v: detached times again", after), m.releases()-detached, want)
 		})
 	}
 }
@@ -154,26 +148,24 @@ func TestStoppingInstanceDetachesAgain(t *testing.T) {
 // is detached then, whether it was detached before or not.
 func TestStoppingInstanceRetriesDetach(t *testing.T) {
 	for name, detached := range map[string]bool{"again": true, "first": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := &memory{outcome: Appended}
-				c, socket := openConnection(t, m, "")
-				c.Start(socket)
-				handle(t, c, object(set("messageId", "00000000-0000-0000-0000-000000000001")))
-				unavailable := fault.Unavailable("The store", errors.New("down"))
-				if !detached {
-					m.failDetach(unavailable)
-				}
-				c.Close()
-				time.Sleep(confirmDelay / 2)
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			m := &memory{outcome: Appended}
+			c, socket := openConnection(t, m, "")
+			c.Start(socket)
+			handle(t, c, object(set("messageId", "00000000-0000-0000-0000-000000000001")))
+			unavailable := fault.Unavailable("The store", errors.New("down"))
+			if !detached {
 				m.failDetach(unavailable)
-				failed := make(chan int, 1)
-				time.AfterFunc(storeTimeout/2, func() { failed <- m.failDetach(nil) })
-				c.service.Close()
-				if before, after := <-failed, m.releases(); after != before+1 {
-					t.Errorf("detached %d times after the store was back, want once", after-before)
-				}
-			})
+			}
+			c.Close()
+			time.Sleep(confirmDelay / 2)
+			m.failDetach(unavailable)
+			failed := make(chan int, 1)
+			time.AfterFunc(storeTimeout/2, func() { failed <- m.failDetach(nil) })
+			c.service.Close()
+			if before, after := <-failed, m.releases(); after != before+1 {
+				t.Errorf("detached %d times after the store was back, want once", after-before)
+			}
 		})
 	}
 }
@@ -219,30 +211,26 @@ func TestRunOffersUnclaimedSessions(t *testing.T) {
 		"offered":           {&Claim{Offered: true, Waiting: 3 * time.Second}, nil, 0, [3]float64{0, 1, 3}},
 		"store unavailable": {&Claim{}, errors.New("unavailable"), 0, [3]float64{}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := &memory{outcome: Owned, claimed: true, complete: true}
-				connection, socket := openConnection(t, m, "")
-				connection.Start(socket)
-				connection.Heartbeat(t.Context()) // as with the first ping
-				m.claimed, m.claim, m.err = false, tt.claim, tt.err
-				m.mustOffer = true
-				s := connection.service
-				go s.Run(t.Context())
-				time.Sleep(claimInterval)
-				synctest.Wait()
-				got := [3]float64{testkit.MetricValue(t, s.metrics.claimed), testkit.MetricValue(t, s.metrics.waiting), testkit.MetricValue(t, s.metrics.oldestWait)}
-				if m.offered != tt.offered || got != tt.metrics {
-					t.Errorf("offered %d times, metrics %v; want %d, %v", m.offered, got, tt.offered, tt.metrics)
-				}
-				m.err = nil
-				connection.Close()
-				time.Sleep(claimInterval)
-				synctest.Wait()
-				if n := testkit.MetricValue(t, s.metrics.waiting); n != 0 {
-					t.Errorf("%v sessions wait after the connection was closed, want 0", n)
-				}
-			})
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			m := &memory{outcome: Owned, claimed: true, complete: true}
+			connection, socket := openConnection(t, m, "")
+			connection.Start(socket)
+			connection.Heartbeat(t.Context()) // as with the first ping
+			m.claimed, m.claim, m.err = false, tt.claim, tt.err
+			m.mustOffer = true
+			s := connection.service
+			go s.Run(t.Context())
+			time.Sleep(claimInterval)
+			synctest.Wait()
+			got := [3]float64{testkit.MetricValue(t, s.metrics.claimed), testkit.MetricValue(t, s.metrics.waiting), testkit.MetricValue(t, s.metrics.oldestWait)}
+			if m.offered != tt.offered || got != tt.metrics {
+				t.Errorf("offered %d times, metrics %v; want %d, %v", m.offered, got, tt.offered, tt.metrics)
+			}
+			m.err = nil
+			connection.Close()
+			time.Sleep(claimInterval)
+			synctest.Wait()
+			testkit.Equal(t, "sessions wait after the connection was closed", testkit.MetricValue(t, s.metrics.waiting), 0)
 		})
 	}
 }

@@ -78,20 +78,14 @@ func TestParseFrameReportsEveryIssue(t *testing.T) {
 	} {
 		for _, frame := range frames {
 			m, err := ParseFrame(frame, sessionID)
-			issues, _ := fault.From(err).Details.([]fault.Issue)
-			var got []string
-			for _, i := range issues {
-				got = append(got, i.Path)
-			}
+			got := testkit.IssuePaths(err)
 			switch {
 			case want == "":
 				if err != nil || m.MessageID != messageID || m.Timestamp != 1731641234567 || m.Action != nil || string(m.Chat) != `{"text":"hello"}` {
 					t.Errorf("%s: read as %+v, %v", frame, m, err)
 				}
 			case want == "malformed":
-				if !fault.Is(err, fault.MalformedJSON) {
-					t.Errorf("%.80s: error %v, want %s", frame, err, fault.MalformedJSON)
-				}
+				testkit.WantFault(t, fmt.Sprintf("%.80s", frame), err, fault.MalformedJSON)
 			case !fault.Is(err, fault.Validation) || strings.Join(slices.Compact(got), " ") != strings.TrimPrefix(want, "the whole"):
 				t.Errorf("%s: error %v with issues at %q, want %q", frame, err, got, want)
 			}
@@ -148,9 +142,7 @@ func TestTextChatSwitch(t *testing.T) {
 		{wire.TypeControl, `{"command":"` + wire.DisableTextChat + `","command":1}`, ""},
 		{wire.TypeStatus, `{"command":"` + wire.EnableTextChat + `"}`, ""},
 	} {
-		if got := textChatSwitch(wire.ChannelMessage{Type: tt.kind, Control: []byte(tt.control)}); got != tt.want {
-			t.Errorf("%s %s: %q, want %q", tt.kind, tt.control, got, tt.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s %s", tt.kind, tt.control), textChatSwitch(wire.ChannelMessage{Type: tt.kind, Control: []byte(tt.control)}), tt.want)
 	}
 }
 
@@ -338,9 +330,7 @@ func TestAudioAboveRateIsDropped(t *testing.T) {
 			t.Errorf("after %v, %d of %d audio frames were forwarded, want %d", step.after, got, step.sent, step.want)
 		}
 	}
-	if dropped := testkit.MetricValue(t, c.service.metrics.audioDropped); dropped != 12 {
-		t.Errorf("%v audio frames were counted as dropped, want 12", dropped)
-	}
+	testkit.Equal(t, "audio frames were counted as dropped", testkit.MetricValue(t, c.service.metrics.audioDropped), 12)
 	handle(t, c, object(nil)) // other frames have their own limit
 	if len(w.frames) != 2 || len(m.appended) != 1 || w.code != 0 {
 		t.Errorf("frames %v, appended %d, closed with %d; want ready and an acknowledgement", w.frames, len(m.appended), w.code)

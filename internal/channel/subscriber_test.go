@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 func TestMessagesArriveOnceAndInOrder(t *testing.T) {
@@ -114,9 +116,7 @@ func TestReplacedConnectionIsClosed(t *testing.T) {
 					c.Start(w)
 				}
 				synctest.Wait()
-				if w.code != want {
-					t.Errorf("%s, before Start: %t: closed with %d, want %d", outcome, early, w.code, want)
-				}
+				testkit.Equal(t, fmt.Sprintf("%s, before Start: %t: closed with", outcome, early), w.code, want)
 			})
 		}
 	}
@@ -171,9 +171,7 @@ func TestHeartbeatFindsMissedMessage(t *testing.T) {
 		m.send(2) // not announced
 		c.Heartbeat(t.Context())
 		synctest.Wait()
-		if got := socket.numbers(); got != "1 2" {
-			t.Errorf("the browser got %s, want 1 2", got)
-		}
+		testkit.Equal(t, "the browser", socket.numbers(), "1 2")
 		if m.owner.Position != at(1) || m.owner.Number != "1" || m.owner.ConnectionID != c.id {
 			t.Errorf("renewed as %+v, want position %v", m.owner, at(1))
 		}
@@ -192,27 +190,25 @@ func TestFailedAttachIsCancelled(t *testing.T) {
 		"store unavailable": {cause: errors.New("reply lost"), detachErr: errors.New("unavailable"), took: attachTimeout, least: 10 + detachAttempts, most: 100},
 		"not sent":          {cause: ErrNotSent, least: 1, most: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := &memory{attachErr: fault.Unavailable("The key-value store", tt.cause), detachErr: tt.detachErr}
-				s := NewService(m, m, DefaultConnectionLimits(), slog.New(slog.DiscardHandler), nil)
-				defer s.Close()
-				since := time.Now()
-				_, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", "")
-				if took := time.Since(since); !fault.Is(err, fault.ServiceUnavailable) || took != tt.took {
-					t.Fatalf("open: %v after %v, want %s after %v", err, took, fault.ServiceUnavailable, tt.took)
-				}
-				m.mu.Lock()
-				number := m.owner.Number
-				m.mu.Unlock()
-				if got := m.releases(); got < min(tt.least, 2) || number != "" {
-					t.Errorf("released %d times as connection %q when Open fails, want %d times without a number", got, number, min(tt.least, 2))
-				}
-				time.Sleep(2 * time.Minute)
-				if got := m.releases(); got < tt.least || got > tt.most {
-					t.Errorf("released %d times, want %d to %d", got, tt.least, tt.most)
-				}
-			})
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			m := &memory{attachErr: fault.Unavailable("The key-value store", tt.cause), detachErr: tt.detachErr}
+			s := NewService(m, m, DefaultConnectionLimits(), slog.New(slog.DiscardHandler), nil)
+			defer s.Close()
+			since := time.Now()
+			_, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", "")
+			if took := time.Since(since); !fault.Is(err, fault.ServiceUnavailable) || took != tt.took {
+				t.Fatalf("open: %v after %v, want %s after %v", err, took, fault.ServiceUnavailable, tt.took)
+			}
+			m.mu.Lock()
+			number := m.owner.Number
+			m.mu.Unlock()
+			if got := m.releases(); got < min(tt.least, 2) || number != "" {
+				t.Errorf("released %d times as connection %q when Open fails, want %d times without a number", got, number, min(tt.least, 2))
+			}
+			time.Sleep(2 * time.Minute)
+			if got := m.releases(); got < tt.least || got > tt.most {
+				t.Errorf("released %d times, want %d to %d", got, tt.least, tt.most)
+			}
 		})
 	}
 }
@@ -226,13 +222,9 @@ func TestNoticeBeforeStartIsCheckedAfterStart(t *testing.T) {
 		renewals := len(m.leases)
 		c.Replaced("other")
 		synctest.Wait()
-		if got := len(m.leases) - renewals; got != 0 {
-			t.Errorf("renewed %d times before Start, want 0", got)
-		}
+		testkit.Equal(t, "renewed times before Start", len(m.leases)-renewals, 0)
 		c.Start(socket)
 		synctest.Wait()
-		if socket.code != CloseReplaced {
-			t.Errorf("closed with %d, want %d", socket.code, CloseReplaced)
-		}
+		testkit.Equal(t, "closed with", socket.code, CloseReplaced)
 	})
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -32,9 +33,7 @@ func TestInterruptEndsReadFromTerminal(t *testing.T) {
 		interrupt()
 		select {
 		case code := <-exit:
-			if code != exitFailed {
-				t.Errorf("%v: exit code %d, want %d", args, code, exitFailed)
-			}
+			testkit.Equal(t, fmt.Sprintf("%v: exit code", args), code, exitFailed)
 		case <-time.After(30 * time.Second):
 			t.Fatalf("%v did not exit after an interrupt", args)
 		}
@@ -105,8 +104,7 @@ func TestCompletionOffersValuesAndIDs(t *testing.T) {
 	env := harness.Env{"DATA_DIR": t.TempDir()}
 	i := harness.Start(t, env)
 	acme, other := harness.NewTenant(t, i, "Acme"), harness.NewTenant(t, i, "Other")
-	_, err := harness.StartRuntime(t, i).Open(t.Context(), "call-1", wire.Open{Team: acme.Team.ID, Endpoint: acme.Endpoint.ID})
-	testkit.Must(t, err)
+	testkit.Must(t, testkit.ErrorOf(harness.StartRuntime(t, i).Open(t.Context(), "call-1", wire.Open{Team: acme.Team.ID, Endpoint: acme.Endpoint.ID})))
 	complete := func(dataDir string, words ...string) string {
 		var out, problems bytes.Buffer
 		Run(t.Context(), Console{Args: append([]string{"__complete"}, words...), Env: []string{"DATA_DIR=" + dataDir}, Out: &out, Err: &problems})
@@ -210,7 +208,5 @@ func TestPrintFormatsJSON(t *testing.T) {
 	if got := printed(t, true, newTable(items, "id")); got != want {
 		t.Errorf("printed\n%swant\n%s", got, want)
 	}
-	if got := printed(t, true, newTable([]item(nil), "id")); got != "" {
-		t.Errorf("empty table: printed %q, want nothing", got)
-	}
+	testkit.Equal(t, "empty table: printed", printed(t, true, newTable([]item(nil), "id")), "")
 }

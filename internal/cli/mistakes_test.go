@@ -193,9 +193,7 @@ func mistakesFixture(t *testing.T) map[string]string {
 	i := harness.Start(t, env)
 	tenant := harness.NewTenant(t, i, "tenant")
 	readerID, reader := harness.NewKey(t, i, tenant.Team.ID, "READ_TEAM_APPS")
-	if _, err := harness.StartRuntime(t, i).Open(t.Context(), "call-1", wire.Open{Team: tenant.Team.ID, Endpoint: tenant.Endpoint.ID}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(harness.StartRuntime(t, i).Open(t.Context(), "call-1", wire.Open{Team: tenant.Team.ID, Endpoint: tenant.Endpoint.ID})))
 	espeak := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"providers":[{"name":"espeak","voices":["de","en-gb","fr"]}]}`))
 	}))

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -59,9 +60,7 @@ func TestCatalogueMatchesDocumentation(t *testing.T) {
 		"set_context":             {"values", wire.ApplyInOrder},
 		"emit_event":              {"event payload", wire.ApplyInOrder},
 	}
-	if len(Catalogue) != len(documented) {
-		t.Errorf("%d commands in the catalogue, want the %d documented", len(Catalogue), len(documented))
-	}
+	testkit.Equal(t, "commands in the catalogue", len(Catalogue), len(documented))
 	for _, spec := range Catalogue {
 		t.Run(spec.Type, func(t *testing.T) {
 			want, ok := documented[spec.Type]
@@ -104,14 +103,8 @@ func TestCheckProfileReportsEveryIssue(t *testing.T) {
 	testkit.Must(t, json.Unmarshal([]byte(profile), &p))
 	var issues fault.Issues
 	CheckProfile(p, "/p", &issues)
-	var got []string
-	for _, i := range issues.List() {
-		got = append(got, i.Path)
-	}
 	want := []string{"/p/commandSources/1", "/p/commandPolicies/0/type", "/p/commandPolicies/1/type", "/p/commandPolicies/2/allowedTargets/1", "/p/commandPolicies/2/allowedHeaders/1", "/p/commandPolicies/3/type", "/p/actions/transfer/target", "/p/speech/stt/1", "/p/speech/tts/0"}
-	if !slices.Equal(got, want) {
-		t.Errorf("issues at %v\nwant      %v", got, want)
-	}
+	testkit.Equal(t, "issues at", testkit.IssuePaths(issues.Err()), want)
 }
 
 func TestBoundsOfProfile(t *testing.T) {
@@ -165,9 +158,7 @@ func TestEscapedLineBreaksAreFound(t *testing.T) {
 		"%%30a": true, "%25%30%61": true, "%2%35%30%64": true, "%2530%2561%0%30": true,
 		"": false, "%": false, "%0": false, "%0b": false, "100%": false, "%25": false, "%2525": false, "%41": false, "%%30b": false,
 	} {
-		if got := hasEscapedBreak(s); got != want {
-			t.Errorf("%q: found %v, want %v", s, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%q: found", s), hasEscapedBreak(s), want)
 	}
 }
 
@@ -182,9 +173,7 @@ func TestLineBreaksInSIPFieldsAreRejected(t *testing.T) {
 				testkit.Must(t, err)
 				var issues fault.Issues
 				ParseActions(raw, "", &issues)
-				if list := issues.List(); len(list) != 1 || list[0].Path != "/"+f.Name {
-					t.Errorf("%s: issues %v, want one at /%s", raw, list, f.Name)
-				}
+				testkit.Equal(t, string(raw)+": issues at", testkit.IssuePaths(issues.Err()), []string{"/" + f.Name})
 			}
 		}
 	}

@@ -25,9 +25,7 @@ func openAPI(t *testing.T) schema {
 	text, err := os.ReadFile("../../api/openapi.yaml")
 	testkit.Must(t, err)
 	var document struct{ Components struct{ Schemas schema } }
-	if _, err := yaml.Unmarshal(text, &document, yaml.DecodeOpts{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(yaml.Unmarshal(text, &document, yaml.DecodeOpts{})))
 	return document.Components.Schemas
 }
 
@@ -48,9 +46,7 @@ func TestOpenAPIDescribesCommands(t *testing.T) {
 	for _, v := range schemas["ManagedCommand"].(schema)["oneOf"].([]any) {
 		variants[properties(v)["type"].(schema)["const"].(string)] = v.(schema)
 	}
-	if len(variants) != len(Catalogue) {
-		t.Errorf("%d commands are described, want %d", len(variants), len(Catalogue))
-	}
+	testkit.Equal(t, "commands are described", len(variants), len(Catalogue))
 	for _, spec := range Catalogue {
 		variant := variants[spec.Type]
 		if variant == nil {
@@ -63,9 +59,7 @@ func TestOpenAPIDescribesCommands(t *testing.T) {
 		members := maps.Clone(spec.members)
 		delete(members, "source") // telapi sets it
 		described := properties(variant)
-		if got, want := slices.Sorted(maps.Keys(described)), sorted(members); !slices.Equal(got, want) {
-			t.Errorf("%s: described members %q, want %q", spec.Type, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s: described members", spec.Type), slices.Sorted(maps.Keys(described)), sorted(members))
 		required := map[string]bool{"type": true}
 		for _, f := range spec.Fields {
 			if f.Required {
@@ -80,9 +74,7 @@ func TestOpenAPIDescribesCommands(t *testing.T) {
 			for name := range strings.SplitSeq(f.Name, ".") {
 				at = resolve(schemas, properties(at)[name])
 			}
-			if got, want := boundsOf(t, at), boundsOf(t, f.Bounds); got != want {
-				t.Errorf("%s.%s: described bounds %s, want %s", spec.Type, f.Name, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s.%s: described bounds", spec.Type, f.Name), boundsOf(t, at), boundsOf(t, f.Bounds))
 		}
 		delete(described, "type")
 		probe(t, spec.Type, schemas, described, func(name string, value jsontext.Value) (issues fault.Issues) {
@@ -114,9 +106,7 @@ func TestOpenAPIDescribesControlEvents(t *testing.T) {
 		t.Errorf("required members of a control event: %v, want [name]", event["required"])
 	}
 	described := properties(schemas["BotControlValue"])
-	if got, want := slices.Sorted(maps.Keys(described)), sorted(eventMembers); !slices.Equal(got, want) {
-		t.Errorf("described members %q, want %q", got, want)
-	}
+	testkit.Equal(t, "described members", slices.Sorted(maps.Keys(described)), sorted(eventMembers))
 	parse := func(name, value string) (issues fault.Issues) {
 		var e ControlEvent
 		testkit.Must(t, json.Unmarshal(fmt.Appendf(nil, `{"name":%s,"value":%s}`, name, value), &e))

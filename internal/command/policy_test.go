@@ -1,6 +1,7 @@
 package command
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -90,29 +91,19 @@ func TestHeadersNeedPermissionByProfileAndPlatform(t *testing.T) {
 		for name := range strings.FieldsSeq("Route route ROUTE Record-Route Refer-To r Contact m To t From f Via v Replaces Call-ID i CSeq Content-Type content-disposition Content-X c " +
 			"P-Asserted-Identity Remote-Party-ID maddr y s e l History-Info P-Charge-Info P-Served-User Accept-Contact Request-Disposition Proxy-Require Require Diversion Referred-By b body method X x_a Xa Subject1 bot-trace-transaction-id") {
 			for scope, p := range map[string]*Policy{"no one": strict, "the platform": strict.withHeaders(names + " " + name)} {
-				if got := decide(p, name); got != HeaderNotAllowed {
-					t.Errorf("%s %s, allowed by %s: reason %q, want %q", place, name, scope, got, HeaderNotAllowed)
-				}
+				testkit.Equal(t, fmt.Sprintf("%s %s, allowed by %s: reason", place, name, scope), decide(p, name), HeaderNotAllowed)
 			}
 		}
 		for name := range strings.FieldsSeq("X-Queue x-queue User-to-User USER-TO-USER Subject Reason X-Route") {
-			if got := decide(strict, name); got != "" {
-				t.Errorf("%s %s: reason %q, want none", place, name, got)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s %s: reason", place, name), decide(strict, name), "")
 		}
 		for name := range strings.FieldsSeq("Route refer-to Contact to FROM via REPLACES call-id cseq content-type Y diversion") {
-			if got := decide(profile, name); got != HeaderNotAllowed {
-				t.Errorf("%s %s, allowed by the profile alone: reason %q, want %q", place, name, got, HeaderNotAllowed)
-			}
-			if got := decide(both, name); got != "" {
-				t.Errorf("%s %s, allowed by profile and platform: reason %q, want none", place, name, got)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s %s, allowed by the profile alone: reason", place, name), decide(profile, name), HeaderNotAllowed)
+			testkit.Equal(t, fmt.Sprintf("%s %s, allowed by profile and platform: reason", place, name), decide(both, name), "")
 		}
 		if place != "target" { // which has no escapes after parsing
 			for name := range strings.FieldsSeq("%52oute %2552oute X-%41") {
-				if got := decide(both, name); got != HeaderNotAllowed {
-					t.Errorf("%s %s: reason %q, want %q", place, name, got, HeaderNotAllowed)
-				}
+				testkit.Equal(t, fmt.Sprintf("%s %s: reason", place, name), decide(both, name), HeaderNotAllowed)
 			}
 		}
 	}
@@ -120,9 +111,7 @@ func TestHeadersNeedPermissionByProfileAndPlatform(t *testing.T) {
 		p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true`+policy+`}]}`).withHeaders("Route")
 		c := wire.NewCommand("hangup").(*wire.Hangup)
 		c.Type, c.HangupSIPHeaders = "hangup", []wire.NameValue{{Name: "route", Value: "x"}}
-		if got := p.Decide(Request{Command: c}, wire.SourceBot, "").Reason; got != want {
-			t.Errorf("header Route of a hangup with policy %q: reason %q, want %q", policy, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("header Route of a hangup with policy %q: reason", policy), p.Decide(Request{Command: c}, wire.SourceBot, "").Reason, want)
 	}
 }
 
@@ -144,9 +133,7 @@ func TestURIParametersNeedPermissionByProfileAndPlatform(t *testing.T) {
 		}
 	}
 	strict := transferPolicy(t, `,"allowedTargets":["*"]`).withHeaders("maddr")
-	if got := strict.Decide(Request{Command: transfer(target)}, "bot", "").Reason; got != ParameterNotAllowed {
-		t.Errorf("allowed by the platform alone: reason %q, want %q", got, ParameterNotAllowed)
-	}
+	testkit.Equal(t, "allowed by the platform alone: reason", strict.Decide(Request{Command: transfer(target)}, "bot", "").Reason, ParameterNotAllowed)
 }
 
 func TestForwardedTargetIsCanonical(t *testing.T) {
@@ -157,9 +144,7 @@ func TestForwardedTargetIsCanonical(t *testing.T) {
 		"SIP:B%6Fb@PBX.example.:5061":       "sip:Bob@pbx.example:5061",
 		"sip:a%40b@h;Transport=TLS?X-A=%31": "sip:a%40b@h;transport=TLS?X-A=1",
 	} {
-		if got := p.Decide(Request{Command: transfer(in)}, "bot", "").Command.(*wire.Transfer).Target; got != want {
-			t.Errorf("%s is forwarded as %s, want %s", in, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s is forwarded as", in), p.Decide(Request{Command: transfer(in)}, "bot", "").Command.(*wire.Transfer).Target, want)
 	}
 }
 
@@ -186,15 +171,11 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 			"allowed":            {`{"commandSources":["bot"],` + policies + `}`, "bot", ""},
 		} {
 			d := compile(t, tt.profile).Decide(Request{Command: c}, tt.source, "")
-			if d.Reason != tt.want {
-				t.Errorf("%s with %s: reason %q, want %q", spec.Type, name, d.Reason, tt.want)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s with %s: reason", spec.Type, name), d.Reason, tt.want)
 			if tt.want == "" && d.Apply != spec.Apply {
 				t.Errorf("%s applies %q, want %q", spec.Type, d.Apply, spec.Apply)
 			}
-			if d.Command.Common().Source != tt.source {
-				t.Errorf("%s has source %q, want %q", spec.Type, d.Command.Common().Source, tt.source)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s has source", spec.Type), d.Command.Common().Source, tt.source)
 		}
 		platform, err := NewPlatformPolicy([]string{spec.Type}, nil, nil)
 		testkit.Must(t, err)
@@ -216,9 +197,7 @@ func TestPlatformRestrictsTargets(t *testing.T) {
 	testkit.Must(t, err)
 	p := NewPolicy(profile, platform)
 	for target, want := range map[string]string{"+4930": "", "+1900": TargetNotAllowed, "sip:desk@pbx.example": TargetNotAllowed, "": TargetNotAllowed} {
-		if got := p.Decide(Request{Command: transfer(target)}, "bot", "").Reason; got != want {
-			t.Errorf("%q: reason %q, want %q", target, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%q: reason", target), p.Decide(Request{Command: transfer(target)}, "bot", "").Reason, want)
 	}
 	bye := transfer("")
 	bye.TransferMethod = SIPBye
@@ -229,9 +208,7 @@ func TestPlatformRestrictsTargets(t *testing.T) {
 		t.Errorf("invalid platform policy: %v, want %s", err, fault.Validation)
 	}
 	broken, _ := NewPlatformPolicy(nil, []string{"invalid"}, nil)
-	if got := NewPolicy(profile, broken).Decide(Request{Command: transfer("+49")}, "bot", "").Reason; got != TargetNotAllowed {
-		t.Errorf("invalid target pattern: reason %q, want %q", got, TargetNotAllowed)
-	}
+	testkit.Equal(t, "invalid target pattern: reason", NewPolicy(profile, broken).Decide(Request{Command: transfer("+49")}, "bot", "").Reason, TargetNotAllowed)
 }
 
 func TestDefaultsFillOnlyMissingFields(t *testing.T) {
@@ -242,6 +219,10 @@ func TestDefaultsFillOnlyMissingFields(t *testing.T) {
 	got := p.Decide(Request{Command: complete}, "bot", "").Command.(*wire.Hangup)
 	if got.Reason != "given" || *got.WaitForSilence || *got.DelayBotDisconnectMs != 9 {
 		t.Errorf("a default replaced a field of the command: %+v", got)
+	}
+	got = p.Decide(Request{Command: wire.NewCommand("hangup")}, "bot", "").Command.(*wire.Hangup)
+	if got.Reason != "r" || got.WaitForSilence == nil || !*got.WaitForSilence || got.DelayBotDisconnectMs == nil || *got.DelayBotDisconnectMs != 5 {
+		t.Errorf("defaults are missing: %+v", got)
 	}
 	filled := p.Decide(Request{Command: transfer("")}, "bot", "").Command.(*wire.Transfer)
 	if filled.Target != "tel:+491" || filled.Message != "m" || !*filled.CanConfirm {
@@ -271,9 +252,7 @@ func TestConfiguredTargetMustMatchExactly(t *testing.T) {
 		"sip:desk@pbx.example:5070;transport=tls;maddr=evil.example?Route=sip:edge.example": TargetNotAllowed,
 		"sip:desk@pbx.example:5070;transport=tls?Route=sip:evil.example":                    TargetNotAllowed,
 	} {
-		if got := p.Decide(Request{Command: transfer(target)}, wire.SourceBot, "").Reason; got != want {
-			t.Errorf("%q: reason %q, want %q", target, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%q: reason", target), p.Decide(Request{Command: transfer(target)}, wire.SourceBot, "").Reason, want)
 	}
 }
 

@@ -213,15 +213,6 @@ func TestOnlyPoliciesSetConfirmationAndSilence(t *testing.T) {
 	}
 }
 
-func TestDefaultsOfHangup(t *testing.T) {
-	p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true}],
-		"actions":{"hangup":{"reason":"r","waitForSilence":true,"delayBotDisconnectMs":5}}}`)
-	got := p.Decide(Request{Command: wire.NewCommand("hangup")}, "bot", "").Command.(*wire.Hangup)
-	if got.Reason != "r" || got.WaitForSilence == nil || !*got.WaitForSilence || got.DelayBotDisconnectMs == nil || *got.DelayBotDisconnectMs != 5 {
-		t.Errorf("defaults are missing: %+v", got)
-	}
-}
-
 // A misspelled target must not become a transfer to the default one.
 func TestMisspelledTargetIsMissing(t *testing.T) {
 	p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true},{"type":"hangup","enabled":true}],"actions":{"transfer":{"target":"+491"}}}`)
@@ -239,13 +230,9 @@ func TestMisspelledTargetIsMissing(t *testing.T) {
 		{"sip_bye needs none", bye, true, ""},
 		{"another command", wire.NewCommand("hangup"), true, ""},
 	} {
-		if got := p.Decide(Request{Command: tt.command, misspelledTarget: tt.misspelled}, "bot", "").Reason; got != tt.want {
-			t.Errorf("%s: reason %q, want %q", tt.name, got, tt.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s: reason", tt.name), p.Decide(Request{Command: tt.command, misspelledTarget: tt.misspelled}, "bot", "").Reason, tt.want)
 	}
-	if got := transferPolicy(t, `,"allowedTargets":["*"]`).Decide(Request{Command: transfer("")}, "bot", "").Reason; got != TargetMissing {
-		t.Errorf("without a default: reason %q, want %q", got, TargetMissing)
-	}
+	testkit.Equal(t, "without a default: reason", transferPolicy(t, `,"allowedTargets":["*"]`).Decide(Request{Command: transfer("")}, "bot", "").Reason, TargetMissing)
 }
 
 func TestRoutingPoolIsForPhoneNumbers(t *testing.T) {
@@ -253,9 +240,7 @@ func TestRoutingPoolIsForPhoneNumbers(t *testing.T) {
 	for target, want := range map[string]string{"+491": "pool", "sip:a@pbx.example": ""} {
 		c := transfer(target)
 		c.TransferRoutingPool = "pool"
-		if got := p.Decide(Request{Command: c}, "bot", "").Command.(*wire.Transfer).TransferRoutingPool; got != want {
-			t.Errorf("%s: pool %q, want %q", target, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s: pool", target), p.Decide(Request{Command: c}, "bot", "").Command.(*wire.Transfer).TransferRoutingPool, want)
 	}
 }
 
@@ -300,19 +285,11 @@ func TestPlatformPolicyReportsEveryValue(t *testing.T) {
 		"/headers/1":  {nil, nil, []string{"X-A", "a b"}},
 	} {
 		_, err := NewPlatformPolicy(lists[0], lists[1], lists[2])
-		got := ""
-		if issues, _ := fault.From(err).Details.([]fault.Issue); err != nil && len(issues) == 1 {
-			got = issues[0].Path
-		}
-		if got != want {
-			t.Errorf("%q: error %v, want an issue at %q", lists, err, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%q: issues at", lists), strings.Join(testkit.IssuePaths(err), " "), want)
 	}
 	// Without targets, the platform restricts none.
 	platform, err := NewPlatformPolicy(nil, nil, nil)
 	testkit.Must(t, err)
 	p := NewPolicy(transferPolicy(t, `,"allowedTargets":["*"]`).profile, platform)
-	if got := p.Decide(Request{Command: transfer("+1900")}, "bot", "").Reason; got != "" {
-		t.Errorf("reason %q, want none", got)
-	}
+	testkit.Equal(t, "reason", p.Decide(Request{Command: transfer("+1900")}, "bot", "").Reason, "")
 }

@@ -83,12 +83,8 @@ func TestLoadParsesValues(t *testing.T) {
 		c.LogLevel != "debug" || c.PublicURL != "https://api.example/base" || c.DataDir != "./data" || c.LogFormat != "auto" {
 		t.Errorf("configuration %+v has a wrong value", c)
 	}
-	if got, want := fmt.Sprint(c.TrustedProxies), "[10.0.0.0/8 192.0.2.7/32 ::1/128 198.51.100.0/24]"; got != want {
-		t.Errorf("TrustedProxies = %s, want %s", got, want)
-	}
-	if got, want := fmt.Sprint(c.ConsoleOrigins), "[https://console.example http://localhost:8080]"; got != want {
-		t.Errorf("ConsoleOrigins = %s, want %s", got, want)
-	}
+	testkit.Equal(t, "TrustedProxies", fmt.Sprint(c.TrustedProxies), "[10.0.0.0/8 192.0.2.7/32 ::1/128 198.51.100.0/24]")
+	testkit.Equal(t, "ConsoleOrigins", fmt.Sprint(c.ConsoleOrigins), "[https://console.example http://localhost:8080]")
 	if !c.IsSet("TELAPI_PORT") || c.IsSet("DATA_DIR") || c.IsSet("LOG_FORMAT") || c.IsSet("nothing") {
 		t.Error("IsSet returns a wrong value")
 	}
@@ -209,9 +205,7 @@ func TestWarnings(t *testing.T) {
 
 func TestSecretKeepsWhiteSpace(t *testing.T) {
 	c, _ := load(t, Tool, "METRICS_TOKEN= a=b ")
-	if got, want := c.MetricsToken.Reveal(), " a=b "; got != want {
-		t.Errorf("METRICS_TOKEN is %q, want %q", got, want)
-	}
+	testkit.Equal(t, "METRICS_TOKEN", c.MetricsToken.Reveal(), " a=b ")
 }
 
 func TestSecretsFromFiles(t *testing.T) {
@@ -302,9 +296,7 @@ func TestSettingsHaveDescriptionAndValidDefault(t *testing.T) {
 			t.Errorf("%s has no description or section", s.name)
 		}
 		if value := s.tag("default"); value != "" {
-			if err := s.assign(reflect.New(s.Type).Elem(), value, Serve); err != nil {
-				t.Errorf("invalid default of %s: %v", s.name, err)
-			}
+			testkit.NoError(t, fmt.Sprintf("invalid default of %s", s.name), s.assign(reflect.New(s.Type).Elem(), value, Serve))
 		}
 	}
 }
@@ -370,9 +362,7 @@ func TestLocalURL(t *testing.T) {
 		"127.0.0.2": "http://127.0.0.2:3001",
 		"192.0.2.7": "http://192.0.2.7:3001", "2001:db8::7": "http://[2001:db8::7]:3001", "telapi.internal": "http://telapi.internal:3001",
 	} {
-		if got := (Config{Host: host}).LocalURL(3001); got != want {
-			t.Errorf("TELAPI_HOST=%s: URL %s, want %s", host, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("TELAPI_HOST=%s: URL", host), (Config{Host: host}).LocalURL(3001), want)
 	}
 }
 

@@ -49,9 +49,7 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 	for range 2 {
 		select {
 		case token := <-tokens:
-			if token != "t" {
-				t.Errorf("posted with token %q, want t", token)
-			}
+			testkit.Equal(t, "posted with token", token, "t")
 		case <-time.After(30 * time.Second):
 			t.Fatal("answer was not posted again")
 		}
@@ -74,42 +72,38 @@ func TestAnswersOutOfOrderArePostedInReverse(t *testing.T) {
 		"late":  {maxNextWait - time.Second, "2 after 9.3s, 1 after 10.5s, "},
 		"never": {0, "1 after 11.2s, "},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				posts, start := testkit.Buffer{}, time.Now()
-				client := &http.Client{Transport: transportFunc(func(r *http.Request) (*http.Response, error) {
-					_, _ = fmt.Fprintf(&posts, "%s after %s, ", r.Header.Get("Token"), time.Since(start))
-					return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
-				})}
-				const api = "http://api.example"
-				bot, err := NewBot(api, client, nil, nil, slog.New(slog.DiscardHandler))
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			posts, start := testkit.Buffer{}, time.Now()
+			client := &http.Client{Transport: transportFunc(func(r *http.Request) (*http.Response, error) {
+				_, _ = fmt.Fprintf(&posts, "%s after %s, ", r.Header.Get("Token"), time.Since(start))
+				return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+			})}
+			const api = "http://api.example"
+			bot, err := NewBot(api, client, nil, nil, slog.New(slog.DiscardHandler))
+			testkit.Must(t, err)
+			defer bot.Close()
+			bot.ctx = t.Context()
+			ask := func(q question) {
+				body, err := json.Marshal(botRequest{ChannelID: "c", WorkItemID: q.itemID, question: q, Callback: callbackTarget{URL: api + "/a", Token: fmt.Sprint(q.Part)}})
 				testkit.Must(t, err)
-				defer bot.Close()
-				bot.ctx = t.Context()
-				ask := func(q question) {
-					body, err := json.Marshal(botRequest{ChannelID: "c", WorkItemID: q.itemID, question: q, Callback: callbackTarget{URL: api + "/a", Token: fmt.Sprint(q.Part)}})
-					testkit.Must(t, err)
-					response := httptest.NewRecorder()
-					bot.handle(response, httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body)))
-					if response.Code != http.StatusAccepted {
-						t.Fatalf("part %d: status %d, want 202", q.Part, response.Code)
-					}
+				response := httptest.NewRecorder()
+				bot.handle(response, httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body)))
+				if response.Code != http.StatusAccepted {
+					t.Fatalf("part %d: status %d, want 202", q.Part, response.Code)
 				}
-				first := question{Text: "out of order", Part: 1, itemID: "first"}
-				ask(first)
-				if tt.asksAfter > 0 {
-					time.Sleep(tt.asksAfter)
-					synctest.Wait()
-					if got := posts.String(); got != "" {
-						t.Fatalf("posted part %sbefore the runtime asked for part 2", got)
-					}
-					ask(first.next())
+			}
+			first := question{Text: "out of order", Part: 1, itemID: "first"}
+			ask(first)
+			if tt.asksAfter > 0 {
+				time.Sleep(tt.asksAfter)
+				synctest.Wait()
+				if got := posts.String(); got != "" {
+					t.Fatalf("posted part %sbefore the runtime asked for part 2", got)
 				}
-				bot.answers.Wait()
-				if got := posts.String(); got != tt.want {
-					t.Errorf("posted part %swant %s", got, tt.want)
-				}
-			})
+				ask(first.next())
+			}
+			bot.answers.Wait()
+			testkit.Equal(t, "posted part", posts.String(), tt.want)
 		})
 	}
 }
@@ -187,9 +181,7 @@ func TestModelMayWriteForLongButNotBeSilent(t *testing.T) {
 		m.client.Transport = slowModel{}
 		start := time.Now()
 		answer, err := m.complete(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		events, _ := io.ReadAll(&answerReader{modelAnswer: answer})
 		if text, took := answer.streamedText(), time.Since(start); text != "so so so " || took != time.Minute+wordPause+modelTimeout || !strings.HasSuffix(string(events), brokenOff) {
 			t.Errorf("%q after %s, and %s", text, took, events)

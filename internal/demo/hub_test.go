@@ -147,9 +147,7 @@ func TestReceiptFollowsEntriesUnlessParked(t *testing.T) {
 		`{"error":{"code":"CALLBACK_CONSUMED"}}`:                                                     "202 CALLBACK_CONSUMED:  after answer:W",
 	} {
 		e := receiptEvent(q, response{http.StatusAccepted, http.Header{"X-Request-Id": {"R"}}, []byte(receipt)}, 1.5)
-		if got := e.Title + ": " + strings.Join(e.IDs, " ") + " after " + strings.Join(e.After, " "); got != want {
-			t.Errorf("receipt %s: %s, want %s", receipt, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("receipt %s", receipt), e.Title+": "+strings.Join(e.IDs, " ")+" after "+strings.Join(e.After, " "), want)
 		if e.HTTP.Status != http.StatusAccepted || e.HTTP.Headers["X-Request-Id"] != "R" || e.Ms != 1.5 {
 			t.Errorf("receipt %s: exchange %+v in %g ms, want status 202, the request ID and 1.5 ms", receipt, e.HTTP, e.Ms)
 		}

@@ -99,12 +99,8 @@ func TestListenerReportsStartAndEnd(t *testing.T) {
 	if want := []time.Duration{s + startFrames*frameDuration, 3*s + endFrames*frameDuration}; !slices.Equal(times, want) {
 		t.Fatalf("start and end at %v, want %v", times, want)
 	}
-	if got, want := said[0].duration(), 2*s+2*margin*frameDuration; got != want {
-		t.Errorf("the utterance has %v, want 2s and a margin, %v", got, want)
-	}
-	if got, want := said[0].silence, endFrames*frameDuration; got != want {
-		t.Errorf("speech ended %v ago, want %v", got, want)
-	}
+	testkit.Equal(t, "the utterance has", said[0].duration(), 2*s+2*margin*frameDuration)
+	testkit.Equal(t, "speech ended ago", said[0].silence, endFrames*frameDuration)
 	if got := said[0].level; math.Abs(got+20) > 0.5 {
 		t.Errorf("level %.1f, want -20", got)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,19 +29,8 @@ func TestCatalogueListsEveryCodeOnce(t *testing.T) {
 			t.Errorf("%s has no cause or fix", e.Code)
 		}
 	}
-	for _, c := range []Code{
-		Validation, MalformedJSON, Unauthorized, Forbidden, NotFound, MethodNotAllowed,
-		PayloadTooLarge, UnsupportedMedia, RateLimitExceeded, Internal, ServiceUnavailable,
-	} {
-		if !seen[c] {
-			t.Errorf("%s is missing", c)
-		}
-	}
-}
-
-func TestUnknownCodeHasStatus500(t *testing.T) {
 	if got := Code("UNKNOWN").Status(); got != http.StatusInternalServerError {
-		t.Errorf("status %d, want 500", got)
+		t.Errorf("status %d of an unknown code, want 500", got)
 	}
 }
 
@@ -113,58 +103,33 @@ func TestUnavailableHasRetryAfter(t *testing.T) {
 	}
 }
 
-func TestErrIsNilWithoutIssues(t *testing.T) {
-	var issues Issues
-	if err := issues.Err(); err != nil {
-		t.Errorf("Err() = %v, want nil", err)
+func TestMessageOfIssues(t *testing.T) {
+	many := make([]Issue, 10_000)
+	for i := range many {
+		many[i] = Issue{Pointer("/list", i), IssueType, "Not a string."}
 	}
-}
-
-func TestSingleIssueIsUsedAsMessage(t *testing.T) {
-	var issues Issues
-	issues.Add("/query/limit", IssueTooLarge, "limit must be at most %d.", 100)
-	e := From(issues.Err())
-	if e.Code != Validation || e.Message != "/query/limit: limit must be at most 100." {
-		t.Errorf("error %v, want %s with the issue as message", e, Validation)
-	}
-	want := Issue{"/query/limit", IssueTooLarge, "limit must be at most 100."}
-	if list, ok := e.Details.([]Issue); !ok || len(list) != 1 || list[0] != want {
-		t.Errorf("details %v, want [%v]", e.Details, want)
-	}
-}
-
-func TestIssueOfTheWholeBodyHasNoPath(t *testing.T) {
-	var issues Issues
-	issues.Add("", IssueType, "Must be an object.")
-	if e := From(issues.Err()); e.Message != "Must be an object." {
-		t.Errorf("message %q, want it without a path", e.Message)
-	}
-}
-
-func TestAllIssuesAreListedAtOnce(t *testing.T) {
-	var issues Issues
-	issues.Add("/a", IssueRequired, "a is missing.")
-	issues.Add("/b", IssueType, "b is not a number.")
-	e := From(issues.Err())
-	if list, ok := e.Details.([]Issue); !ok || len(list) != 2 || list[0].Path != "/a" || list[1].Path != "/b" {
-		t.Errorf("details %v, want the issues of /a and /b", e.Details)
-	}
-	if !strings.Contains(e.Message, "2 issues") {
-		t.Errorf("message %q does not have the number of issues", e.Message)
-	}
-}
-
-func TestNumberOfListedIssuesIsLimited(t *testing.T) {
-	var issues Issues
-	for i := range 10_000 {
-		issues.Add(Pointer("/list", i), IssueType, "Not a string.")
-	}
-	e := From(issues.Err())
-	if n := len(e.Details.([]Issue)); n != maxIssues {
-		t.Errorf("%d issues listed, want %d", n, maxIssues)
-	}
-	if !strings.Contains(e.Message, "100 issues or more") {
-		t.Errorf("message %q does not say that there are more issues", e.Message)
+	for name, tt := range map[string]struct {
+		issues  []Issue
+		listed  int
+		message string
+	}{
+		"single issue":            {[]Issue{{"/query/limit", IssueTooLarge, "limit must be at most 100%."}}, 1, "/query/limit: limit must be at most 100%."},
+		"issue of the whole body": {[]Issue{{"", IssueType, "Must be an object."}}, 1, "Must be an object."},
+		"all are listed at once":  {many[:2], 2, "2 issues"},
+		"number is limited":       {many, maxIssues, "100 issues or more"},
+	} {
+		var issues Issues
+		if err := issues.Err(); err != nil {
+			t.Errorf("without issues: %v", err)
+		}
+		for _, i := range tt.issues {
+			issues.Add(i.Path, i.Code, "%s", i.Message)
+		}
+		e := From(issues.Err())
+		list, _ := e.Details.([]Issue)
+		if e.Code != Validation || !slices.Equal(list, tt.issues[:tt.listed]) || e.Message != tt.message && (len(tt.issues) == 1 || !strings.Contains(e.Message, tt.message)) {
+			t.Errorf("%s: error %v with %d issues, want %s with %d and %q", name, e, len(list), Validation, tt.listed, tt.message)
+		}
 	}
 }
 

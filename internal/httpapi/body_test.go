@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -177,30 +178,28 @@ func TestSlowBodyIsCutByItsRate(t *testing.T) {
 		"a byte a second":  {1, bodyGrace + time.Second},
 		"half of the rate": {minBodyRate / 2, 2*bodyGrace + time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				conn, closed := servePipe(t)
-				start := time.Now()
-				status := make(chan string, 1)
-				go func() {
-					answer, _ := io.ReadAll(conn)
-					status <- strings.TrimSuffix(strings.SplitN(string(answer)+"\r\n", "\r\n", 2)[0], "\r")
-				}()
-				_, _ = io.WriteString(conn, "POST /try HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n{")
-				for {
-					if _, err := io.WriteString(conn, strings.Repeat("a", c.chunk)); err != nil || time.Since(start) > time.Minute {
-						break
-					}
-					time.Sleep(time.Second)
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			conn, closed := servePipe(t)
+			start := time.Now()
+			status := make(chan string, 1)
+			go func() {
+				answer, _ := io.ReadAll(conn)
+				status <- strings.TrimSuffix(strings.SplitN(string(answer)+"\r\n", "\r\n", 2)[0], "\r")
+			}()
+			_, _ = io.WriteString(conn, "POST /try HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n{")
+			for {
+				if _, err := io.WriteString(conn, strings.Repeat("a", c.chunk)); err != nil || time.Since(start) > time.Minute {
+					break
 				}
-				if after := <-closed; after > c.within {
-					t.Errorf("disconnected after %s, want at most %s", after, c.within)
-				}
-				if got := <-status; got != "HTTP/1.1 400 Bad Request" {
-					t.Errorf("answered %q, want 400", got)
-				}
-				_ = conn.Close()
-			})
+				time.Sleep(time.Second)
+			}
+			if after := <-closed; after > c.within {
+				t.Errorf("disconnected after %s, want at most %s", after, c.within)
+			}
+			if got := <-status; got != "HTTP/1.1 400 Bad Request" {
+				t.Errorf("answered %q, want 400", got)
+			}
+			_ = conn.Close()
 		})
 	}
 }
@@ -218,12 +217,8 @@ func TestLargeLintRequestWaitsForLargeCallbacks(t *testing.T) {
 		const start, end = `{"kind":"bot","profile":{"x":"`, `"}}`
 		return []byte(start + strings.Repeat("a", size-len(start)-len(end)) + end)
 	}
-	if err := s.lintCallback(nil, r, body(smallBody)); !fault.Is(err, fault.Validation) {
-		t.Errorf("small request: error %v, want one about the missing body", err)
-	}
-	if err := s.lintCallback(nil, r, body(smallBody+1)); !errors.Is(err, context.Canceled) {
-		t.Errorf("large request: error %v, want it to wait until it is canceled", err)
-	}
+	testkit.WantFault(t, "small request", s.lintCallback(nil, r, body(smallBody)), fault.Validation)
+	testkit.WantError(t, "large request", s.lintCallback(nil, r, body(smallBody+1)), context.Canceled)
 }
 
 func TestCallbackTokenComesOnlyFromItsHeader(t *testing.T) {
@@ -248,9 +243,7 @@ func TestCallbackTokenComesOnlyFromItsHeader(t *testing.T) {
 	} {
 		r := httptest.NewRequest("POST", "/x?token=abc", nil)
 		r.Header = c.header
-		if got := callbackToken(r, wire.BotItem); got != c.bot {
-			t.Errorf("%s: %q on the bot route, want %q", c.name, got, c.bot)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s: on the bot route", c.name), callbackToken(r, wire.BotItem), c.bot)
 		for _, kind := range []wire.WorkItemKind{wire.LLMItem, wire.ToolItem} {
 			if got := callbackToken(r, kind); got != c.others {
 				t.Errorf("%s: %q on the %s route, want %q", c.name, got, kind, c.others)
@@ -280,9 +273,7 @@ func TestAddressesShareTheMemoryForCallbacks(t *testing.T) {
 			break
 		}
 	}
-	if want := callbackBodyBudget / smallBody / 4; unfinished != want {
-		t.Errorf("one address has %d bodies at a time, want %d", unfinished, want)
-	}
+	testkit.Equal(t, "one address has bodies at a time", unfinished, callbackBodyBudget/smallBody/4)
 	for address, limited := range map[string]bool{"2001:db8::2": true, "2001:db8:0:1::1": false, "192.0.2.1": false} {
 		x, err := post(address)
 		if fault.Is(err, fault.RateLimitExceeded) != limited || !limited && err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 func TestRepeatedRejectionsAreLoggedAsACount(t *testing.T) {
@@ -66,9 +67,7 @@ func TestServerErrorsAreAlwaysLogged(t *testing.T) {
 	for range 3 * loggedRejections {
 		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try", nil))
 	}
-	if n := strings.Count(log.String(), `"code":"INTERNAL_ERROR"`); n != 3*loggedRejections {
-		t.Errorf("%d lines, want %d", n, 3*loggedRejections)
-	}
+	testkit.Equal(t, "lines", strings.Count(log.String(), `"code":"INTERNAL_ERROR"`), 3*loggedRejections)
 }
 
 func TestRejectionsOfManyClientsShareACount(t *testing.T) {

@@ -3,7 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -54,9 +54,7 @@ func TestPanicReturnsInternalErrorWithoutDetails(t *testing.T) {
 	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), "server_test.go") {
 		t.Errorf("the log does not contain the panic and its stack: %s", log)
 	}
-	if n := testkit.MetricValue(t, s.metrics.inFlight); n != 0 {
-		t.Errorf("%v requests in flight, want 0", n)
-	}
+	testkit.Equal(t, "requests in flight", testkit.MetricValue(t, s.metrics.inFlight), 0)
 }
 
 func TestPanicDuringResponseClosesConnection(t *testing.T) {
@@ -118,9 +116,7 @@ func TestAbortHandlerPanicPropagates(t *testing.T) {
 		if recover() != http.ErrAbortHandler { //nolint:errorlint // net/http compares it the same way
 			t.Error("the panic did not reach net/http")
 		}
-		if n := testkit.MetricValue(t, s.metrics.inFlight); n != 0 {
-			t.Errorf("%v requests in flight, want 0", n)
-		}
+		testkit.Equal(t, "requests in flight", testkit.MetricValue(t, s.metrics.inFlight), 0)
 	}()
 	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try", nil))
 }
@@ -136,9 +132,7 @@ func TestAccessLogOmitsQueryAndTruncatesPath(t *testing.T) {
 	if strings.Contains(log.String(), "swordfish") || len(log.String()) > 2_000 {
 		t.Errorf("logged %d bytes, want at most 2000 without the token: %.500s", len(log.String()), log)
 	}
-	if n := testkit.MetricValue(t, s.metrics.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
-		t.Errorf("counted %v requests, want 1", n)
-	}
+	testkit.Equal(t, "counted requests", testkit.MetricValue(t, s.metrics.requests.WithLabelValues("/try", "GET", "204")), 1)
 }
 
 var proxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
@@ -199,9 +193,7 @@ func TestAudioMaxAgeEndsAtExpiry(t *testing.T) {
 		0:            "private, max-age=0",
 		-time.Second: "private, max-age=0", // expired after it was opened
 	} {
-		if got := cacheUntil(now.Add(left), now); got != want {
-			t.Errorf("%v left: %q, want %q", left, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%v left", left), cacheUntil(now.Add(left), now), want)
 	}
 }
 
@@ -261,21 +253,15 @@ func TestConnectionOpenedBeforeShutdownIsServed(t *testing.T) {
 	testkit.Until(t, "the connection is accepted", func() bool { return s.connections.count() == 1 })
 	go func() { shutDown <- s.Shutdown(t.Context(), 0) }()
 	<-l.closed
-	if _, err := io.WriteString(conn, "GET /try HTTP/1.1\r\nHost: test\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(io.WriteString(conn, "GET /try HTTP/1.1\r\nHost: test\r\n\r\n")))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	testkit.Must(t, err)
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusNoContent {
 		t.Errorf("status %d, want 204", resp.StatusCode)
 	}
-	if err := <-shutDown; err != nil {
-		t.Error(err)
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		t.Errorf("Serve: %v, want %v", err, http.ErrServerClosed)
-	}
+	testkit.Must(t, <-shutDown)
+	testkit.WantError(t, "Serve", <-served, http.ErrServerClosed)
 }
 
 func TestTeamsShareTheMemoryForResponsesWithAudio(t *testing.T) {
@@ -294,7 +280,5 @@ func TestTeamsShareTheMemoryForResponsesWithAudio(t *testing.T) {
 	respond("a", 1, "")
 	respond("a", 2, fault.RateLimitExceeded)
 	respond("b", audioBudget, "")
-	if used := s.audio.Used(); used != s.audio.Share()-4 {
-		t.Errorf("%d bytes are used after the responses, want %d", used, s.audio.Share()-4)
-	}
+	testkit.Equal(t, "bytes are used after the responses", s.audio.Used(), s.audio.Share()-4)
 }

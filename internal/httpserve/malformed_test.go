@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -110,9 +111,7 @@ func TestMalformedRequestsGetEnvelope(t *testing.T) {
 					continue
 				}
 			}
-			if _, err := io.WriteString(conn, c.request); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, testkit.ErrorOf(io.WriteString(conn, c.request)))
 			read := bufio.NewReader(conn)
 			for range c.skip {
 				if resp, err := http.ReadResponse(read, nil); err != nil || resp.StatusCode != 200 {
@@ -156,9 +155,7 @@ func TestResponsesOfHandlersAreUnchanged(t *testing.T) {
 			"/hijack": plainText,
 		} {
 			conn := dial()
-			if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, testkit.ErrorOf(io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")))
 			if got, err := io.ReadAll(conn); err != nil || !strings.Contains(string(got), want) {
 				t.Errorf("%s, TLS %v: %q, %v; want %q in it", path, secure, got, err, want)
 			}
@@ -213,8 +210,6 @@ func TestLocalHost(t *testing.T) {
 		"": false, "evil.example": false, "localhost.evil.example": false, "localhost:@evil.example": false, "localhost@evil.example": false, "localhost:80/x": false,
 		"localhost:x": false, "localhost#x": false, "192.0.2.1": false, "::1": false, "[::1%25x]": false, "0.0.0.0": false, "127.0.0.1.evil.example": false,
 	} {
-		if got := httpserve.IsLocalHost(host); got != want {
-			t.Errorf("%q: %v, want %v", host, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%q", host), httpserve.IsLocalHost(host), want)
 	}
 }

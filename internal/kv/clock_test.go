@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"telapi/test/testkit"
 )
 
 // The nodes of a cluster can disagree. A script must run on each of them, and a request
@@ -18,12 +20,8 @@ func TestSkewedNodes(t *testing.T) {
 	}
 	c.estimate.Store(estimateOf(nodes, nil))
 	var from, until, requested int64
-	if _, err := fmt.Sscan(c.Window("", started.Add(now+time.Second)), &from, &until); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fmt.Sscan(c.At("", time.Now()), &requested); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(fmt.Sscan(c.Window("", started.Add(now+time.Second)), &from, &until)))
+	testkit.Must(t, testkit.ErrorOf(fmt.Sscan(c.At("", time.Now()), &requested)))
 	behind, ahead := (now + time.Hour).Milliseconds(), (now + time.Hour + 5*time.Second).Milliseconds()
 	if behindNow := (time.Since(started) + time.Hour).Milliseconds(); from < behind-100 || from > behindNow {
 		t.Errorf("the window starts at %d, want %d, the time of the node that is behind", from, behind)
@@ -46,9 +44,7 @@ func TestChannelHasClockOfItsNode(t *testing.T) {
 		var from, until, requested int64
 		before := time.Since(started)
 		deadline := before + time.Second
-		if _, err := fmt.Sscan(c.Window(id, started.Add(deadline))+" "+c.At(id, time.Now()), &from, &until, &requested); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, testkit.ErrorOf(fmt.Sscan(c.Window(id, started.Add(deadline))+" "+c.At(id, time.Now()), &from, &until, &requested)))
 		now := (time.Since(started) + origin).Milliseconds()
 		if until != (deadline+origin).Milliseconds() || requested > now || requested < (before+origin).Milliseconds() || from > requested {
 			t.Errorf("%s: window %d to %d, requested at %d; it is %d on its node", id, from, until, requested, now)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"telapi/test/testkit"
 )
 
 // definition matches a function or a constant.
@@ -16,9 +18,7 @@ var definition = regexp.MustCompile(`(?m)^local (?:function (\w+)|([A-Z][A-Z_]+)
 func TestScriptsNameTheirParts(t *testing.T) {
 	part := map[string]string{} // of each function and constant
 	entries, err := fs.ReadDir(scripts, "lua/parts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, e := range entries {
 		name := strings.TrimSuffix(e.Name(), ".lua")
 		for _, m := range definition.FindAllStringSubmatch(Script("parts/"+name), -1) {
@@ -26,9 +26,7 @@ func TestScriptsNameTheirParts(t *testing.T) {
 		}
 	}
 	names, err := fs.Glob(scripts, "lua/*.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, file := range names {
 		name := strings.TrimSuffix(path.Base(file), ".lua")
 		script := Script(name)

@@ -129,9 +129,7 @@ func TestClientParsesList(t *testing.T) {
 	if got, err := c.List(t.Context(), "", 2); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("listed %+v, %v; want %+v", got, err, want)
 	}
-	if _, err := c.List(t.Context(), "", 1); !errors.Is(err, speech.ErrBlobsUnavailable) {
-		t.Errorf("too many lines: %v, want ErrBlobsUnavailable", err)
-	}
+	testkit.WantError(t, "too many lines", testkit.ErrorOf(c.List(t.Context(), "", 1)), speech.ErrBlobsUnavailable)
 	for _, body = range []string{"<html>", `{"path":1}`, "{}\n{", `{"path":"` + strings.Repeat("x", maxLine)} {
 		if got, err := c.List(t.Context(), "", 9); !errors.Is(err, speech.ErrBlobsUnavailable) {
 			t.Errorf("%.20s: %+v, %v; want ErrBlobsUnavailable", body, got, err)
@@ -145,26 +143,14 @@ func pipeClient(t *testing.T, handle http.HandlerFunc) *Client {
 	testkit.Must(t, err)
 	c.http.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
 		here, there := net.Pipe()
-		conns := make(chan net.Conn, 1)
+		conns := make(testkit.PipeListener, 1)
 		conns <- there
-		go func() { _ = (&http.Server{Handler: handle}).Serve(&listener{conns}) }()
+		close(conns)
+		go func() { _ = (&http.Server{Handler: handle}).Serve(conns) }()
 		return here, nil
 	}
 	return c
 }
-
-type listener struct{ conns chan net.Conn }
-
-func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	default:
-		return nil, net.ErrClosed
-	}
-}
-func (*listener) Close() error   { return nil }
-func (*listener) Addr() net.Addr { return &net.UnixAddr{} }
 
 func TestStreamTimesOutOnlyWhenStalled(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -176,39 +162,37 @@ func TestStreamTimesOutOnlyWhenStalled(t *testing.T) {
 		"slow reader":                  {0, time.Hour, nil},
 		"stalled service":              {time.Hour, 0, speech.ErrBlobsUnavailable},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := pipeClient(t, func(w http.ResponseWriter, r *http.Request) {
-					for range 20 {
-						if _, err := w.Write(make([]byte, 8<<10)); err != nil {
-							return
-						}
-						w.(http.Flusher).Flush()
-						select {
-						case <-time.After(tt.pause):
-						case <-r.Context().Done():
-							return
-						}
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			c := pipeClient(t, func(w http.ResponseWriter, r *http.Request) {
+				for range 20 {
+					if _, err := w.Write(make([]byte, 8<<10)); err != nil {
+						return
 					}
-				})
-				defer c.Close()
-				resp, err := c.Fetch(t.Context(), http.MethodGet, "ab/abc.pcm", nil)
-				testkit.Must(t, err)
-				defer resp.Body.Close()
-				n, buffer := 0, make([]byte, 8<<10)
-				for err == nil {
-					time.Sleep(tt.slow)
-					var m int
-					m, err = resp.Body.Read(buffer)
-					n += m
-				}
-				switch {
-				case tt.want != nil && !errors.Is(err, tt.want):
-					t.Errorf("read: %v, want %v", err, tt.want)
-				case tt.want == nil && (!errors.Is(err, io.EOF) || n != 20*8<<10):
-					t.Errorf("read %d bytes, %v; want %d and EOF", n, err, 20*8<<10)
+					w.(http.Flusher).Flush()
+					select {
+					case <-time.After(tt.pause):
+					case <-r.Context().Done():
+						return
+					}
 				}
 			})
+			defer c.Close()
+			resp, err := c.Fetch(t.Context(), http.MethodGet, "ab/abc.pcm", nil)
+			testkit.Must(t, err)
+			defer resp.Body.Close()
+			n, buffer := 0, make([]byte, 8<<10)
+			for err == nil {
+				time.Sleep(tt.slow)
+				var m int
+				m, err = resp.Body.Read(buffer)
+				n += m
+			}
+			switch {
+			case tt.want != nil && !errors.Is(err, tt.want):
+				t.Errorf("read: %v, want %v", err, tt.want)
+			case tt.want == nil && (!errors.Is(err, io.EOF) || n != 20*8<<10):
+				t.Errorf("read %d bytes, %v; want %d and EOF", n, err, 20*8<<10)
+			}
 		})
 	}
 }

@@ -124,9 +124,7 @@ func TestOnlyOwnerCanReadFiles(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, err)
 }
 
 func TestRenewedCertificateIsServed(t *testing.T) {
@@ -165,9 +163,7 @@ func TestRenewedCertificateIsServed(t *testing.T) {
 	}
 	write("cert.pem", certPEM)
 	awaitLog("new certificate is invalid")
-	if err := dial(first); err != nil {
-		t.Errorf("the previous certificate is not served: %v", err)
-	}
+	testkit.NoError(t, "the previous certificate is not served", dial(first))
 	write("key.pem", keyPEM)
 	testkit.Until(t, "the new certificate is served", func() bool { return dial(second) == nil })
 
@@ -189,23 +185,10 @@ func TestRenewedCertificateIsServed(t *testing.T) {
 	testkit.Until(t, "the renewed certificate is served", func() bool { return dial(first) == nil })
 }
 
-// pipes is a listener for pipes. They have no buffers, and their deadlines follow
-// the clock of a synctest bubble.
-type pipes chan net.Conn
-
+// pipe is an in-memory connection without buffers.
 type pipe struct{ net.Conn }
 
 func (p pipe) CloseWrite() error { return p.Close() }
-
-func (l pipes) Accept() (net.Conn, error) {
-	c, ok := <-l
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return c, nil
-}
-func (l pipes) Close() error   { close(l); return nil }
-func (l pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // A client that sends or reads very slowly can hold a connection for less than a
 // minute with small blobs. Large ones get more time, at 64 KiB per second.
@@ -261,7 +244,7 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 					Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
 				testkit.Must(t, err)
 				defer s.Close()
-				l := make(pipes)
+				l := make(testkit.PipeListener)
 				served := make(chan error, 1)
 				go func() { served <- s.Serve(l, nil) }()
 				client, server := net.Pipe()
@@ -276,9 +259,8 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 					t.Errorf("connection still open after %v", tt.within)
 				}
 				client.Close()
-				if err := s.Shutdown(t.Context()); err != nil {
-					t.Error(err)
-				}
+				close(l)
+				testkit.Must(t, s.Shutdown(t.Context()))
 				<-served
 				time.Sleep(2 * time.Hour) // until the clients are done
 			})

@@ -81,9 +81,7 @@ func TestLeastRecentlyUsedIsEvictedAfterRestart(t *testing.T) {
 
 	s = openStore(t, root, 50)
 	put(t, s, "gg/x.pcm", strings.Repeat("g", 20)) // evicts two
-	if got, want := stored(t, s), []string{"aa/x.pcm", "cc/x.pcm", "ff/x.pcm", "gg/x.pcm"}; !slices.Equal(got, want) {
-		t.Errorf("stored %v, want %v", got, want)
-	}
+	testkit.Equal(t, "stored", stored(t, s), []string{"aa/x.pcm", "cc/x.pcm", "ff/x.pcm", "gg/x.pcm"})
 	put(t, s, "gg/x.pcm", "small") // a smaller replacement frees space
 	put(t, s, "hh/x.pcm", strings.Repeat("h", 10))
 	if got := stored(t, s); len(got) != 5 {
@@ -93,9 +91,7 @@ func TestLeastRecentlyUsedIsEvictedAfterRestart(t *testing.T) {
 
 	s = openStore(t, root, 15) // a lower limit applies from the start
 	defer s.Close()
-	if got, want := stored(t, s), []string{"gg/x.pcm", "hh/x.pcm"}; !slices.Equal(got, want) {
-		t.Errorf("stored %v, want %v", got, want)
-	}
+	testkit.Equal(t, "stored", stored(t, s), []string{"gg/x.pcm", "hh/x.pcm"})
 }
 
 // Responses from memory don't open the file, but count as use.
@@ -209,9 +205,7 @@ func TestEmptyShardIsRemoved(t *testing.T) {
 		}
 	}
 	put(t, s, "ab/x.pcm", "again")
-	if got, want := stored(t, s), []string{"ab/x.pcm"}; !slices.Equal(got, want) {
-		t.Errorf("stored %v, want %v", got, want)
-	}
+	testkit.Equal(t, "stored", stored(t, s), []string{"ab/x.pcm"})
 }
 
 func TestRootCannotBeOpenedTwice(t *testing.T) {

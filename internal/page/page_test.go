@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 var validID = UUID("ep_")
@@ -14,14 +15,6 @@ func parse(params map[string][]string) (after string, limit int, err error) {
 	var issues fault.Issues
 	q := Parse(params, validID, &issues)
 	return q.After, q.Limit, issues.Err()
-}
-
-func issuePaths(err error) (paths []string) {
-	issues, _ := fault.From(err).Details.([]fault.Issue)
-	for _, i := range issues {
-		paths = append(paths, i.Path)
-	}
-	return paths
 }
 
 func TestParseReportsInvalidParameters(t *testing.T) {
@@ -33,18 +26,18 @@ func TestParseReportsInvalidParameters(t *testing.T) {
 		"x", "!!!", "ep_", "ep_x", "ep_' OR 1=1 --", valid[3:], "ep_{" + valid[3:] + "}", valid + "=", valid + "\n", strings.Repeat("A", 10000), "\x00",
 	} {
 		_, _, err := parse(map[string][]string{"cursor": {cursor}})
-		if got := issuePaths(err); !slices.Equal(got, []string{"/query/cursor"}) {
+		if got := testkit.IssuePaths(err); !slices.Equal(got, []string{"/query/cursor"}) {
 			t.Errorf("cursor %.20q: issues at %v, want /query/cursor", cursor, got)
 		}
 	}
 	for _, limit := range []string{"0", "-1", "201", "x", "1e2", "99999999999999999999", " 1"} {
 		_, _, err := parse(map[string][]string{"limit": {limit}, "cursor": {"invalid"}})
-		if got := issuePaths(err); !slices.Equal(got, []string{"/query/limit", "/query/cursor"}) {
+		if got := testkit.IssuePaths(err); !slices.Equal(got, []string{"/query/limit", "/query/cursor"}) {
 			t.Errorf("limit %q: issues at %v, want /query/limit and /query/cursor", limit, got)
 		}
 	}
 	_, _, err := parse(map[string][]string{"limit": {"1", "2"}})
-	if got := issuePaths(err); !slices.Equal(got, []string{"/query/limit"}) {
+	if got := testkit.IssuePaths(err); !slices.Equal(got, []string{"/query/limit"}) {
 		t.Errorf("repeated limit: issues at %v, want /query/limit", got)
 	}
 }

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,9 +22,7 @@ func TestDecisionReportsRemainingAndReset(t *testing.T) {
 		f := newFixture(t, limitsOf(100, time.Minute))
 		for i := range int64(5) {
 			want := Decision{Policy: "api", Allowed: true, Limit: 100, Remaining: 99 - i, Reset: time.Minute - time.Duration(i)*time.Second, Window: time.Minute}
-			if got := f.allow(clientA); got != want {
-				t.Errorf("request %d: %+v, want %+v", i+1, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("request %d", i+1), f.allow(clientA), want)
 			time.Sleep(time.Second)
 		}
 	})
@@ -56,9 +55,7 @@ func TestLeaseCountsOnlyWaitingCallers(t *testing.T) {
 			f.allow(clientA)
 			time.Sleep(time.Second)
 		}
-		if want := slices.Repeat([]int64{1}, 10); !slices.Equal(f.counter.requested, want) {
-			t.Errorf("requested grants of %v permits, want %v", f.counter.requested, want)
-		}
+		testkit.Equal(t, "requested grants of permits", f.counter.requested, slices.Repeat([]int64{1}, 10))
 	})
 }
 
@@ -69,9 +66,7 @@ func TestBucketNames(t *testing.T) {
 		"ip:api:203.0.113.7":   {tier: API, client: clientA},
 		"ip:api:2001:db8::/64": {tier: API, client: netip.MustParseAddr("2001:db8::")},
 	} {
-		if got := key.String(); got != want {
-			t.Errorf("name %q, want %q", got, want)
-		}
+		testkit.Equal(t, "name", key.String(), want)
 	}
 }
 
@@ -156,26 +151,20 @@ func TestDecisionHeadersAndError(t *testing.T) {
 			`{"limit":"ip","tier":"auth","max":1,"window":2,"resetAt":"2000-01-01T00:00:01Z"}`, "Too many requests from your address.", time.Second,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				if got := tc.d.PolicyHeader(); got != tc.policy {
-					t.Errorf("RateLimit-Policy: got %s, want %s", got, tc.policy)
-				}
-				if got := tc.d.Header(); got != tc.header {
-					t.Errorf("RateLimit: %s, want %s", got, tc.header)
-				}
-				rejection := tc.d.Rejection()
-				details, err := json.Marshal(rejection.Details)
-				if err != nil || string(details) != tc.details {
-					t.Errorf("details: %s, %v; want %s", details, err, tc.details)
-				}
-				if !strings.HasPrefix(rejection.Message, tc.message+" Try again in ") {
-					t.Errorf("message %q, want %q", rejection.Message, tc.message)
-				}
-				if rejection.Code != fault.RateLimitExceeded || rejection.RetryAfter != tc.retryAfter {
-					t.Errorf("error %s with Retry-After %v, want %s with %v", rejection.Code, rejection.RetryAfter, fault.RateLimitExceeded, tc.retryAfter)
-				}
-			})
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			testkit.Equal(t, "RateLimit-Policy", tc.d.PolicyHeader(), tc.policy)
+			testkit.Equal(t, "RateLimit", tc.d.Header(), tc.header)
+			rejection := tc.d.Rejection()
+			details, err := json.Marshal(rejection.Details)
+			if err != nil || string(details) != tc.details {
+				t.Errorf("details: %s, %v; want %s", details, err, tc.details)
+			}
+			if !strings.HasPrefix(rejection.Message, tc.message+" Try again in ") {
+				t.Errorf("message %q, want %q", rejection.Message, tc.message)
+			}
+			if rejection.Code != fault.RateLimitExceeded || rejection.RetryAfter != tc.retryAfter {
+				t.Errorf("error %s with Retry-After %v, want %s with %v", rejection.Code, rejection.RetryAfter, fault.RateLimitExceeded, tc.retryAfter)
+			}
 		})
 	}
 }
@@ -217,25 +206,14 @@ func TestParseLimitsReportsAllIssues(t *testing.T) {
 	} {
 		t.Run(value, func(t *testing.T) {
 			_, err := ParseLimits([]byte(value))
-			if !fault.Is(err, fault.Validation) {
-				t.Fatalf("error %v, want %s", err, fault.Validation)
-			}
-			var got []string
-			for _, issue := range fault.From(err).Details.([]fault.Issue) {
-				got = append(got, issue.Path+" "+issue.Code)
-			}
-			if !slices.Equal(got, want) {
-				t.Errorf("got issues %q, want %q", got, want)
-			}
+			testkit.Equal(t, "issues", testkit.Issues(err), want)
 		})
 	}
 }
 
 func TestParseLimitsRejectsInvalidJSON(t *testing.T) {
 	for _, value := range []string{``, `{`, `{"tiers":{}}{}`, `{"tiers":{},"tiers":{}}`, "{\"tiers\":{\"\xff\":1}}"} {
-		if _, err := ParseLimits([]byte(value)); !fault.Is(err, fault.MalformedJSON) {
-			t.Errorf("%q: error %v, want %s", value, err, fault.MalformedJSON)
-		}
+		testkit.WantFault(t, fmt.Sprintf("%q", value), testkit.ErrorOf(ParseLimits([]byte(value))), fault.MalformedJSON)
 	}
 }
 

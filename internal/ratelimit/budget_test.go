@@ -77,9 +77,7 @@ func TestWaitEndsWhenTheTeamReturnsSomething(t *testing.T) {
 		default:
 		}
 		b.Return("a", 2)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, <-done)
 		go func() { done <- b.Wait(ctx, "a", 1) }()
 		if err := <-done; !fault.Is(err, fault.RateLimitExceeded) || fault.From(err).RetryAfter == 0 {
 			t.Errorf("after the deadline: %v, want RATE_LIMIT_EXCEEDED", err)

@@ -105,3 +105,8 @@ func (f *fixture) allowUntilRejected(client netip.Addr) (n int64) {
 	}
 	return n
 }
+
+// The fakes, for conformance tests.
+func NewFakeCounter() Counter         { return newFakeCounter() }
+func NewFakeLimitsStore() LimitsStore { return &fakeStore{} }
+func NewFakeMirror() Mirror           { return &fakeMirror{} }

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -21,17 +22,13 @@ func TestExactlyTheLimitIsAllowedPerWindow(t *testing.T) {
 	for _, limit := range []int64{1, 2, 49, 50, 99, 100, 600, 6000} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, limitsOf(limit, time.Minute))
-			if got := f.allowUntilRejected(clientA); got != limit {
-				t.Errorf("first window allowed %d requests, want %d", got, limit)
-			}
+			testkit.Equal(t, "first window allowed requests", f.allowUntilRejected(clientA), limit)
 			time.Sleep(time.Minute - 1)
 			if f.allow(clientA).Allowed {
 				t.Error("request over the limit was allowed before the window ended")
 			}
 			time.Sleep(time.Nanosecond)
-			if got := f.allowUntilRejected(clientA); got != limit {
-				t.Errorf("second window allowed %d requests, want %d", got, limit)
-			}
+			testkit.Equal(t, "second window allowed requests", f.allowUntilRejected(clientA), limit)
 		})
 	}
 }
@@ -42,18 +39,14 @@ func TestBusyClientCostsFewRoundTrips(t *testing.T) {
 		f.allowUntilRejected(clientA)
 		// Grants of 1, 2, 4 and 8 permits, then 49 of 12 permits: a fiftieth of the limit.
 		const want = 53
-		if got := f.counter.roundTrips(); got != want {
-			t.Errorf("600 requests cost %d round trips, want %d", got, want)
-		}
+		testkit.Equal(t, "600 requests cost round trips", f.counter.roundTrips(), want)
 		for range 10_000 {
 			f.allow(clientA)
 		}
 		if got := f.counter.roundTrips(); got != want {
 			t.Errorf("10,000 rejected requests cost %d round trips, want none", got-want)
 		}
-		if got := testkit.MetricValue(t, f.grants); got != want {
-			t.Errorf("telapi_ratelimit_grants_total is %v, want %d", got, want)
-		}
+		testkit.Equal(t, "telapi_ratelimit_grants_total", testkit.MetricValue(t, f.grants), want)
 	})
 }
 
@@ -82,14 +75,10 @@ func TestClientsAreCountedByAddressOrNetwork(t *testing.T) {
 		"same address in two zones": {"fe80::1%eth0", "fe80::1%eth1", true},
 		"loopback of IPv4 and IPv6": {"127.0.0.1", "::1", false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFixture(t, limitsOf(1, time.Minute))
-				f.allow(netip.MustParseAddr(tc.a))
-				if rejected := !f.allow(netip.MustParseAddr(tc.b)).Allowed; rejected != tc.same {
-					t.Errorf("counted together: %v, want %v", rejected, tc.same)
-				}
-			})
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			f := newFixture(t, limitsOf(1, time.Minute))
+			f.allow(netip.MustParseAddr(tc.a))
+			testkit.Equal(t, "counted together", !f.allow(netip.MustParseAddr(tc.b)).Allowed, tc.same)
 		})
 	}
 }
@@ -117,9 +106,7 @@ func TestChangedLimitsInvalidateGrantsAndRejections(t *testing.T) {
 		"raised limit: rejected client is allowed": {10, func(t *testing.T, f *fixture) {
 			f.allowUntilRejected(clientA)
 			f.current.Store(limitsOf(15, time.Minute))
-			if got := f.allowUntilRejected(clientA); got != 5 {
-				t.Errorf("allowed %d more requests, want 5", got)
-			}
+			testkit.Equal(t, "allowed more requests", f.allowUntilRejected(clientA), 5)
 		}},
 		"lowered limit: granted permits are void": {6000, func(t *testing.T, f *fixture) {
 			for range 400 { // leaves more than 100 unused permits
@@ -155,9 +142,7 @@ func TestChangedLimitsInvalidateGrantsAndRejections(t *testing.T) {
 			}
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { tt.test(t, newFixture(t, limitsOf(tt.limit, time.Minute))) })
-		})
+		testkit.RunBubble(t, name, func(t *testing.T) { tt.test(t, newFixture(t, limitsOf(tt.limit, time.Minute))) })
 	}
 }
 
@@ -170,9 +155,7 @@ func TestCallersWithDifferentQuotasDoNotStarveEachOther(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range int64(200) {
 			wg.Go(func() {
-				if _, err := f.AllowTeam(ctx, "t1", 100+i%2); err != nil {
-					t.Errorf("caller %d: %v", i, err)
-				}
+				testkit.NoError(t, fmt.Sprintf("caller %d", i), testkit.ErrorOf(f.AllowTeam(ctx, "t1", 100+i%2)))
 			})
 		}
 		wg.Wait()
@@ -188,16 +171,12 @@ func TestLimiterFailsClosedAfterGrant(t *testing.T) {
 		if !f.allow(clientA).Allowed {
 			t.Error("the granted permit was not used")
 		}
-		if _, err := f.Allow(t.Context(), API, clientA); !fault.Is(err, fault.ServiceUnavailable) {
-			t.Errorf("without permits: error %v, want %s", err, fault.ServiceUnavailable)
-		}
+		testkit.WantFault(t, "without permits", testkit.ErrorOf(f.Allow(t.Context(), API, clientA)), fault.ServiceUnavailable)
 		f.counter.err = nil
 		if !f.allow(clientA).Allowed {
 			t.Error("rejected after the store was reachable again")
 		}
-		if n := testkit.MetricValue(t, f.decisions.WithLabelValues("api", "failed")); n != 1 {
-			t.Errorf("counted %v failures, want 1", n)
-		}
+		testkit.Equal(t, "counted failures", testkit.MetricValue(t, f.decisions.WithLabelValues("api", "failed")), 1)
 	})
 }
 
@@ -215,9 +194,7 @@ func TestConcurrentCallersShareOneGrant(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if allowed.Load() != 200 {
-			t.Errorf("allowed %d requests, want 200", allowed.Load())
-		}
+		testkit.Equal(t, "allowed requests", allowed.Load(), 200)
 		if got := f.counter.roundTrips(); got > 12 { // grants of 1 permit, then of 20
 			t.Errorf("200 requests cost %d round trips, want at most 12", got)
 		}
@@ -240,9 +217,7 @@ func TestCanceledCallerDoesNotCancelGrant(t *testing.T) {
 			time.Sleep(time.Microsecond)
 			other <- f.allow(clientA)
 		}()
-		if _, err := f.Allow(ctx, API, clientA); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("caller with a deadline got %v, want DeadlineExceeded", err)
-		}
+		testkit.WantError(t, "caller with a deadline", testkit.ErrorOf(f.Allow(ctx, API, clientA)), context.DeadlineExceeded)
 		if d := <-other; !d.Allowed || f.counter.roundTrips() != 1 {
 			t.Errorf("caller without a deadline got %+v in %d round trips, want allowed in 1", d, f.counter.roundTrips())
 		}
@@ -358,8 +333,6 @@ func TestCloseWaitsForGrants(t *testing.T) {
 			t.Error("Close did not wait for the grant")
 		}
 		<-done
-		if _, err := f.Allow(t.Context(), API, netip.MustParseAddr("203.0.113.8")); !errors.Is(err, background.ErrClosed) {
-			t.Errorf("after Close: %v, want ErrClosed", err)
-		}
+		testkit.WantError(t, "after Close", testkit.ErrorOf(f.Allow(t.Context(), API, netip.MustParseAddr("203.0.113.8"))), background.ErrClosed)
 	})
 }

@@ -34,21 +34,6 @@ func TestNothingIsRestoredWithoutLoss(t *testing.T) {
 	}
 }
 
-func TestInvalidLimitsAreReportedAgainAfterValidOnes(t *testing.T) {
-	f := newSettingsFixture("", "")
-	for _, value := range []string{invalid, ten, invalid} {
-		f.store.put(value)
-		testkit.Must(t, f.Reload(t.Context()))
-	}
-	if n := testkit.MetricValue(t, f.rejected); n != 2 {
-		t.Errorf("%v invalid values, want 2", n)
-	}
-	f.mirror.err = errors.New("unreachable")
-	if err := f.Reload(t.Context()); err != nil {
-		t.Errorf("the adopted limits need no mirror: %v", err)
-	}
-}
-
 func TestEqualMirrorIsNotWritten(t *testing.T) {
 	f := newSettingsFixture(ten, ten)
 	if err := f.Reload(t.Context()); err != nil || f.mirror.writes != 0 {

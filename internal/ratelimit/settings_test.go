@@ -176,9 +176,7 @@ func TestReload(t *testing.T) {
 			if err := f.Reload(t.Context()); (err != nil) != tc.wantErr {
 				t.Errorf("Reload returned %v, want an error: %v", err, tc.wantErr)
 			}
-			if got := f.Current().Tiers.API.Max; got != tc.want {
-				t.Errorf("limit of %d API requests, want %d", got, tc.want)
-			}
+			testkit.Equal(t, "limit of API requests", f.Current().Tiers.API.Max, tc.want)
 			for name, v := range map[string]struct{ got, want string }{
 				"store": {string(f.store.value), tc.wantStore}, "mirror": {string(f.mirror.value), tc.wantMirror},
 			} {
@@ -223,9 +221,9 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 3 || testkit.MetricValue(t, f.rejected) != 3 {
 		t.Errorf("three invalid values were logged %d times, counted %v; want 3 each", n, testkit.MetricValue(t, f.rejected))
 	}
-	if f.Current().Tiers.API.Max != 20 {
-		t.Errorf("limit of %d API requests, want the 20 of the last valid value", f.Current().Tiers.API.Max)
-	}
+	testkit.Equal(t, "limit of API requests", f.Current().Tiers.API.Max, 20)
+	f.mirror.err = errors.New("unreachable")
+	testkit.NoError(t, "the adopted limits need no mirror", f.Reload(t.Context()))
 }
 
 func TestUnchangedLimitsKeepPointerAndMirror(t *testing.T) {
@@ -247,23 +245,21 @@ func TestRunReloadsLimits(t *testing.T) {
 		"on subscribing again": func(s *Settings) { s.Down(nil); s.Up() },
 		"every five seconds":   func(s *Settings) { s.Message("something else"); time.Sleep(5 * time.Second) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newSettingsFixture(ten, "")
-				ctx, cancel := context.WithCancel(t.Context())
-				go f.Run(ctx)
-				synctest.Wait()
-				if f.Current().Tiers.API.Max != 10 {
-					t.Fatal("limits not loaded at start")
-				}
-				f.store.put(twenty)
-				signal(f.Settings)
-				synctest.Wait()
-				if f.Current().Tiers.API.Max != 20 {
-					t.Error("changed limits not loaded")
-				}
-				cancel()
-			})
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			f := newSettingsFixture(ten, "")
+			ctx, cancel := context.WithCancel(t.Context())
+			go f.Run(ctx)
+			synctest.Wait()
+			if f.Current().Tiers.API.Max != 10 {
+				t.Fatal("limits not loaded at start")
+			}
+			f.store.put(twenty)
+			signal(f.Settings)
+			synctest.Wait()
+			if f.Current().Tiers.API.Max != 20 {
+				t.Error("changed limits not loaded")
+			}
+			cancel()
 		})
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"telapi/test/testkit"
 )
 
 const (
@@ -37,9 +39,7 @@ func TestSecretIsNotPrinted(t *testing.T) {
 // printf telapi-fingerprint | openssl dgst -sha256 -hmac "$JWT_SECRET"
 func TestFingerprintIsTheDocumentedHMAC(t *testing.T) {
 	for secret, want := range map[Secret]string{"0123456789abcdef0123456789abcdef": "8bdf9ecf", "": "none"} {
-		if got := secret.Fingerprint(); got != want {
-			t.Errorf("fingerprint %s, want %s", got, want)
-		}
+		testkit.Equal(t, "fingerprint", secret.Fingerprint(), want)
 	}
 }
 
@@ -100,9 +100,7 @@ func TestExcerptOmitsSecrets(t *testing.T) {
 		"bad key [redacted] for [reda…": "bad key\n\tk-1  for secret text: too long",
 		"a b":                           "a\xff b",
 	} {
-		if got := Excerpt([]byte(message), 28, "k-1", "", "secret text"); got != want {
-			t.Errorf("%q: %q, want %q", message, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%q", message), Excerpt([]byte(message), 28, "k-1", "", "secret text"), want)
 	}
 }
 
@@ -246,9 +244,7 @@ func TestPhoneNumbersAreMasked(t *testing.T) {
 
 func TestLastDigitsAreKept(t *testing.T) {
 	for keep, want := range map[int]string{-1: "+** ******", 0: "+** ******", 1: "+** *****6", 6: "+** 123456", 7: "+*9 123456", 15: "+49 123456"} {
-		if got := maskPhones("+49 123456", "", keep); got != want {
-			t.Errorf("keep %d: masked as %s, want %s", keep, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("keep %d: masked as", keep), maskPhones("+49 123456", "", keep), want)
 	}
 }
 
@@ -256,9 +252,7 @@ func TestExtensionsAreMasked(t *testing.T) {
 	for in, want := range map[string]string{
 		"sip:1001": "sip:****", "sip%3a1001": "sip%3a****", "sip%3A1001": "sip%3A****", "PJSIP/1001": "PJSIP/****", "tel%3a110": "tel%3a***",
 	} {
-		if got := maskPhones(in, "", 0); got != want {
-			t.Errorf("masked %s as %s, want %s", in, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("masked %s as", in), maskPhones(in, "", 0), want)
 	}
 }
 
@@ -306,9 +300,7 @@ func TestFieldUsesName(t *testing.T) {
 		{"callback_id", "491711234567", "491711234567"}, {"session_id", "491711234567", "491711234567"},
 		{"path", "/ws/session?token=abc", "/ws/session?token=[redacted]"},
 	} {
-		if got := Field(c.name, c.value, 4); got != c.want {
-			t.Errorf("Field(%q, %q) = %q, want %q", c.name, c.value, got, c.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("Field(%q, %q)", c.name, c.value), Field(c.name, c.value, 4), c.want)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"telapi/internal/callback"
 	"telapi/internal/calls"
 	"telapi/internal/kv"
+	"telapi/test/testkit"
 )
 
 func callbackOrder(t *testing.T, opts Options) {
@@ -110,7 +111,7 @@ func retriedCallbacks(t *testing.T, opts Options) {
 			}
 		}
 	}
-	must(t, d.End(t.Context(), "done"))
+	testkit.Must(t, d.End(t.Context(), "done"))
 	d.expectEvents("first second shared plain done")
 }
 
@@ -145,7 +146,7 @@ func callbackBackpressure(t *testing.T, opts Options) {
 		if err == nil {
 			err = d.Commit(t.Context(), r.Position)
 		}
-		must(t, err)
+		testkit.Must(t, err)
 		if status, _ := d.deliver(d.delivery(items[rejected], "again")); status == callback.Routed {
 			break
 		}
@@ -227,14 +228,12 @@ func channelCredentials(t *testing.T, opts Options) {
 		}
 	}
 	d.expect(item, "item", callback.Routed)
-	if err := d.Cancel(t.Context(), model.ID); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, d.Cancel(t.Context(), model.ID))
 	d.expect(model, "3", callback.Cancelled)
 	expiring := d.await(calls.AwaitOptions{Scope: wire.ScopeChannel, TTL: shortTTL})
 	d.waitExpired(expiring)
 	d.expect(expiring, "late", callback.Invalid)
-	must(t, d.End(t.Context(), "done"))
+	testkit.Must(t, d.End(t.Context(), "done"))
 	d.expect(shared, "1", callback.Ended)
 	d.expectEvents("1 1 2 plain plain result result item done")
 }
@@ -253,7 +252,7 @@ func retention(t *testing.T, opts Options) {
 	waiting := d.await(calls.AwaitOptions{})
 	early, cancelled := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
 	d.expect(early, "early", callback.Parked)
-	must(t, d.Cancel(t.Context(), cancelled.ID))
+	testkit.Must(t, d.Cancel(t.Context(), cancelled.ID))
 	meta, in, work, forget := kv.MetaKey(d.id), kv.RuntimeStreamKey(d.id), kv.WorkKey(d.id), forgetKey(d.id)
 	read := func(command, key string, args ...string) string {
 		reply := d.do(command, key, args...)

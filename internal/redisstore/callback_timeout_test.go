@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -52,7 +51,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		var got []calls.Delivery
 		for range 5 {
 			r, err := d.Receive(ctx)
-			must(t, err)
+			testkit.Must(t, err)
 			got = append(got, r)
 		}
 		if e := got[0].Entry; e.Kind != wire.KindTimeout || e.WorkItemID != "never" || e.WorkItemKind != "tool" || e.ChannelID != d.id || e.At == 0 || e.Trace.CallID != "call" {
@@ -76,7 +75,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		go func() { r, _ := d.Receive(t.Context()); received <- r }()
 		operator := d.runtime("operator").Observe(d.id, "")
 		item, err := operator.Await(t.Context(), calls.AwaitOptions{TTL: shortTTL})
-		must(t, err)
+		testkit.Must(t, err)
 		if r := <-received; r.Entry.WorkItemID != item.ID || r.Entry.Kind != wire.KindTimeout {
 			t.Errorf("received %+v, want the timeout of %s", r, item.ID)
 		}
@@ -87,7 +86,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		last := d.await(calls.AwaitOptions{})
 		d.waitExpired(expiring)
 		d.expect(expiring, "late", callback.Invalid)
-		wantError(t, "cancel", d.Cancel(t.Context(), expiring.ID), calls.ErrWorkItemNotFound)
+		testkit.WantError(t, "cancel", d.Cancel(t.Context(), expiring.ID), calls.ErrWorkItemNotFound)
 		d.expect(last, "last", callback.Parked)
 		d.expectEvents("")
 		d.expect(head, "head", callback.Routed)
@@ -121,7 +120,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		if state, err := d.callbacks.CheckCredential(t.Context(), d.delivery(expiring, "").Credential); state.Status != callback.Invalid || err != nil {
 			t.Errorf("credential of an item that timed out: %s, %v, want %s", state.Status, err, callback.Invalid)
 		}
-		wantError(t, "cancel", d.Cancel(t.Context(), expiring.ID), calls.ErrWorkItemNotFound)
+		testkit.WantError(t, "cancel", d.Cancel(t.Context(), expiring.ID), calls.ErrWorkItemNotFound)
 		d.expect(d.await(calls.AwaitOptions{}), "next", callback.Routed)
 		d.expectEvents("timeout:expiring next")
 		d.expectNothingParked()
@@ -150,11 +149,9 @@ func cancellations(t *testing.T, opts Options) {
 		d.expect(item, "late", callback.Cancelled)
 	}
 	for _, id := range []string{c.ID, f.ID, "unknown"} {
-		if err := d.Cancel(t.Context(), id); !errors.Is(err, calls.ErrWorkItemNotFound) {
-			t.Errorf("cancel %s: %v, want ErrWorkItemNotFound", id, err)
-		}
+		testkit.WantError(t, fmt.Sprintf("cancel %s", id), d.Cancel(t.Context(), id), calls.ErrWorkItemNotFound)
 	}
-	wantError(t, "await an existing ID", errorOf(d.Await(t.Context(), calls.AwaitOptions{WorkItemID: a.ID})), calls.ErrWorkItemExists)
+	testkit.WantError(t, "await an existing ID", testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{WorkItemID: a.ID})), calls.ErrWorkItemExists)
 	for _, bad := range []calls.AwaitOptions{{Kind: "mail"}, {Scope: "team"}, {TTL: 25 * time.Hour}, {TTL: -1}, {WorkItemID: "a/b"}} {
 		if _, err := d.Await(t.Context(), bad); err == nil {
 			t.Errorf("await accepted %+v, want an error", bad)
@@ -172,7 +169,7 @@ func endWithParked(t *testing.T, opts Options) {
 	d.expect(second, "second", callback.Parked)
 	d.waitExpired(expiring)
 	for range 2 {
-		must(t, d.End(t.Context(), "done"))
+		testkit.Must(t, d.End(t.Context(), "done"))
 	}
 	d.expectEvents("second timeout:expiring last done")
 }

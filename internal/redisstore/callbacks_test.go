@@ -51,7 +51,7 @@ func newCallbackFixture(t *testing.T, opts Options, change func(*wire.ChannelLim
 	s := newChannelFixture(t, opts, change)
 	c, err := s.runtime("r").Open(t.Context(), calls.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call",
 		TransactionID: "transaction", Profile: []byte(`{"commandSources":["bot"]}`)})
-	must(t, err)
+	testkit.Must(t, err)
 	d := &callbackFixture{s, c, NewCallbacks(s.store), ""}
 	known, err := d.callbacks.Channel(t.Context(), s.id)
 	if err != nil || known.Epoch == "" || string(known.Profile) != string(c.Profile) || known.CallID != "call" || known.TransactionID != "transaction" {
@@ -64,7 +64,7 @@ func newCallbackFixture(t *testing.T, opts Options, change func(*wire.ChannelLim
 func (d *callbackFixture) await(o calls.AwaitOptions) calls.WorkItem {
 	d.channelFixture.Helper()
 	item, err := d.Await(d.Context(), o)
-	must(d, err)
+	testkit.Must(d, err)
 	return item
 }
 
@@ -85,9 +85,7 @@ func (d *callbackFixture) delivery(item calls.WorkItem, body string) callback.De
 func (d *callbackFixture) deliver(c callback.DeliverParams) (callback.Status, string) {
 	d.channelFixture.Helper()
 	o, err := d.callbacks.Deliver(d.Context(), c)
-	if err != nil {
-		d.Errorf("deliver: %v", err)
-	}
+	testkit.NoError(d, "deliver", err)
 	return o.Status, string(o.Receipt)
 }
 
@@ -103,7 +101,7 @@ func (d *callbackFixture) expect(item calls.WorkItem, body string, want callback
 func (d *callbackFixture) events() string {
 	d.channelFixture.Helper()
 	entries, err := d.runtime("observer").Entries(d.Context(), d.id, "", 10_000)
-	must(d, err)
+	testkit.Must(d, err)
 	var all []string
 	for i, e := range entries {
 		switch name := e.Entry.Event + e.Entry.Reason; {
@@ -121,9 +119,7 @@ func (d *callbackFixture) events() string {
 // expectEvents compares the events on the runtime stream.
 func (d *callbackFixture) expectEvents(want string) {
 	d.channelFixture.Helper()
-	if got := d.events(); got != want {
-		d.Errorf("events on the runtime stream: %s, want %s", got, want)
-	}
+	testkit.Equal(d, "events on the runtime stream", d.events(), want)
 }
 
 // forgetKey returns the key of the times at which fields of work are deleted.
@@ -134,7 +130,7 @@ func (d *callbackFixture) forgottenAt(field string) time.Time {
 	d.channelFixture.Helper()
 	reply := d.do("ZSCORE", forgetKey(d.id), field)
 	ms, err := reply.AsFloat64()
-	must(d, err)
+	testkit.Must(d, err)
 	return time.UnixMilli(int64(ms))
 }
 
@@ -211,13 +207,13 @@ func credentialChecks(t *testing.T, opts Options) {
 		t.Errorf("unused credential: %s, %v, want %s", state.Status, err, callback.Usable)
 	}
 	d.expect(used, "used", callback.Routed)
-	must(t, errors.Join(d.Cancel(t.Context(), cancelled.ID), d.End(t.Context(), "done")))
+	testkit.Must(t, errors.Join(d.Cancel(t.Context(), cancelled.ID), d.End(t.Context(), "done")))
 	for _, item := range []calls.WorkItem{used, cancelled, open} {
 		d.expect(item, "used", callback.Ended)
 	}
 	d.expect(expiring, "late", callback.Invalid)
-	wantError(t, "await on an ended channel", errorOf(d.Await(t.Context(), calls.AwaitOptions{})), calls.ErrEnded)
-	wantError(t, "unknown channel", errorOf(d.callbacks.Channel(t.Context(), uuid.NewString())), callback.ErrChannelNotFound)
+	testkit.WantError(t, "await on an ended channel", testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{})), calls.ErrEnded)
+	testkit.WantError(t, "unknown channel", testkit.ErrorOf(d.callbacks.Channel(t.Context(), uuid.NewString())), callback.ErrChannelNotFound)
 }
 
 // fullCallbacks returns the callbacks of a store without the fast version of the
@@ -245,7 +241,7 @@ func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 	d.expect(e, "e", callback.Routed)
 	cancelled, expiring := d.await(soon), d.await(calls.AwaitOptions{TTL: shortTTL})
 	d.waitExpired(expiring)
-	must(t, d.Cancel(t.Context(), cancelled.ID))
+	testkit.Must(t, d.Cancel(t.Context(), cancelled.ID))
 	want := []string{
 		"E0-0 2-time ",                                       // late
 		"Dwait",                                              // a is the first to be awaited
@@ -254,9 +250,7 @@ func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 		"E6-time 10-time wait", "E10-time 12-time ", "Dwait", // b and c; e; cancelled is awaited
 		"E12-time 13-time ", // cancelled is cancelled; expiring has timed out
 	}
-	if got := notices(); !slices.Equal(got, want) {
-		t.Errorf("notices: %q, want %q", got, want)
-	}
+	testkit.Equal(t, "notices", notices(), want)
 }
 
 func TestCredentialBelongsToOneWorkItem(t *testing.T) {
@@ -265,7 +259,7 @@ func TestCredentialBelongsToOneWorkItem(t *testing.T) {
 	first := calls.AwaitOptions{WorkItemID: "first", Token: calls.NewToken()}
 	d.await(first)
 	d.await(first) // again
-	wantError(t, "second work item with the same credential", errorOf(d.Await(t.Context(), calls.AwaitOptions{WorkItemID: "second", Token: first.Token})), calls.ErrWorkItemExists)
+	testkit.WantError(t, "second work item with the same credential", testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{WorkItemID: "second", Token: first.Token})), calls.ErrWorkItemExists)
 	if items, err := d.WorkItems(t.Context()); err != nil || len(items) != 1 || items[0].ID != "first" {
 		t.Errorf("open items: %+v, %v; want the first", items, err)
 	}
@@ -322,5 +316,5 @@ func TestCheckScriptsAreReadOnly(t *testing.T) {
 	if state, err := d.callbacks.CheckCredential(t.Context(), item.Credential); state.Status == callback.Usable || err != nil {
 		t.Errorf("credential of an idle channel: %s, %v, want it to be rejected", state.Status, err)
 	}
-	wantFault(t, "connection to an idle channel", d.channels.CheckAttach(t.Context(), d.attachment("b")), fault.SessionEnded)
+	testkit.WantFault(t, "connection to an idle channel", d.channels.CheckAttach(t.Context(), d.attachment("b")), fault.SessionEnded)
 }

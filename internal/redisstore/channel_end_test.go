@@ -23,46 +23,38 @@ func endedChannel(t *testing.T, opts Options) {
 	subscribe(t, s.store)
 	subscriber := &browser{}
 	stop, err := s.channels.Subscribe(t.Context(), s.id, subscriber)
-	must(t, err)
+	testkit.Must(t, err)
 	defer stop()
-	if err := s.channels.EndChannel(t.Context(), s.id, "early"); err != nil {
-		t.Errorf("end an unknown channel: %v", err)
-	}
+	testkit.NoError(t, "end an unknown channel", s.channels.EndChannel(t.Context(), s.id, "early"))
 	s.attach("a")
 	s.frame("a", "1")
 	c := s.attachRuntime("r")
 	for range 2 {
-		must(t, s.channels.EndChannel(t.Context(), s.id, "revoked"))
+		testkit.Must(t, s.channels.EndChannel(t.Context(), s.id, "revoked"))
 	}
 	testkit.Until(t, "the subscriber is closed", func() bool { return subscriber.recorded() == "closed:revoked" })
-	wantFault(t, "attach", errorOf(s.channels.Attach(t.Context(), s.attachment("b"))), fault.SessionEnded)
-	wantFault(t, "check", s.channels.CheckAttach(t.Context(), s.attachment("b")), fault.SessionEnded)
+	testkit.WantFault(t, "attach", testkit.ErrorOf(s.channels.Attach(t.Context(), s.attachment("b"))), fault.SessionEnded)
+	testkit.WantFault(t, "check", s.channels.CheckAttach(t.Context(), s.attachment("b")), fault.SessionEnded)
 	s.expectFrame("a", "2", channel.Ended)
 	if got := s.renew("a", false); got.Outcome != channel.Ended || got.Offer {
 		t.Errorf("renew: %+v, want %s and no offer", got, channel.Ended)
 	}
 	s.detach("a")
-	wantError(t, "send", c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeStatus, Status: jsontext.Value("{}")}), calls.ErrEnded)
-	if err := c.End(t.Context(), "again"); err != nil {
-		t.Errorf("end: %v", err)
-	}
+	testkit.WantError(t, "send", c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeStatus, Status: jsontext.Value("{}")}), calls.ErrEnded)
+	testkit.NoError(t, "end", c.End(t.Context(), "again"))
 	events, last := s.receive(c, "revoked")
 	if strings.Join(events, " ") != "connected 1 ended revoked" {
 		t.Errorf("the runtime received %v, want [connected 1 ended revoked]", events)
 	}
-	wantError(t, "receive", errorOf(c.Receive(t.Context())), calls.ErrEnded)
-	if err := c.Commit(t.Context(), last); err != nil {
-		t.Errorf("commit: %v", err)
-	}
-	wantError(t, "attach after the committed end", errorOf(s.runtime("r").Attach(t.Context(), s.id)), calls.ErrEnded)
+	testkit.WantError(t, "receive", testkit.ErrorOf(c.Receive(t.Context())), calls.ErrEnded)
+	testkit.NoError(t, "commit", c.Commit(t.Context(), last))
+	testkit.WantError(t, "attach after the committed end", testkit.ErrorOf(s.runtime("r").Attach(t.Context(), s.id)), calls.ErrEnded)
 	for _, from := range []string{last, ""} {
 		observer, ended := s.runtime("o").Observe(s.id, from), error(nil)
 		for ended == nil {
 			_, ended = observer.Receive(t.Context())
 		}
-		if !errors.Is(ended, calls.ErrEnded) {
-			t.Errorf("observer from position %q: %v, want ErrEnded", from, ended)
-		}
+		testkit.WantError(t, fmt.Sprintf("observer from position %q", from), ended, calls.ErrEnded)
 	}
 }
 
@@ -84,8 +76,8 @@ func idleChannel(t *testing.T, opts Options) {
 	s.attach("a")
 	s.frame("a", "0")
 	c := s.attachRuntime("r")
-	must(t, c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, MessageID: "1", Chat: jsontext.Value("{}")}))
-	must(t, errorOf(c.Await(t.Context(), calls.AwaitOptions{})))
+	testkit.Must(t, c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, MessageID: "1", Chat: jsontext.Value("{}")}))
+	testkit.Must(t, testkit.ErrorOf(c.Await(t.Context(), calls.AwaitOptions{})))
 	s.expectTTL(kv.ChannelKeys(s.id)[:7]...) // the others do not exist yet
 	for i := range 3 {                       // 69 hours in total
 		s.setIdle(23 * time.Hour)
@@ -93,7 +85,7 @@ func idleChannel(t *testing.T, opts Options) {
 		s.expectFrame("a", fmt.Sprint("busier", i), channel.Appended)
 	}
 	s.setIdle(25 * time.Hour)
-	wantFault(t, "check of an idle channel", s.channels.CheckAttach(t.Context(), s.attachment("b")), fault.SessionEnded)
+	testkit.WantFault(t, "check of an idle channel", s.channels.CheckAttach(t.Context(), s.attachment("b")), fault.SessionEnded)
 	s.expectFrame("a", "late", channel.Ended)
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
@@ -118,16 +110,14 @@ func openChannel(t *testing.T, opts Options) {
 	if err != nil || c.CallID != "call" || c.TransactionID != "transaction" {
 		t.Fatalf("open: %+v, %v, want call ID and transaction ID of %+v", c, err, call)
 	}
-	wantError(t, "attach to an unknown channel", errorOf(r.Attach(t.Context(), "unknown:"+s.id)), calls.ErrNotFound)
+	testkit.WantError(t, "attach to an unknown channel", testkit.ErrorOf(r.Attach(t.Context(), "unknown:"+s.id)), calls.ErrNotFound)
 	for _, invalid := range []string{"", "}", "a}b"} {
 		_, err := r.Attach(t.Context(), invalid)
 		observer := r.Observe(invalid, "")
 		_, receiveErr := observer.Receive(t.Context())
 		for operation, err := range map[string]error{"attach": err, "receive": receiveErr, "end": observer.End(t.Context(), "x"),
 			"send": observer.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")})} {
-			if !errors.Is(err, calls.ErrNotFound) {
-				t.Errorf("%s with channel ID %q: %v, want ErrNotFound", operation, invalid, err)
-			}
+			testkit.WantError(t, fmt.Sprintf("%s with channel ID %q", operation, invalid), err, calls.ErrNotFound)
 		}
 	}
 	for _, change := range []func(*calls.OpenOptions){
@@ -136,39 +126,35 @@ func openChannel(t *testing.T, opts Options) {
 	} {
 		foreign := call
 		change(&foreign)
-		wantError(t, "open by another team", errorOf(r.Open(t.Context(), foreign)), calls.ErrOtherTeam)
+		testkit.WantError(t, "open by another team", testkit.ErrorOf(r.Open(t.Context(), foreign)), calls.ErrOtherTeam)
 	}
-	wantError(t, "open by another runtime", errorOf(s.runtime("other").Open(t.Context(), call)), calls.ErrClaimed)
+	testkit.WantError(t, "open by another runtime", testkit.ErrorOf(s.runtime("other").Open(t.Context(), call)), calls.ErrClaimed)
 	// The same runtime after restarts. The old claim with the short lease is renewed, and found lost, soon.
 	if c, err = s.runtime("r", func(o *calls.Options) { o.Lease = time.Second }).Open(t.Context(), call); err != nil {
 		t.Fatal(err)
 	}
 	again, err := s.runtime("r").Open(t.Context(), call)
-	must(t, err)
-	wantError(t, "receive with the old claim", errorOf(c.Receive(t.Context())), calls.ErrClaimLost)
+	testkit.Must(t, err)
+	testkit.WantError(t, "receive with the old claim", testkit.ErrorOf(c.Receive(t.Context())), calls.ErrClaimLost)
 	item, err := again.Await(t.Context(), calls.AwaitOptions{})
-	must(t, err)
+	testkit.Must(t, err)
 	_, awaitErr := c.Await(t.Context(), calls.AwaitOptions{})
 	for name, err := range map[string]error{
 		"commit": c.Commit(t.Context(), "1-1"), "end": c.End(t.Context(), "x"), "await": awaitErr, "cancel": c.Cancel(t.Context(), item.ID),
 		"send": c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")}),
 	} {
-		if !errors.Is(err, calls.ErrClaimLost) {
-			t.Errorf("%s with the old claim: %v, want ErrClaimLost", name, err)
-		}
+		testkit.WantError(t, fmt.Sprintf("%s with the old claim", name), err, calls.ErrClaimLost)
 	}
-	must(t, again.Close(t.Context()))
-	if err := c.Close(t.Context()); err != nil {
-		t.Errorf("close with the old claim: %v", err)
-	}
+	testkit.Must(t, again.Close(t.Context()))
+	testkit.NoError(t, "close with the old claim", c.Close(t.Context()))
 	next := s.attachRuntime("next")
 	observer := s.runtime("observer").Observe(s.id, "")
 	s.send(observer, "on behalf")
 	s.attach("a")
 	s.frame("a", "1")
 	_, seen := s.receive(observer, "1")
-	wantError(t, "commit by an observer", observer.Commit(t.Context(), seen), calls.ErrClaimLost)
+	testkit.WantError(t, "commit by an observer", observer.Commit(t.Context(), seen), calls.ErrClaimLost)
 	s.expectReceived(next, "connected 1")
-	must(t, observer.End(t.Context(), "done"))
-	wantError(t, "open an ended channel", errorOf(r.Open(t.Context(), call)), calls.ErrEnded)
+	testkit.Must(t, observer.End(t.Context(), "done"))
+	testkit.WantError(t, "open an ended channel", testkit.ErrorOf(r.Open(t.Context(), call)), calls.ErrEnded)
 }

@@ -137,11 +137,11 @@ func wipedStore(t *testing.T, opts Options) {
 	if _, ok, err := s.channels.Since(t.Context(), s.id, before); ok || err != nil {
 		t.Errorf("since a cursor from before the wipe: ok %t, %v, want false", ok, err)
 	}
-	wantError(t, "send", c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value("{}")}), calls.ErrLost)
+	testkit.WantError(t, "send", c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value("{}")}), calls.ErrLost)
 	if got := s.attach("c", resume(before)); got.Recovered || len(got.Missed) != 0 || !got.Offer || got.Head.Epoch == before.Epoch {
 		t.Errorf("attach: %+v, want a new epoch without messages, and an offer", got)
 	}
-	wantError(t, "commit with a claim from before the wipe", c.Commit(t.Context(), "1-1"), calls.ErrLost)
+	testkit.WantError(t, "commit with a claim from before the wipe", c.Commit(t.Context(), "1-1"), calls.ErrLost)
 }
 
 // A runtime that did not receive a reply sends its messages again, a whole batch if need
@@ -183,14 +183,14 @@ func liveMessages(t *testing.T, opts Options) {
 	for i, store := range []*Store{s.store, other} {
 		recorders[i] = &browser{}
 		stop, err := NewChannels(store, s.limits).Subscribe(t.Context(), s.id, recorders[i])
-		must(t, err)
+		testkit.Must(t, err)
 		defer stop()
 	}
 	message := wire.ChannelMessage{Type: wire.TypeChat, MessageID: "-9223372036854775808", Chat: jsontext.Value(`{"text":"once"}`)}
 	for range 3 {
-		must(t, c.Send(t.Context(), message))
+		testkit.Must(t, c.Send(t.Context(), message))
 	}
-	must(t, c.SendAudio(t.Context(), jsontext.Value(`{"n":1}`)))
+	testkit.Must(t, c.SendAudio(t.Context(), jsontext.Value(`{"n":1}`)))
 	s.send(c, "last")
 	for _, rec := range recorders {
 		testkit.Until(t, "messages", func() bool { return strings.HasSuffix(rec.recorded(), "last") })
@@ -217,9 +217,9 @@ func liveMessages(t *testing.T, opts Options) {
 	}
 	// In the other direction, Receive merges audio into the entries.
 	testkit.Until(t, "audio", func() bool {
-		must(t, s.channels.SendAudio(t.Context(), s.id, []byte(`{"type":"audio","audio":{"n":2}}`)))
+		testkit.Must(t, s.channels.SendAudio(t.Context(), s.id, []byte(`{"type":"audio","audio":{"n":2}}`)))
 		d, err := c.Receive(t.Context())
-		must(t, err)
+		testkit.Must(t, err)
 		return d.Position == "" && d.Entry.Kind == wire.KindFrame && string(d.Entry.Message.Audio) == `{"n":2}`
 	})
 }

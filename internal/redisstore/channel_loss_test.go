@@ -148,9 +148,7 @@ func losses(t *testing.T, opts Options) {
 				t.Error("a cursor from before the loss was resumed")
 			}
 			if tt.lease == 0 {
-				if _, err := s.runtime("other").Attach(t.Context(), s.id); !errors.Is(err, calls.ErrClaimed) {
-					t.Errorf("attach of another runtime: %v, want ErrClaimed until the lease expires", err)
-				}
+				testkit.WantError(t, "attach of another runtime", testkit.ErrorOf(s.runtime("other").Attach(t.Context(), s.id)), calls.ErrClaimed)
 			}
 			if again := s.attachRuntime("r"); !c.LostAt.IsZero() || again.LostAt.IsZero() {
 				t.Errorf("time of the loss: %v before it, %v after it", c.LostAt, again.LostAt)
@@ -174,9 +172,7 @@ func lossFoundByReplacedConnection(t *testing.T, opts Options) {
 	}
 	s.detach("a")
 	s.expectRenewal("b", channel.Lost)
-	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, calls.ErrLost) {
-		t.Errorf("the runtime got %v, want ErrLost", err)
-	}
+	testkit.WantError(t, "the runtime", c.Commit(t.Context(), "1-1"), calls.ErrLost)
 	s.attach("c", resume(head))
 	s.detach("a") // knows nothing of the new epoch
 	s.expectRenewal("c", channel.Owned)
@@ -228,7 +224,7 @@ func lostWorkItem(t *testing.T, opts Options) {
 	lost := options("lost")
 	s.await(c, lost)
 	restore()
-	wantError(t, "receive", s.receiveError(c), calls.ErrLost)
+	testkit.WantError(t, "receive", s.receiveError(c), calls.ErrLost)
 	c = attach()
 	items, err := c.WorkItems(t.Context())
 	if err != nil || len(items) != 1 || items[0].ID != "kept" || items[0].Kind != wire.LLMItem || items[0].Scope != wire.ScopeItem ||
@@ -254,7 +250,7 @@ func lostExpiredWorkItem(t *testing.T, opts Options) {
 	lost := s.await(c, calls.AwaitOptions{TTL: time.Second})
 	restore()
 	testkit.Until(t, "the item expires", func() bool { return time.Now().After(lost.ExpiresAt) })
-	wantError(t, "await", errorOf(c.Await(t.Context(), calls.AwaitOptions{})), calls.ErrLost)
+	testkit.WantError(t, "await", testkit.ErrorOf(c.Await(t.Context(), calls.AwaitOptions{})), calls.ErrLost)
 }
 
 func lostConnection(t *testing.T, opts Options) {
@@ -307,46 +303,37 @@ func lateCalls(t *testing.T, opts Options) {
 		args := append([]string{id, "", "", requestedAt, "60000", "", "", "", `{"kind":"session"}`, "", "epoch", "team", "endpoint", "chat", "", "", "{}"}, kv.LimitArgs(s.limits)...)
 		return run("connect", append(args, deadline)...)
 	}
-	isLate := func(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "LATE") }
-	tooLate := "0 " + past
-	if err := connect("late", "", tooLate); !isLate(err) {
-		t.Errorf("connect after its deadline: %v, want LATE", err)
+	wantLate := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.HasPrefix(err.Error(), "LATE") {
+			t.Errorf("%s: %v, want LATE", what, err)
+		}
 	}
+	tooLate := "0 " + past
+	wantLate("connect after its deadline", connect("late", "", tooLate))
 	future := fmt.Sprint(time.Now().Add(time.Minute).UnixMilli())
 	if err := connect("late", "", future+" "+future); err == nil || !strings.HasPrefix(err.Error(), "CLOCK") {
 		t.Errorf("connect by a clock that is ahead: %v, want CLOCK", err)
 	}
 	for _, id := range []string{"cancelled before the channel is open", "cancelled"} {
 		id = strings.ReplaceAll(id, " ", "-")
-		must(t, s.channels.Detach(t.Context(), channel.Owner{ChannelID: s.id, ConnectionID: id}, s.entry(wire.KindSession, "disconnected")))
-		if err := connect(id, "", ""); !isLate(err) {
-			t.Errorf("connect %s: %v, want LATE", id, err)
-		}
+		testkit.Must(t, s.channels.Detach(t.Context(), channel.Owner{ChannelID: s.id, ConnectionID: id}, s.entry(wire.KindSession, "disconnected")))
+		wantLate("connect "+id, connect(id, "", ""))
 		s.attach("a")
 	}
-	if err := connect("late", past, ""); !isLate(err) {
-		t.Errorf("connect requested before the owner: %v, want LATE", err)
-	}
+	wantLate("connect requested before the owner", connect("late", past, ""))
 	s.expectFrame("a", "1", channel.Appended)
 	s.detach("a")
-	if err := connect("late", past, ""); !isLate(err) {
-		t.Errorf("connect requested before a connection that has detached: %v, want LATE", err)
-	}
+	wantLate("connect requested before a connection that has detached", connect("late", past, ""))
 	s.attach("a")
 
 	c := s.attachRuntime("r")
-	if err := run("claim", "r", "late", "60000", "attach", "", tooLate); !isLate(err) {
-		t.Errorf("claim after its deadline: %v, want LATE", err)
-	}
-	if err := run("claim", "r", "late", "60000", "attach", past, ""); err != nil {
-		t.Errorf("claim requested before the current one: %v", err)
-	}
+	wantLate("claim after its deadline", run("claim", "r", "late", "60000", "attach", "", tooLate))
+	testkit.NoError(t, "claim requested before the current one", run("claim", "r", "late", "60000", "attach", past, ""))
 	s.send(c, "still claimed")
 
 	digest := strings.Repeat("d", 64)
-	if err := run("await", "", digest, "bot", "item", "late", "60000", "{}", tooLate); !isLate(err) {
-		t.Errorf("await after its deadline: %v, want LATE", err)
-	}
+	wantLate("await after its deadline", run("await", "", digest, "bot", "item", "late", "60000", "{}", tooLate))
 	if items, err := c.WorkItems(t.Context()); err != nil || len(items) != 0 {
 		t.Errorf("open items: %v, %v; want none", items, err)
 	}

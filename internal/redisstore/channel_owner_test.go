@@ -28,19 +28,19 @@ func sessionOwner(t *testing.T, opts Options) {
 	subscribe(t, s.store)
 	subscriber := &browser{}
 	stop, err := s.channels.Subscribe(t.Context(), s.id, subscriber)
-	must(t, err)
+	testkit.Must(t, err)
 	defer stop()
 	s.attach("a")
 	reject := func(a *channel.AttachRequest) { a.Reject = true }
 	rejected := s.attachment("b")
 	rejected.Reject = true
-	wantFault(t, "attach a second connection", errorOf(s.channels.Attach(t.Context(), rejected)), fault.SessionInUse)
-	wantFault(t, "check of a second connection", s.channels.CheckAttach(t.Context(), rejected), fault.SessionInUse)
+	testkit.WantFault(t, "attach a second connection", testkit.ErrorOf(s.channels.Attach(t.Context(), rejected)), fault.SessionInUse)
+	testkit.WantFault(t, "check of a second connection", s.channels.CheckAttach(t.Context(), rejected), fault.SessionInUse)
 	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); err != nil || subscriber.recorded() != "" {
 		t.Errorf("check of a connection that replaces the owner: %v; published %q, want nothing", err, subscriber.recorded())
 	}
 	rejected.Succeeds = "other"
-	wantFault(t, "connection that succeeds a non-owner", errorOf(s.channels.Attach(t.Context(), rejected)), fault.SessionInUse)
+	testkit.WantFault(t, "connection that succeeds a non-owner", testkit.ErrorOf(s.channels.Attach(t.Context(), rejected)), fault.SessionInUse)
 	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
 	testkit.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b" })
 	s.attach("c")
@@ -91,12 +91,8 @@ func framesOnce(t *testing.T, opts Options) {
 	}
 	got := appendAll("b", channel.Frame{MessageID: "3"}, channel.Frame{MessageID: "2"}, channel.Frame{MessageID: "4", Switch: wire.DisableTextChat},
 		channel.Frame{MessageID: "5", Chat: true}, channel.Frame{MessageID: "3", Chat: true}, channel.Frame{MessageID: "6"})
-	if want := "[appended repeated appended chat_disabled repeated appended]"; got != want {
-		t.Errorf("outcomes of one batch: %s, want %s", got, want)
-	}
-	if got, want := appendAll("a", channel.Frame{MessageID: "7"}, channel.Frame{MessageID: "8"}), "[not_owner not_owner]"; got != want {
-		t.Errorf("frames of a replaced connection: %s, want %s", got, want)
-	}
+	testkit.Equal(t, "outcomes of one batch", got, "[appended repeated appended chat_disabled repeated appended]")
+	testkit.Equal(t, "frames of a replaced connection", appendAll("a", channel.Frame{MessageID: "7"}, channel.Frame{MessageID: "8"}), "[not_owner not_owner]")
 	s.expectReceived(s.attachRuntime("r"), "connected 1 2 connected 3 4 6")
 }
 
@@ -160,7 +156,7 @@ func frameOrder(t *testing.T, opts Options) {
 		session.id, session.owners = uuid.NewString(), map[string]channel.Owner{}
 		session.attach("a")
 		c, err := runtime.Attach(t.Context(), session.id)
-		must(t, err)
+		testkit.Must(t, err)
 		wg.Go(func() {
 			for i := range frames {
 				session.expectFrame("a", fmt.Sprint(i), channel.Appended)
@@ -199,7 +195,7 @@ func presence(t *testing.T, opts Options) {
 		return err == nil && len(got) == 0
 	})
 	s.attach("third")
-	must(t, s.channels.EndChannel(t.Context(), s.id, "revoked"))
+	testkit.Must(t, s.channels.EndChannel(t.Context(), s.id, "revoked"))
 	if got, ended, err := s.channels.Presence(t.Context(), []string{uuid.NewString(), s.id}); err != nil || len(got) > 0 || !slices.Equal(ended, []string{s.id}) {
 		t.Errorf("ended channel: connected %v, ended %v, %v, want only ended", got, ended, err)
 	}
@@ -229,7 +225,7 @@ func messageIDs(t *testing.T, opts Options) {
 			for i := n; i < min(to, n+batchSize); i++ {
 				batch = append(batch, wire.ChannelMessage{Type: wire.TypeChat, MessageID: fmt.Sprint(i), Chat: []byte(`{}`)})
 			}
-			must(t, c.Send(t.Context(), batch...))
+			testkit.Must(t, c.Send(t.Context(), batch...))
 		}
 	}
 	send(0, messages)
@@ -237,9 +233,7 @@ func messageIDs(t *testing.T, opts Options) {
 	keys := kv.ChannelKeys(s.id)
 	s.expectTTL(append(keys[:5:5], keys[7:]...)...)
 	for n, want := range map[int]channel.Outcome{frames - 1: channel.Duplicate, frames - 4096: channel.Duplicate, 0: channel.Appended} {
-		if got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Entry: []byte("{}")})[0]; got != want {
-			t.Errorf("duplicate of frame %d of %d: %s, want %s", n, frames, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("duplicate of frame %d of %d", n, frames), s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Entry: []byte("{}")})[0], want)
 	}
 	last := func() string { return s.attach("a").Head.ID }
 	before := last()

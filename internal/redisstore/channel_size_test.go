@@ -82,7 +82,7 @@ func committedEntriesAreBounded(t *testing.T, opts Options) {
 			t.Fatalf("frame %d: %s, want %s", i, got, channel.Appended)
 		}
 		_, position := s.receive(c, fmt.Sprint(i))
-		must(t, c.Commit(t.Context(), position))
+		testkit.Must(t, c.Commit(t.Context(), position))
 	}
 	kept := s.number("XLEN", kv.RuntimeStreamKey(s.id))
 	if most := int64(1<<20/size + 2*16); kept > most || kept < 16 {
@@ -101,12 +101,10 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 		d.channelFixture.send(d.Channel, fmt.Sprint(i))
 	}
 	d.expect(used, "used", callback.Routed)
-	must(t, d.End(t.Context(), "done"))
+	testkit.Must(t, d.End(t.Context(), "done"))
 	_, position := d.receive(d.Channel, "done")
-	must(t, d.Commit(t.Context(), position))
-	if got := strings.Join(d.existingKeys(), " "); got != "meta in out work" {
-		t.Errorf("kept keys: %s, want meta in out work", got)
-	}
+	testkit.Must(t, d.Commit(t.Context(), position))
+	testkit.Equal(t, "kept keys", strings.Join(d.existingKeys(), " "), "meta in out work")
 	in, out := kv.RuntimeStreamKey(d.id), kv.HistoryKey(d.id)
 	for key, most := range map[string]time.Duration{kv.MetaKey(d.id): time.Hour + calls.DefaultTTL, in: 5 * time.Minute, out: 5 * time.Minute} {
 		if kept := time.Duration(d.number("PTTL", key)) * time.Millisecond; kept < most-5*time.Minute || kept > most {
@@ -118,11 +116,9 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 	for _, item := range []calls.WorkItem{used, open, shared} {
 		d.expect(item, "late", callback.Ended)
 	}
-	if err := d.Close(t.Context()); err != nil {
-		t.Errorf("close: %v", err)
-	}
-	wantError(t, "attach after the committed end", errorOf(d.runtime("r").Attach(t.Context(), d.id)), calls.ErrEnded)
-	wantError(t, "observe after both streams are deleted", errorOf(d.runtime("o").Observe(d.id, "").Receive(t.Context())), calls.ErrEnded)
+	testkit.NoError(t, "close", d.Close(t.Context()))
+	testkit.WantError(t, "attach after the committed end", testkit.ErrorOf(d.runtime("r").Attach(t.Context(), d.id)), calls.ErrEnded)
+	testkit.WantError(t, "observe after both streams are deleted", testkit.ErrorOf(d.runtime("o").Observe(d.id, "").Receive(t.Context())), calls.ErrEnded)
 }
 
 // A channel credential remembers its last 1,024 uses. The eviction of a use keeps a later
@@ -190,19 +186,19 @@ func backpressure(t *testing.T, opts Options) {
 			t.Errorf("%s: %d entries, %v, want at most 20", name, len(entries), err)
 		}
 		oldest, err := s.runtime("observer").Entries(t.Context(), s.id, "", 1)
-		must(t, err)
+		testkit.Must(t, err)
 		if err := s.runtime("observer").Observe(s.id, "").Commit(t.Context(), oldest[0].Position); !errors.Is(err, calls.ErrClaimLost) {
 			t.Errorf("%s: commit by an observer: %v, want ErrClaimLost", name, err)
 		}
 		c := s.attachRuntime("r")
 		_, half := s.receive(c, fmt.Sprint(sent/2))
-		must(t, c.Commit(t.Context(), half))
+		testkit.Must(t, c.Commit(t.Context(), half))
 		s.expectFrame("a", fmt.Sprint(sent), channel.Backpressure)
 		for d, err := c.Receive(t.Context()); ; d, err = c.Receive(t.Context()) {
 			if err == nil {
 				err = c.Commit(t.Context(), d.Position)
 			}
-			must(t, err)
+			testkit.Must(t, err)
 			if s.frame("a", fmt.Sprint(sent)) == channel.Appended {
 				break
 			}
@@ -210,13 +206,9 @@ func backpressure(t *testing.T, opts Options) {
 		sent++
 		s.receive(c, fmt.Sprint(sent-1))
 		fill()
-		if err := c.Commit(t.Context(), half); err != nil {
-			t.Errorf("commit an old position: %v", err)
-		}
+		testkit.NoError(t, "commit an old position", c.Commit(t.Context(), half))
 		for _, position := range []string{"1000-1", "1001-1"} {
-			if err := c.Commit(t.Context(), position); !errors.Is(err, calls.ErrUnknownPosition) {
-				t.Errorf("commit %s: %v, want ErrUnknownPosition", position, err)
-			}
+			testkit.WantError(t, fmt.Sprintf("commit %s", position), c.Commit(t.Context(), position), calls.ErrUnknownPosition)
 		}
 	}
 }
@@ -238,7 +230,7 @@ func committedBytes(t *testing.T, opts Options) {
 	steps := []int{1, 2, 16, 17, 18, 31, 50, 64, 65, 80, 99, 101} // the first entry is "connected"
 	for n := 1; n <= 101; n++ {
 		d, err := c.Receive(t.Context())
-		must(t, err)
+		testkit.Must(t, err)
 		if n == 1 {
 			bytes += len(s.entry(wire.KindSession, "connected"))
 		} else {
@@ -247,10 +239,8 @@ func committedBytes(t *testing.T, opts Options) {
 		if !slices.Contains(steps, n) {
 			continue
 		}
-		must(t, c.Commit(t.Context(), d.Position))
-		if got, want := strings.Join(s.flow()[5:7], " "), fmt.Sprint(n, " ", bytes); got != want {
-			t.Errorf("committed entries and bytes: %s, want %s", got, want)
-		}
+		testkit.Must(t, c.Commit(t.Context(), d.Position))
+		testkit.Equal(t, "committed entries and bytes", strings.Join(s.flow()[5:7], " "), fmt.Sprint(n, " ", bytes))
 	}
 }
 
@@ -293,13 +283,13 @@ func rollback(t *testing.T, opts Options) {
 	s.frame("a", "1")
 	c := s.attachRuntime("r")
 	_, position := s.receive(c, "1")
-	must(t, c.Commit(t.Context(), position))
+	testkit.Must(t, c.Commit(t.Context(), position))
 	restore := s.snapshot()
 	s.frame("a", "2")
 	_, lost := s.receive(c, "2")
 	restore()
 	s.event("3")
-	wantError(t, "commit a lost position", c.Commit(t.Context(), lost), calls.ErrUnknownPosition)
+	testkit.WantError(t, "commit a lost position", c.Commit(t.Context(), lost), calls.ErrUnknownPosition)
 	if d, err := c.Receive(t.Context()); !errors.Is(err, calls.ErrLost) {
 		t.Errorf("received %+v, %v, want ErrLost", d, err)
 	}

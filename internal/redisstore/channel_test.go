@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
-	"telapi/internal/fault"
 	"telapi/test/testkit"
 )
 
@@ -109,7 +107,7 @@ func (s *channelFixture) number(command, key string, args ...string) int64 {
 	s.Helper()
 	reply := s.do(command, key, args...)
 	n, err := reply.AsInt64()
-	must(s, err)
+	testkit.Must(s, err)
 	return n
 }
 
@@ -118,7 +116,7 @@ func (s *channelFixture) field(key, name string) string {
 	s.Helper()
 	reply := s.do("HGET", key, name)
 	text, err := reply.ToString()
-	must(s, err)
+	testkit.Must(s, err)
 	return text
 }
 
@@ -127,7 +125,7 @@ func (s *channelFixture) stream(key string) []rueidis.XRangeEntry {
 	s.Helper()
 	reply := s.do("XRANGE", key, "-", "+")
 	list, err := reply.AsXRange()
-	must(s, err)
+	testkit.Must(s, err)
 	return list
 }
 
@@ -231,7 +229,7 @@ func (s *channelFixture) runtime(name string, change ...func(*calls.Options)) *c
 func (s *channelFixture) attachRuntime(name string, change ...func(*calls.Options)) *calls.Channel {
 	s.Helper()
 	c, err := s.runtime(name, change...).Attach(s.Context(), s.id)
-	must(s, err)
+	testkit.Must(s, err)
 	return c
 }
 
@@ -295,17 +293,13 @@ func (b *browser) Gap() { b.note("gap") }
 // expectFrame appends a frame and checks the outcome.
 func (s *channelFixture) expectFrame(connection, name string, want channel.Outcome) {
 	s.Helper()
-	if got := s.frame(connection, name); got != want {
-		s.Errorf("frame %s of connection %s: %s, want %s", name, connection, got, want)
-	}
+	testkit.Equal(s, fmt.Sprintf("frame %s of connection %s", name, connection), s.frame(connection, name), want)
 }
 
 // expectRenewal renews the ownership of a connection and checks the outcome.
 func (s *channelFixture) expectRenewal(connection string, want channel.Outcome) {
 	s.Helper()
-	if got := s.renew(connection, false).Outcome; got != want {
-		s.Errorf("renewal of connection %s: %s, want %s", connection, got, want)
-	}
+	testkit.Equal(s, fmt.Sprintf("renewal of connection %s", connection), s.renew(connection, false).Outcome, want)
 }
 
 // expectReceived reads entries up to the last of the events and compares all of them.
@@ -313,19 +307,5 @@ func (s *channelFixture) expectReceived(c *calls.Channel, want string) {
 	s.Helper()
 	if got, _ := s.receive(c, want[strings.LastIndex(want, " ")+1:]); strings.Join(got, " ") != want {
 		s.Errorf("the runtime received %v, want [%s]", got, want)
-	}
-}
-
-func wantError(t *testing.T, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
-
-func wantFault(t *testing.T, what string, err error, want fault.Code) {
-	t.Helper()
-	if !fault.Is(err, want) {
-		t.Errorf("%s: %v, want %s", what, err, want)
 	}
 }

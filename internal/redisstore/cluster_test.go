@@ -76,9 +76,7 @@ func TestOffersAreAcceptedAfterClusterDown(t *testing.T) {
 		_, err := s.channels.Attach(t.Context(), s.attachment("a"))
 		return err == nil && s.channels.Offer(t.Context(), wire.Offer{SessionID: s.id}) == nil
 	})
-	if err := <-accepted; err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, <-accepted)
 }
 
 // subscribedNode returns the node of a cluster on which a topic is subscribed.
@@ -120,7 +118,7 @@ func TestSubscriptionsLeaveRemovedNode(t *testing.T) {
 	s.attach("a")
 	socket := &browser{}
 	stop, err := s.channels.Subscribe(t.Context(), s.id, socket)
-	must(t, err)
+	testkit.Must(t, err)
 	defer stop()
 	c.Remove(node)
 
@@ -129,7 +127,7 @@ func TestSubscriptionsLeaveRemovedNode(t *testing.T) {
 	other.id = s.id
 	runtime := other.attachRuntime("r")
 	testkit.Until(t, "a new subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up down up") })
-	must(t, other.store.Announce(t.Context(), "key:1"))
+	testkit.Must(t, other.store.Announce(t.Context(), "key:1"))
 	testkit.Until(t, "an announcement", func() bool { return strings.Contains(rec.recorded(), "key:1") })
 	testkit.Until(t, "the gap", func() bool { return strings.Contains(socket.recorded(), "gap") })
 	other.send(runtime, "hello")
@@ -149,7 +147,7 @@ func TestRuntimeSubscriptionsLeaveRemovedNode(t *testing.T) {
 	s.moveAway(node)
 	s.attach("a")
 	channel, err := r.Attach(t.Context(), s.id)
-	must(t, err)
+	testkit.Must(t, err)
 	s.receive(channel, "connected")
 	c.Remove(node)
 
@@ -186,7 +184,7 @@ func TestChannelContinuesWhileItsSlotMoves(t *testing.T) {
 	d.attach("a")
 	reply := cluster.Nodes[0].MustDo("CLUSTER", "KEYSLOT", kv.MetaKey(d.id))
 	number, err := reply.AsInt64()
-	must(t, err)
+	testkit.Must(t, err)
 	slot := strconv.FormatInt(number, 10)
 	source, target := slotNodes(t, cluster, slot)
 	target.MustDo("CLUSTER", "SETSLOT", slot, "IMPORTING", nodeID(t, source))
@@ -248,6 +246,6 @@ func nodeID(t *testing.T, node *testkit.Redis) string {
 	t.Helper()
 	reply := node.MustDo("CLUSTER", "MYID")
 	id, err := reply.ToString()
-	must(t, err)
+	testkit.Must(t, err)
 	return id
 }

@@ -111,9 +111,7 @@ func leasesNeverExceed(t *testing.T, opts Options) {
 			})
 		}
 		wg.Wait()
-		if granted.Load() != 100 {
-			t.Errorf("granted %d permits, want 100", granted.Load())
-		}
+		testkit.Equal(t, "granted permits", granted.Load(), 100)
 		if g, err := a.Grant(t.Context(), slotKey(i), 1, 90, time.Hour); err != nil || g.Permits != 0 || g.Remaining != 0 {
 			t.Errorf("lease with a lower limit: %+v, %v, want no permits", g, err)
 		}
@@ -125,7 +123,7 @@ func counterIsRepaired(t *testing.T, opts Options) {
 	lease := func(key string, window time.Duration) ratelimit.Grant {
 		t.Helper()
 		g, err := s.Grant(t.Context(), key, 1, 1, window)
-		must(t, err)
+		testkit.Must(t, err)
 		return g
 	}
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
@@ -147,7 +145,7 @@ func announcementsReachAll(t *testing.T, opts Options) {
 	want := "up"
 	for i, s := range stores {
 		topic := "key:" + slotKey(i)
-		must(t, s.Announce(t.Context(), topic))
+		testkit.Must(t, s.Announce(t.Context(), topic))
 		want += " " + topic
 		for _, rec := range recorders {
 			// Another node may deliver the topic before this one once more, and later.
@@ -159,15 +157,13 @@ func announcementsReachAll(t *testing.T, opts Options) {
 		// of this test once for each node.
 		calls := strings.Fields(strings.ReplaceAll(rec.recorded(), " "+ratelimit.Topic, ""))
 		slices.Sort(calls[1:])
-		if got := strings.Join(slices.Compact(calls), " "); got != want {
-			t.Errorf("received %q, want %q", got, want)
-		}
+		testkit.Equal(t, "received", strings.Join(slices.Compact(calls), " "), want)
 	}
 }
 
 func raw(t *testing.T, s *Store, operate func(context.Context, rueidis.Client) error) {
 	t.Helper()
-	must(t, s.do(t.Context(), "test", operate))
+	testkit.Must(t, s.do(t.Context(), "test", operate))
 }
 
 func deleteKey(t *testing.T, s *Store, key string) {
@@ -189,16 +185,23 @@ func leasesConform(t *testing.T, opts Options) {
 	speechtest.TestLeases(t, NewLeases(a), NewLeases(b), uuid.NewString())
 }
 
-func crashedLeaseExpires(t *testing.T, opts Options) {
-	opts.Logger = (&testkit.Buffer{}).Logger()
-	dead := Open(opts)
-	must(t, dead.Connect(t.Context()))
-	alive, _ := connect(t, opts)
-	name := uuid.NewString()
-	lease, release, held, err := Leases{dead, time.Second}.Try(t.Context(), name)
+// mustTry takes a free lease.
+func mustTry(t *testing.T, l Leases, name string) (context.Context, func()) {
+	t.Helper()
+	lease, release, held, err := l.Try(t.Context(), name)
 	if err != nil || !held {
 		t.Fatalf("try a free lease: held %t, %v, want true", held, err)
 	}
+	return lease, release
+}
+
+func crashedLeaseExpires(t *testing.T, opts Options) {
+	opts.Logger = (&testkit.Buffer{}).Logger()
+	dead := Open(opts)
+	testkit.Must(t, dead.Connect(t.Context()))
+	alive, _ := connect(t, opts)
+	name := uuid.NewString()
+	lease, release := mustTry(t, Leases{dead, time.Second}, name)
 	dead.Close()
 	ctx := t.Context()
 	end, _, err := NewLeases(alive).Acquire(ctx, name)
@@ -213,10 +216,7 @@ func crashedLeaseExpires(t *testing.T, opts Options) {
 		t.Errorf("the late release ended the lease of its successor: %v", err)
 	}
 	end()
-	_, release, held, err = NewLeases(alive).Try(ctx, name)
-	if err != nil || !held {
-		t.Fatalf("the lease was not released: %v", err)
-	}
+	_, release = mustTry(t, NewLeases(alive), name)
 	release()
 }
 
@@ -224,18 +224,12 @@ func lostLeaseEnds(t *testing.T, opts Options) {
 	a, _ := connect(t, opts)
 	b, _ := connect(t, opts)
 	name := uuid.NewString()
-	lease, release, held, err := NewLeases(a).Try(t.Context(), name)
-	if err != nil || !held {
-		t.Fatalf("try a free lease: held %t, %v, want true", held, err)
-	}
+	lease, release := mustTry(t, NewLeases(a), name)
 	if _, _, held, err := NewLeases(b).Try(t.Context(), name); err != nil || held {
 		t.Errorf("a second instance acquired the lease: %v", err)
 	}
 	deleteKey(t, b, kv.LeasePrefix+name)
-	second, endSecond, held, err := NewLeases(b).Try(t.Context(), name)
-	if err != nil || !held {
-		t.Fatalf("try a free lease: held %t, %v, want true", held, err)
-	}
+	second, endSecond := mustTry(t, NewLeases(b), name)
 	testkit.Until(t, "the context of the first holder ends", func() bool { return lease.Err() != nil })
 	release()
 	if second.Err() != nil {
@@ -271,7 +265,7 @@ func add(t *testing.T, r *ReportStream, n int) {
 	for i := range n {
 		batch = append(batch, fmt.Append(nil, i))
 	}
-	must(t, r.Append(t.Context(), batch...))
+	testkit.Must(t, r.Append(t.Context(), batch...))
 }
 
 // next waits for reports and returns them.
@@ -290,7 +284,7 @@ func next(t *testing.T, r *ReportStream) (taken []speech.ReportEntry) {
 func streamLen(t *testing.T, r *ReportStream) int64 {
 	t.Helper()
 	n, err := r.Len(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	return n
 }
 
@@ -312,7 +306,7 @@ func reportsAreRedelivered(t *testing.T, opts Options) {
 	if got := next(t, b); len(got) != 2 || string(got[0].Report) != "1" {
 		t.Errorf("after one was deleted: %v, want the other two", got)
 	}
-	must(t, b.Ack(t.Context(), dead))
+	testkit.Must(t, b.Ack(t.Context(), dead))
 	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 || streamLen(t, b) != 0 {
 		t.Errorf("after all are acknowledged: %v, %v, want none", taken, err)
 	}
@@ -320,8 +314,8 @@ func reportsAreRedelivered(t *testing.T, opts Options) {
 
 func rejectedReportsAreMoved(t *testing.T, opts Options) {
 	a, _ := reports(t, opts)
-	must(t, a.Append(t.Context(), make([]byte, 10_000)))
-	must(t, a.Reject(t.Context(), next(t, a)[0], "because"))
+	testkit.Must(t, a.Append(t.Context(), make([]byte, 10_000)))
+	testkit.Must(t, a.Reject(t.Context(), next(t, a)[0], "because"))
 	raw(t, a.store, func(ctx context.Context, c rueidis.Client) error {
 		rejected, err := c.Do(ctx, c.B().Xrange().Key(kv.RejectedReportsStream).Start("-").End("+").Build()).AsXRange()
 		if len(rejected) != 1 || rejected[0].FieldValues["reason"] != "because" || len(rejected[0].FieldValues["report"]) != maxRejectedBytes {

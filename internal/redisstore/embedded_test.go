@@ -22,7 +22,7 @@ func startEmbedded(t *testing.T, dir string) (*Embedded, *testkit.Buffer) {
 	t.Helper()
 	logs := &testkit.Buffer{}
 	e, err := StartEmbedded(EmbeddedOptions{DataDir: dir}, logs.Logger())
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(e.Close)
 	return e, logs
 }
@@ -40,10 +40,10 @@ func TestJoinRunningEngine(t *testing.T) {
 	}
 
 	opts, err := Join(dir)
-	must(t, err)
+	testkit.Must(t, err)
 	server, _ := connect(t, e.Options(nil))
 	cli, _ := connect(t, opts)
-	must(t, errorOf(cli.SaveLimits(t.Context(), nil, []byte("{}"))))
+	testkit.Must(t, testkit.ErrorOf(cli.SaveLimits(t.Context(), nil, []byte("{}"))))
 	if value, ok, err := server.Limits(t.Context()); !ok || err != nil {
 		t.Errorf("limits read by the server: %q, found %t, %v, want true", value, ok, err)
 	}
@@ -55,9 +55,7 @@ func TestJoinRunningEngine(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 2 || filepath.Base(left[0]) != engineLock || filepath.Base(left[1]) != snapshotFile {
 		t.Errorf("files after Close: %v, want only %s and %s", left, engineLock, snapshotFile)
 	}
-	if _, err := Join(dir); !errors.Is(err, ErrNoServer) {
-		t.Errorf("join a closed engine: %v", err)
-	}
+	testkit.WantError(t, "join a closed engine", testkit.ErrorOf(Join(dir)), ErrNoServer)
 }
 
 func TestOneOfConcurrentServersStarts(t *testing.T) {
@@ -76,9 +74,7 @@ func TestOneOfConcurrentServersStarts(t *testing.T) {
 			defer e.Close()
 		}
 	}
-	if running != 1 {
-		t.Errorf("%d servers run on one data directory, want 1", running)
-	}
+	testkit.Equal(t, "servers run on one data directory", running, 1)
 }
 
 func TestStaleRecordIsDetected(t *testing.T) {
@@ -87,7 +83,7 @@ func TestStaleRecordIsDetected(t *testing.T) {
 	file := filepath.Join(dir, kv.EmbeddedFile)
 	first, _ := startEmbedded(t, dir)
 	record, err := os.ReadFile(file)
-	must(t, err)
+	testkit.Must(t, err)
 	first.Close()
 	if err := os.WriteFile(file, record, 0o600); err != nil { // as after a crash
 		t.Fatal(err)
@@ -96,10 +92,8 @@ func TestStaleRecordIsDetected(t *testing.T) {
 		t.Errorf("join a stopped server: %v", err)
 	}
 	startEmbedded(t, dir)
-	if _, err := Join(dir); err != nil {
-		t.Errorf("join the next server: %v", err)
-	}
-	must(t, os.WriteFile(file, []byte("{nonsense"), 0o600))
+	testkit.NoError(t, "join the next server", testkit.ErrorOf(Join(dir)))
+	testkit.Must(t, os.WriteFile(file, []byte("{nonsense"), 0o600))
 	if _, err := Join(dir); err == nil || errors.Is(err, ErrNoServer) {
 		t.Errorf("join with a damaged file: %v", err)
 	}
@@ -113,10 +107,8 @@ func TestJoinRejectsOtherServerOnPort(t *testing.T) {
 	other, _ := startEmbedded(t, theirs)
 	e.Close()
 	e.addr, e.file = other.addr, filepath.Join(ours, kv.EmbeddedFile)
-	must(t, e.record())
-	if _, err := Join(ours); !errors.Is(err, ErrNoServer) {
-		t.Errorf("join with another server on the port: %v", err)
-	}
+	testkit.Must(t, e.record())
+	testkit.WantError(t, "join with another server on the port", testkit.ErrorOf(Join(ours)), ErrNoServer)
 }
 
 // If the server hangs, revoking a key must not report that no server is running.
@@ -125,16 +117,16 @@ func TestHangingServerIsNotReportedAsMissing(t *testing.T) {
 	dir := t.TempDir()
 	e, _ := startEmbedded(t, dir)
 	hanging, err := net.Listen("tcp", "127.0.0.1:0") // connections wait to be accepted
-	must(t, err)
+	testkit.Must(t, err)
 	defer hanging.Close()
 	e.addr = hanging.Addr().String()
-	must(t, e.record())
+	testkit.Must(t, e.record())
 	opts, err := Join(dir)
-	must(t, err)
+	testkit.Must(t, err)
 	opts.Logger, opts.ConnectTimeout = slog.New(slog.DiscardHandler), time.Second
 	s := Open(opts)
 	defer s.Close()
-	wantFault(t, "announce", s.Announce(t.Context(), "key:k1"), fault.ServiceUnavailable)
+	testkit.WantFault(t, "announce", s.Announce(t.Context(), "key:k1"), fault.ServiceUnavailable)
 }
 
 func TestEmbeddedKeysExpireInRealTime(t *testing.T) {
@@ -144,7 +136,7 @@ func TestEmbeddedKeysExpireInRealTime(t *testing.T) {
 	start := time.Now()
 	lease := func() int64 {
 		g, err := s.Grant(t.Context(), "k", 1, 1, time.Second)
-		must(t, err)
+		testkit.Must(t, err)
 		return g.Permits
 	}
 	if lease() != 1 {
@@ -163,7 +155,7 @@ func saved(t *testing.T) (dir, path string) {
 	dir = t.TempDir()
 	e, _ := startEmbedded(t, dir)
 	s, _ := connect(t, e.Options(nil))
-	must(t, errorOf(s.SaveLimits(t.Context(), nil, []byte("{}"))))
+	testkit.Must(t, testkit.ErrorOf(s.SaveLimits(t.Context(), nil, []byte("{}"))))
 	s.Close()
 	e.Close()
 	return dir, filepath.Join(dir, snapshotFile)
@@ -174,7 +166,7 @@ func hasLimits(t *testing.T, e *Embedded) bool {
 	t.Helper()
 	s, _ := connect(t, e.Options(nil))
 	_, found, err := s.Limits(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	return found
 }
 
@@ -197,7 +189,7 @@ func TestCrashIsReported(t *testing.T) {
 	dir, path := saved(t)
 	e, _ := startEmbedded(t, dir)
 	running, err := os.ReadFile(path)
-	must(t, err)
+	testkit.Must(t, err)
 	e.Close()
 	if err := os.WriteFile(path, running, 0o600); err != nil { // as if it had crashed
 		t.Fatal(err)
@@ -217,7 +209,7 @@ func TestSnapshotsAreWrittenRegularly(t *testing.T) {
 	e, _ := startEmbedded(t, dir)
 	s, _ := connect(t, e.Options(nil))
 	path := filepath.Join(dir, snapshotFile)
-	must(t, errorOf(s.SaveLimits(t.Context(), nil, []byte(`{"not":"real"}`))))
+	testkit.Must(t, testkit.ErrorOf(s.SaveLimits(t.Context(), nil, []byte(`{"not":"real"}`))))
 	testkit.Until(t, "a snapshot with the limits", func() bool {
 		content, err := os.ReadFile(path)
 		return err == nil && bytes.Contains(content, []byte(`{"not":"real"}`))
@@ -234,7 +226,7 @@ func TestUnchangedContentIsNotWrittenAgain(t *testing.T) {
 	c.do("XADD", "s", "*", "f", "v")
 	e.tick()
 	s.save(false)
-	must(t, os.Remove(s.path))
+	testkit.Must(t, os.Remove(s.path))
 	for range 3 {
 		e.tick()
 		s.save(false)
@@ -275,9 +267,9 @@ func TestUnreadableSnapshotIsRenamed(t *testing.T) {
 			t.Parallel()
 			dir, path := saved(t)
 			content, err := os.ReadFile(path)
-			must(t, err)
+			testkit.Must(t, err)
 			damaged := test.damage(bytes.Clone(content))
-			must(t, os.WriteFile(path, damaged, 0o600))
+			testkit.Must(t, os.WriteFile(path, damaged, 0o600))
 			e, logs := startEmbedded(t, dir)
 			if hasLimits(t, e) || logs.Count("the store starts empty") != 1 || logs.Count(test.want) != 1 {
 				t.Errorf("logged:\n%s\nwant an empty store and %q", logs, test.want)

@@ -10,13 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"telapi/test/testkit"
+
 	"github.com/alicebob/miniredis/v2/server"
 )
 
 func newTestEngine(t *testing.T) (*engine, *console) {
 	t.Helper()
 	e, err := startEngine("secret", defaultMaxBytes)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(e.Close)
 	c := newConsole(e.server, nil)
 	c.do("AUTH", "secret")
@@ -26,7 +28,7 @@ func newTestEngine(t *testing.T) (*engine, *console) {
 func mustDump(t *testing.T, e *engine) [][]string {
 	t.Helper()
 	commands, _, err := e.dump()
-	must(t, err)
+	testkit.Must(t, err)
 	return commands
 }
 
@@ -156,7 +158,7 @@ func TestExpiryIsAbsolute(t *testing.T) {
 		}
 	}
 	to, restored := newTestEngine(t)
-	must(t, to.load(append(commands, []string{"PEXPIREAT", "past", "1000"})))
+	testkit.Must(t, to.load(append(commands, []string{"PEXPIREAT", "past", "1000"})))
 	if got := restored.strings("KEYS", "*"); !slices.Equal(got, []string{"later"}) {
 		t.Errorf("restored %q, want only the key that has not expired", got)
 	}

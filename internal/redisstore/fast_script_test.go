@@ -67,7 +67,7 @@ func TestFastFrameScriptAcceptsFramesBeforeClaim(t *testing.T) {
 	exec := func(script string, args ...string) []rueidis.RedisMessage {
 		t.Helper()
 		reply, err := rueidis.NewLuaScript(script).Exec(t.Context(), engine.client, kv.ChannelKeys("channel"), append(args, "")).ToArray()
-		must(t, err)
+		testkit.Must(t, err)
 		return reply
 	}
 	connect := []string{"connection", "", "", "", "60000", "", "", "", `{"kind":"session"}`, "{}", firstEpoch, "team", "endpoint", "chat", "", "", "{}"}
@@ -106,7 +106,7 @@ func startRedisScripts(t *testing.T) scriptEngine {
 	setClock := func(now time.Time) {
 		err := client.Do(t.Context(), client.B().Hset().Key(testClock).FieldValue().FieldValue("s", fmt.Sprint(now.Unix())).
 			FieldValue("us", fmt.Sprint(now.Nanosecond()/1000)).Build()).Error()
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	prepare := func(script string) string {
 		const clock = "redis.call('TIME')"
@@ -123,7 +123,7 @@ func newScriptClient(t *testing.T, opts Options) rueidis.Client {
 	option := opts.client()
 	option.ConnWriteTimeout = testkit.Timeout
 	client, err := rueidis.NewClient(option)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -178,7 +178,7 @@ func newSimulation(t *testing.T, engine scriptEngine, seed uint64) *simulation {
 			}
 		},
 	})
-	must(t, conn.Do(t.Context(), conn.B().Subscribe().Channel(topics...).Build()).Error())
+	testkit.Must(t, conn.Do(t.Context(), conn.B().Subscribe().Channel(topics...).Build()).Error())
 	for range topics {
 		<-subscribed
 	}
@@ -239,7 +239,7 @@ func (s *simulation) drain() {
 	s.Helper()
 	id := fmt.Sprint(len(s.log))
 	client := s.engine.client
-	must(s, client.Do(s.Context(), client.B().Publish().Channel(testBarrier).Message(id).Build()).Error())
+	testkit.Must(s, client.Do(s.Context(), client.B().Publish().Channel(testBarrier).Message(id).Build()).Error())
 	if got := <-s.barrier; got != id {
 		s.Fatalf("barrier %s, want %s", got, id)
 	}
@@ -280,7 +280,7 @@ func (s *simulation) dump(c *simulatedChannel, members bool) string {
 	}
 	for i, reply := range s.engine.client.DoMulti(s.Context(), commands...) {
 		message, err := reply.ToMessage()
-		must(s, err)
+		testkit.Must(s, err)
 		command, _, _ := strings.Cut(names[i], " ")
 		lines = append(append(lines, names[i]+":"), s.items(command, message)...)
 	}
@@ -312,7 +312,7 @@ func (s *simulation) items(command string, reply rueidis.RedisMessage) (items []
 		value, err = reply.ToAny()
 		items = []string{fmt.Sprint(value)}
 	}
-	must(s, err)
+	testkit.Must(s, err)
 	return items
 }
 

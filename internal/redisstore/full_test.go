@@ -26,7 +26,7 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 	for engine, start := range map[string]func(t *testing.T) (opts Options, settle func()){
 		"embedded": func(t *testing.T) (Options, func()) {
 			e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir(), MaxBytes: 8 << 20}, (&testkit.Buffer{}).Logger())
-			must(t, err)
+			testkit.Must(t, err)
 			t.Cleanup(e.Close)
 			return e.Options(nil), e.engine.settle
 		},
@@ -47,9 +47,7 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 			if len(events) != rejected+1 { // and the event of the connection
 				t.Errorf("the runtime received %d entries, want the %d that were acknowledged", len(events), rejected+1)
 			}
-			if err := d.Commit(t.Context(), position); err != nil {
-				t.Errorf("commit in a full store: %v", err)
-			}
+			testkit.NoError(t, "commit in a full store", d.Commit(t.Context(), position))
 			testkit.Until(t, "space after a commit", func() bool { return d.largeFrame(rejected) == channel.Appended })
 			testkit.Until(t, "the store is not full", func() bool { return !d.store.Full() })
 			if status, _ := d.deliver(d.delivery(first, "answer")); status != "routed" {
@@ -57,9 +55,7 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 			}
 
 			d.fill(settle)
-			if err := d.channels.EndChannel(t.Context(), d.id, "test"); err != nil {
-				t.Errorf("end a channel in a full store: %v", err)
-			}
+			testkit.NoError(t, "end a channel in a full store", d.channels.EndChannel(t.Context(), d.id, "test"))
 		})
 	}
 }
@@ -103,9 +99,7 @@ func (d *callbackFixture) checkFull(answer callback.DeliverParams) {
 			d.Errorf("%s in a full store: %v, want SERVICE_UNAVAILABLE with Retry-After", name, err)
 		}
 	}
-	if err := d.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{}`)}); !errors.Is(err, calls.ErrFull) {
-		d.Errorf("send in a full store: %v, want ErrFull", err)
-	}
+	testkit.WantError(d, "send in a full store", d.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{}`)}), calls.ErrFull)
 	_, lease := d.store.Grant(ctx, "client", 1, 10, time.Minute)
 	saved, limits := d.store.SaveLimits(ctx, nil, []byte(`{}`))
 	if limits == nil && !saved {
@@ -114,9 +108,7 @@ func (d *callbackFixture) checkFull(answer callback.DeliverParams) {
 	_, renew := d.channels.Renew(ctx, d.owner("browser"), time.Hour, false)
 	_, _, since := d.channels.Since(ctx, d.id, channel.Cursor{})
 	for name, err := range map[string]error{"ping": d.store.Ping(ctx), "rate limit": lease, "lower limits": limits, "renewal": renew, "history": since} {
-		if err != nil {
-			d.Errorf("%s in a full store: %v", name, err)
-		}
+		testkit.NoError(d, fmt.Sprintf("%s in a full store", name), err)
 	}
 	if !d.store.Full() {
 		d.Error("the store is not reported as full")
@@ -168,7 +160,7 @@ func TestMemoryIsCounted(t *testing.T) {
 func TestFullEngineRunsScriptsWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	e, err := startEngine("secret", 1000)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(e.Close)
 	c := newConsole(e.server, nil)
 	c.do("AUTH", "secret")

@@ -32,13 +32,13 @@ func TestFailedCallsHaveNoEffectLater(t *testing.T) {
 	d.attach("live")
 
 	redis.Freeze()
-	wantFault(t, "attach to a stopped server", errorOf(d.channels.Attach(t.Context(), d.attachment("late"))), fault.ServiceUnavailable)
+	testkit.WantFault(t, "attach to a stopped server", testkit.ErrorOf(d.channels.Attach(t.Context(), d.attachment("late"))), fault.ServiceUnavailable)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	wantError(t, "await on a stopped server", errorOf(d.Await(ctx, calls.AwaitOptions{WorkItemID: "late", Token: calls.NewToken()})), context.DeadlineExceeded)
+	testkit.WantError(t, "await on a stopped server", testkit.ErrorOf(d.Await(ctx, calls.AwaitOptions{WorkItemID: "late", Token: calls.NewToken()})), context.DeadlineExceeded)
 	sending, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	wantError(t, "send on a stopped server", d.Send(sending, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"late"}`)}), context.DeadlineExceeded)
+	testkit.WantError(t, "send on a stopped server", d.Send(sending, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"late"}`)}), context.DeadlineExceeded)
 	redis.Thaw()
 
 	testkit.Until(t, "the server answers", func() bool { return d.store.Ping(t.Context()) == nil })
@@ -94,7 +94,7 @@ func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
 	silent := &atomic.Bool{}
 	runtime := d.runtime("r", hookedConn{received: func(data []byte) bool { return !silent.Load() || !bytes.Contains(data, []byte("awaited")) }}.dial)
 	c, err := runtime.Attach(t.Context(), d.id)
-	must(t, err)
+	testkit.Must(t, err)
 	silent.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -103,7 +103,7 @@ func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
 	}
 	silent.Store(false)
 	next, err := c.Await(t.Context(), calls.AwaitOptions{TTL: time.Hour})
-	must(t, err)
+	testkit.Must(t, err)
 	if status, _ := d.deliver(d.delivery(next, "answer")); status != callback.Routed && status != callback.Parked {
 		t.Fatalf("answer: %s, want %s or %s", status, callback.Routed, callback.Parked)
 	}
@@ -126,7 +126,7 @@ func TestReceiveIsFenced(t *testing.T) {
 	}}
 	suspended := s.runtime("suspended", stop.dial, func(o *calls.Options) { o.Lease = lease })
 	c, err := suspended.Attach(t.Context(), s.id)
-	must(t, err)
+	testkit.Must(t, err)
 	s.receive(c, "connected")
 	frozen.Store(true)
 	s.frame("a", "1")
@@ -157,9 +157,7 @@ func TestClaimAfterImpreciseClock(t *testing.T) {
 	later := s.runtime("r", delay.dial)
 	slow.Store(false)
 	s.attachRuntime("r")
-	if _, err := later.Attach(t.Context(), s.id); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(later.Attach(t.Context(), s.id)))
 }
 
 // An instance with an imprecise clock does not take a claim for older than its own that is
@@ -178,13 +176,13 @@ func TestNewerClaimIsKeptAfterImpreciseClock(t *testing.T) {
 	imprecise, precise := s.runtime("r", delay.dial), s.runtime("r")
 	slow.Store(false)
 	earlier, err := imprecise.Attach(t.Context(), s.id)
-	must(t, err)
+	testkit.Must(t, err)
 	later, err := precise.Attach(t.Context(), s.id)
-	must(t, err)
+	testkit.Must(t, err)
 	passed := time.Now().Add(time.Second)
 	testkit.Until(t, "the store's clock has passed all estimates", func() bool { return time.Now().After(passed) })
-	must(t, earlier.CheckLoss(t.Context()))
-	must(t, later.Commit(t.Context(), ""))
+	testkit.Must(t, earlier.CheckLoss(t.Context()))
+	testkit.Must(t, later.Commit(t.Context(), ""))
 }
 
 // An operation fails at its caller's deadline. Operations of other callers on the
@@ -208,9 +206,7 @@ func TestCallerDeadlineEndsOnlyItsOwnOperation(t *testing.T) {
 	default:
 	}
 	r.Thaw()
-	if err := <-other; err != nil {
-		t.Errorf("operation without a deadline: %v", err)
-	}
+	testkit.NoError(t, "operation without a deadline", <-other)
 }
 
 func TestCloseEndsLeases(t *testing.T) {

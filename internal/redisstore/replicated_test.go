@@ -66,15 +66,13 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 	s.attach("a")
 	r := s.runtime("r", func(o *calls.Options) { o.MinReplicas = 1 })
 	c, err := r.Attach(t.Context(), s.id)
-	must(t, err)
+	testkit.Must(t, err)
 	released, err := r.Open(t.Context(), calls.OpenOptions{ChannelID: s.id + "-released", TeamID: "team", EndpointID: "endpoint"})
-	must(t, err)
+	testkit.Must(t, err)
 	s.send(c, "1")
 	_, position := s.receive(c, "connected")
 	item, err := c.Await(t.Context(), calls.AwaitOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	replica.Freeze()
 	message := wire.ChannelMessage{Type: wire.TypeChat, MessageID: "m", Chat: jsontext.Value(`{"text":"2"}`)}
 	for name, operate := range map[string]func(context.Context) error{
@@ -108,22 +106,14 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 		t.Errorf("history %q without the replica, want 1: the browser could not resume after a failover", got)
 	}
 	c, err = r.Attach(t.Context(), s.id)
-	must(t, err)
-	if got := history(); got != "1" {
-		t.Errorf("history %q after another claim without the replica, want 1", got)
-	}
+	testkit.Must(t, err)
+	testkit.Equal(t, "history after another claim without the replica", history(), "1")
 	sent := make(chan error, 1)
 	go func() { sent <- c.Send(t.Context(), message) }() // waits
 	replica.Thaw()
-	if err := <-sent; err != nil {
-		t.Errorf("send with the replica: %v", err)
-	}
-	if err := c.Commit(t.Context(), position); err != nil {
-		t.Errorf("commit with the replica: %v", err)
-	}
-	if got := history(); got != "1 2" {
-		t.Errorf("history %q, want 1 2", got)
-	}
+	testkit.NoError(t, "send with the replica", <-sent)
+	testkit.NoError(t, "commit with the replica", c.Commit(t.Context(), position))
+	testkit.Equal(t, "history", history(), "1 2")
 }
 
 func TestReportsWaitForReplicas(t *testing.T) {
@@ -132,11 +122,9 @@ func TestReportsWaitForReplicas(t *testing.T) {
 	opts := redisOptions(master)
 	opts.MinReplicas = 1
 	stream, _ := reports(t, opts)
-	must(t, stream.Append(t.Context(), []byte("1")))
+	testkit.Must(t, stream.Append(t.Context(), []byte("1")))
 	replica.Freeze()
-	if err := stream.Append(t.Context(), []byte("2")); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("report without the replica: %v", err)
-	}
+	testkit.WantFault(t, "report without the replica", stream.Append(t.Context(), []byte("2")), fault.ServiceUnavailable)
 	replica.Thaw()
 	testkit.Until(t, "the report is appended", func() bool { return stream.Append(t.Context(), []byte("2")) == nil }) // counted once, by its ID
 }
@@ -150,13 +138,9 @@ func TestEndsWaitForReplicas(t *testing.T) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
 	c, err := s.runtime("r", func(o *calls.Options) { o.MinReplicas = 1 }).Attach(t.Context(), s.id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	replica.Freeze()
-	if err := s.channels.EndChannel(t.Context(), s.id, "deleted"); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("deletion without the replica: %v", err)
-	}
+	testkit.WantFault(t, "deletion without the replica", s.channels.EndChannel(t.Context(), s.id, "deleted"), fault.ServiceUnavailable)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := c.End(ctx, "done"); err == nil {
@@ -183,7 +167,7 @@ func TestReplicasOfClusterNode(t *testing.T) {
 	}
 	s.moveAway(c.Nodes[0])
 	s.attach("a")
-	wantFault(t, "frame on a node without replicas", frame("1"), fault.ServiceUnavailable)
+	testkit.WantFault(t, "frame on a node without replicas", frame("1"), fault.ServiceUnavailable)
 	s.moveAway(c.Nodes[1])
 	for { // to the first node
 		if _, err := c.Nodes[0].Do("EXISTS", kv.MetaKey(s.id)); err == nil {
@@ -192,9 +176,7 @@ func TestReplicasOfClusterNode(t *testing.T) {
 		s.moveAway(c.Nodes[1])
 	}
 	s.attach("a")
-	if err := frame("1"); err != nil {
-		t.Errorf("frame on a node with a replica: %v", err)
-	}
+	testkit.NoError(t, "frame on a node with a replica", frame("1"))
 	replica.MustDo("CLUSTER", "FAILOVER", "TAKEOVER")
 	testkit.Until(t, "the replica is a master with a replica", func() bool {
 		reply := replica.MustDo("INFO", "replication")
@@ -245,7 +227,7 @@ func heldMessages(t *testing.T, opts Options) {
 			subscribe(t, s.store)
 			subscriber := &browser{}
 			stop, err := s.channels.Subscribe(t.Context(), s.id, subscriber)
-			must(t, err)
+			testkit.Must(t, err)
 			defer stop()
 			held := s.hold("2")
 			if got := s.attach("c", resume(start)); got.Head != visible || texts(got.Missed) != "1" {
@@ -281,9 +263,7 @@ func heldMessages(t *testing.T, opts Options) {
 		s := newChannelFixture(t, opts, nil)
 		s.attach("c")
 		s.hold("1")
-		if got := s.script("confirm", "1-1")[0]; got != "lost" {
-			t.Errorf("confirm of a message that does not exist: %s, want lost", got)
-		}
+		testkit.Equal(t, "confirm of a message that does not exist", s.script("confirm", "1-1")[0], "lost")
 	})
 }
 
@@ -309,7 +289,7 @@ func heldMessageIDs(t *testing.T, opts Options) {
 	subscribe(t, s.store)
 	subscriber := &cursorRecorder{}
 	stop, err := s.channels.Subscribe(t.Context(), s.id, subscriber)
-	must(t, err)
+	testkit.Must(t, err)
 	defer stop()
 	timeOf := func(id string) string { _, at, _ := strings.Cut(id, "-"); return at }
 	ids := []string{s.hold("1")}

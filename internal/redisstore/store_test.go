@@ -81,10 +81,7 @@ func (r *recorder) recorded() string {
 func subscribe(t *testing.T, s *Store) *recorder {
 	t.Helper()
 	rec := &recorder{}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { s.Subscribe(ctx, rec); close(done) }()
-	t.Cleanup(func() { cancel(); <-done })
+	testkit.Start(t, func(ctx context.Context) { s.Subscribe(ctx, rec) })
 	testkit.Until(t, "subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up") })
 	return rec
 }
@@ -92,14 +89,6 @@ func subscribe(t *testing.T, s *Store) *recorder {
 // slotKey returns the i-th key. Each is in another slot, so that they are spread
 // over the nodes of a cluster.
 func slotKey(i int) string { return "test:" + string(rune('a'+i)) }
-
-// must ends the test if there is an error.
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
 
 func TestStoreConnectsWhenServerStartsLate(t *testing.T) {
 	t.Parallel()
@@ -114,13 +103,11 @@ func TestStoreConnectsWhenServerStartsLate(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	wantFault(t, "connect", s.Connect(short), fault.ServiceUnavailable)
+	testkit.WantFault(t, "connect", s.Connect(short), fault.ServiceUnavailable)
 	r.Start()
 	testkit.Until(t, "the store is available", func() bool { return s.Ping(t.Context()) == nil })
 	for name, operate := range operations(s) {
-		if err := operate(t.Context()); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.NoError(t, name, operate(t.Context()))
 	}
 	if logs.Count("store unavailable") != 1 || logs.Count("connected") != 1 {
 		t.Errorf("want one log line per change:\n%s", logs)
@@ -240,7 +227,7 @@ func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 	r := testkit.StartRedis(t)
 	before := goleak.IgnoreCurrent()
 	e, err := StartEmbedded(EmbeddedOptions{DataDir: t.TempDir()}, (&testkit.Buffer{}).Logger())
-	must(t, err)
+	testkit.Must(t, err)
 	for _, opts := range []Options{redisOptions(r), e.Options(nil)} {
 		s, logs := connect(t, opts)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -266,6 +253,3 @@ func save(ctx context.Context, s *Store) error {
 	_, err := s.SaveLimits(ctx, nil, []byte("{}"))
 	return err
 }
-
-// errorOf returns the error of a call.
-func errorOf[T any](_ T, err error) error { return err }

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -10,9 +11,11 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
 	"telapi/test/testkit"
@@ -29,7 +32,7 @@ func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
 	testkit.Until(t, "subscription", func() bool { return rec.recorded() == "up" })
 	cancel()
 	<-done
-	must(t, s.Announce(t.Context(), "late"))
+	testkit.Must(t, s.Announce(t.Context(), "late"))
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
 		counts, err := c.Do(ctx, c.B().PubsubNumsub().Channel(kv.AnnounceTopic).Build()).AsIntMap()
 		if err == nil && counts[kv.AnnounceTopic] != 0 {
@@ -37,9 +40,7 @@ func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
 		}
 		return err
 	})
-	if got, want := rec.recorded(), "up down"; got != want {
-		t.Errorf("recorded %q, want %s", got, want)
-	}
+	testkit.Equal(t, "recorded", rec.recorded(), "up down")
 }
 
 // After an outage, subscribers are notified of a gap and can read the messages they
@@ -55,7 +56,7 @@ func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 	for i := range sockets {
 		sockets[i] = &browser{}
 		stop, err := s.channels.Subscribe(t.Context(), s.id, sockets[i])
-		must(t, err)
+		testkit.Must(t, err)
 		defer stop()
 	}
 	s.send(c, "1")
@@ -128,9 +129,7 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 	if err != nil || strings.Count(clients, "id=") != 1 {
 		t.Errorf("pub/sub connections: %s, %v, want 1", clients, err)
 	}
-	if _, err := s.channels.Subscribe(t.Context(), name(0), subscriber); err != nil {
-		t.Errorf("subscribe again: %v", err)
-	}
+	testkit.NoError(t, "subscribe again", testkit.ErrorOf(s.channels.Subscribe(t.Context(), name(0), subscriber)))
 }
 
 func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
@@ -143,7 +142,7 @@ func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
 	}}
 	r := s.runtime("r", lossy.dial)
 	c, err := r.Attach(t.Context(), s.id)
-	must(t, err)
+	testkit.Must(t, err)
 	operator := s.runtime("operator").Observe(s.id, "")
 	pad := `","pad":"` + strings.Repeat("x", 4<<10) + `"}` // so that a batch is longer than a page of the history
 	var want []string
@@ -154,7 +153,7 @@ func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
 			want = append(want, text)
 			messages = append(messages, wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{"text":"` + text + pad)})
 		}
-		must(t, c.Send(t.Context(), messages...))
+		testkit.Must(t, c.Send(t.Context(), messages...))
 		if round%3 == 0 { // not sent by the runtime
 			s.send(operator, "operator")
 			want = append(want, "operator")
@@ -164,9 +163,54 @@ func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
 	for page := s.attach("a", resume(head)).Missed; len(page) > 0; {
 		got, head = append(got, texts(page)), page[len(page)-1].Cursor
 		page, _, err = s.channels.Since(t.Context(), s.id, head)
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	if got := strings.Join(got, " "); got != strings.Join(want, " ") {
 		t.Errorf("every other of %d replies was lost; history:\n%s\nwant\n%s", replies.Load(), got, strings.Join(want, " "))
+	}
+}
+
+// wakeups is a watcher that counts.
+type wakeups chan struct{}
+
+func (w wakeups) Wake()        { w <- struct{}{} }
+func (w wakeups) Audio(string) {}
+
+// A runtime receives small entries with their notices, and reads large ones. Reading finds
+// that the store has lost an entry that came with a notice.
+func TestEntriesArriveWithNotices(t *testing.T) {
+	t.Parallel()
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+	s.attach("a")
+	woken := make(wakeups, 10)
+	c, err := s.runtime("runtime").AttachAs(t.Context(), calls.Claim{Name: "runtime", Token: "token", Watcher: woken}, s.id)
+	testkit.Must(t, err)
+	<-woken // subscribed
+	poll := func() (entries []string, err error) {
+		list, again, err := c.Poll(t.Context(), 10, 1<<20, false)
+		for _, d := range list {
+			entries = append(entries, string(d.JSON))
+		}
+		if again <= 0 && err == nil {
+			t.Errorf("Poll returned %q and wants to be called again at once", entries)
+		}
+		return entries, err
+	}
+	testkit.Must(t, testkit.ErrorOf(poll())) // of the connection
+
+	frame := func(text string) (entry string) {
+		entry = `{"kind":"frame","text":"` + text + `"}`
+		s.append("a", channel.Frame{MessageID: uuid.NewString(), Entry: jsontext.Value(entry)})
+		<-woken
+		return entry
+	}
+	first, second := frame("first"), frame("second")
+	s.do("DEL", kv.RuntimeStreamKey(s.id)) // so that they cannot be read
+	if got, err := poll(); err != nil || strings.Join(got, " ") != first+" "+second {
+		t.Errorf("Poll returned %q, %v; want the entries of both notices", got, err)
+	}
+	frame(strings.Repeat("x", 8<<10))
+	if got, err := poll(); !errors.Is(err, calls.ErrLost) {
+		t.Errorf("Poll returned %q, %v after a loss; want ErrLost", got, err)
 	}
 }

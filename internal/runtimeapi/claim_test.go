@@ -2,7 +2,6 @@ package runtimeapi
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/kv"
 	"telapi/internal/redisstore"
+	"telapi/test/stores"
 	"telapi/test/testcalls"
 	"telapi/test/testkit"
 )
@@ -23,19 +23,7 @@ import (
 // not announced.
 func claimedSession(t *testing.T) (*Conn, *countingSocket, *claim, *calls.Channel) {
 	t.Helper()
-	return claimedSessionOf(t, startStore(t))
-}
-
-func startStore(t *testing.T) *redisstore.Store {
-	t.Helper()
-	logger := slog.New(slog.DiscardHandler)
-	engine, err := redisstore.StartEmbedded(redisstore.EmbeddedOptions{DataDir: t.TempDir()}, logger)
-	testkit.Must(t, err)
-	t.Cleanup(engine.Close)
-	store := redisstore.Open(engine.Options(logger))
-	t.Cleanup(store.Close)
-	testkit.Must(t, store.Connect(t.Context()))
-	return store
+	return claimedSessionOf(t, stores.OpenEmbedded(t))
 }
 
 func claimedSessionOf(t *testing.T, store *redisstore.Store) (*Conn, *countingSocket, *claim, *calls.Channel) {
@@ -57,6 +45,13 @@ func claimedSessionOf(t *testing.T, store *redisstore.Store) (*Conn, *countingSo
 	ch, err := runtime.AttachAs(t.Context(), request, "s")
 	testkit.Must(t, err)
 	return c, socket, cl, ch
+}
+
+func (c *Conn) mustAdd(t *testing.T, cl *claim, ch *calls.Channel) {
+	t.Helper()
+	if !c.add(cl, ch) {
+		t.Fatal("not added")
+	}
 }
 
 func markClosed(c *Conn) {
@@ -103,47 +98,34 @@ func TestClaimIsUndoneIfItCannotBeAnnounced(t *testing.T) {
 func TestSecondClaimOfConnectionIsSwept(t *testing.T) {
 	c, _, first, ch := claimedSession(t)
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, first.record()))
-	if !c.add(first, ch) {
-		t.Fatal("not added")
-	}
+	c.mustAdd(t, first, ch)
 	testkit.Must(t, ch.Close(t.Context()))
 	second := c.newClaim("s", "other")
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, second.record()))
-	_, err := c.calls.AttachAs(t.Context(), second.request(), "s")
-	testkit.Must(t, err)
+	testkit.Must(t, testkit.ErrorOf(c.calls.AttachAs(t.Context(), second.request(), "s")))
 	c.remove(first)
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
-	if _, err := c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s"); err != nil {
-		t.Errorf("the session is not released: %v", err)
-	}
+	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
 }
 
 // Another instance takes a connection for dead and releases its claim, and the connection claims the
 // channel again. When it ends before it has noticed, that claim is released too.
 func TestClaimMadeAgainIsSwept(t *testing.T) {
 	c, _, cl, ch := claimedSession(t)
-	if !c.add(cl, ch) {
-		t.Fatal("not added")
-	}
+	c.mustAdd(t, cl, ch)
 	testkit.Must(t, c.service.start(t.Context(), c))
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, cl.record()))
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
-	if err := cl.recover(t.Context(), ch); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, cl.recover(t.Context(), ch))
 	c.Close()
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
-	if _, err := c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s"); err != nil {
-		t.Errorf("the session is not released: %v", err)
-	}
+	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
 }
 
 // A channel that is lost again and again is reported as unavailable, and stays claimed.
 func TestThirdLossInARowFailsTheRequest(t *testing.T) {
 	c, socket, cl, ch := claimedSession(t)
-	if !c.add(cl, ch) {
-		t.Fatal("not added")
-	}
+	c.mustAdd(t, cl, ch)
 	attempts := 0
 	err := c.on(t.Context(), wire.Request{Channel: "s"}, func(*claim, *calls.Channel) error {
 		attempts++
@@ -155,9 +137,7 @@ func TestThirdLossInARowFailsTheRequest(t *testing.T) {
 	if frames := socket.sent(); strings.Count(frames, `"event":"lost"`) != 3 {
 		t.Errorf("pushed %s, want each loss", frames)
 	}
-	if err := c.on(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }); err != nil {
-		t.Errorf("the next request: %v", err)
-	}
+	testkit.NoError(t, "the next request", c.on(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
 }
 
 // A runtime that stops releases its sessions while its last accepts are outstanding.
@@ -166,9 +146,7 @@ func TestReleasedSessionIsOfferedToOthersFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, socket, cl, ch := claimedSession(t)
 			t.Cleanup(c.Close)
-			if !c.add(cl, ch) {
-				t.Fatal("not added")
-			}
+			c.mustAdd(t, cl, ch)
 			testkit.Must(t, c.acceptSession(wire.Accept{Request: wire.Request{ID: 7}}, 1))
 			c.service.othersFirst = 0
 			if others {
@@ -196,11 +174,9 @@ func TestReleasedSessionIsOfferedToOthersFirst(t *testing.T) {
 func TestClaimIsKeptIfStoreHasOlderOne(t *testing.T) {
 	for name, failure := range map[string]error{"found by a request": calls.ErrClaimLost, "found by a read": calls.ErrLost} {
 		t.Run(name, func(t *testing.T) {
-			store := startStore(t)
+			store := stores.OpenEmbedded(t)
 			c, socket, cl, ch := claimedSessionOf(t, store)
-			if !c.add(cl, ch) {
-				t.Fatal("not added")
-			}
+			c.mustAdd(t, cl, ch)
 			client, err := rueidis.NewClient(store.ClientOption())
 			testkit.Must(t, err)
 			t.Cleanup(client.Close)

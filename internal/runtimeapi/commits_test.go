@@ -17,9 +17,7 @@ func receivedEntry(t *testing.T) (c *Conn, socket *countingSocket, cl *claim, po
 	t.Helper()
 	c, socket, cl, ch := claimedSession(t)
 	c.greeted, c.service.commitDelay = true, time.Hour
-	if !c.add(cl, ch) {
-		t.Fatal("not added")
-	}
+	c.mustAdd(t, cl, ch)
 	cl.start()
 	await(t, socket, `"event":"entry"`)
 	cl.mu.Lock()
@@ -83,9 +81,7 @@ func TestCommitWaitsForNextRequest(t *testing.T) {
 			if frames := socket.sent(); strings.Count(frames, `{"id":2,"ok":{}}`) != 2 {
 				t.Errorf("replies: %s; want that of both commits", frames)
 			}
-			if got := committedPosition(t, c, cl); got != position {
-				t.Errorf("committed %q, want %q", got, position)
-			}
+			testkit.Equal(t, "committed", committedPosition(t, c, cl), position)
 			if len(c.slots) > 0 || c.service.requests.Used() > 0 {
 				t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requests.Used())
 			}
@@ -135,9 +131,7 @@ func TestCommitOfOtherPositionDoesNotFailSend(t *testing.T) {
 	if frames := socket.sent(); !strings.Contains(frames, `{"id":2,"error":{"code":"VALIDATION_ERROR"`) || !strings.Contains(frames, `{"id":3,"ok":`) {
 		t.Errorf("replies: %s", frames)
 	}
-	if got := committedPosition(t, c, cl); got != "" {
-		t.Errorf("committed %q, want nothing", got)
-	}
+	testkit.Equal(t, "committed", committedPosition(t, c, cl), "")
 }
 
 func TestCommitThatWaitsIsDoneWhenConnectionEnds(t *testing.T) {
@@ -145,9 +139,7 @@ func TestCommitThatWaitsIsDoneWhenConnectionEnds(t *testing.T) {
 	c.commitEntry(t, position)
 	c.running.Wait()
 	c.Close()
-	if got := committedPosition(t, c, cl); got != position {
-		t.Errorf("committed %q, want %q", got, position)
-	}
+	testkit.Equal(t, "committed", committedPosition(t, c, cl), position)
 }
 
 // A session is not released while the runtime has to repeat a commit before that.

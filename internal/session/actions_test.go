@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -51,27 +50,8 @@ func startActionQueue(t *testing.T, keepText bool) *actionTest {
 	a := &actionTest{dataDir: t.TempDir(), registry: prometheus.NewRegistry()}
 	a.store = &actionStore{Store: stores.OpenSQLite(t, a.dataDir)}
 	a.queue = session.NewActionQueue(a.store, keepText, slog.New(slog.DiscardHandler), a.registry)
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { a.queue.Run(ctx) })
-	a.stop = func() { cancel(); running.Wait() }
-	t.Cleanup(a.stop)
+	a.stop = testkit.Start(t, a.queue.Run)
 	return a
-}
-
-// dropped returns the number of actions that were dropped for a reason.
-func (a *actionTest) dropped(t *testing.T, reason string) int {
-	t.Helper()
-	families, err := a.registry.Gather()
-	testkit.Must(t, err)
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			if metric.GetLabel()[0].GetValue() == reason {
-				return int(metric.GetCounter().GetValue())
-			}
-		}
-	}
-	return 0
 }
 
 // stored returns the number of actions in the database and one of them.
@@ -90,9 +70,7 @@ func (a *actionTest) wantCounts(t *testing.T, wantStored int, reason string, wan
 	if stored, _ := a.stored(t); stored != wantStored {
 		t.Errorf("%d actions are stored, want %d", stored, wantStored)
 	}
-	if dropped := a.dropped(t, reason); dropped != wantDropped {
-		t.Errorf("%d actions were dropped as %s, want %d", dropped, reason, wantDropped)
-	}
+	testkit.Equal(t, "actions dropped as "+reason, testkit.Metrics(t, a.registry)["telapi_browser_actions_dropped_total "+reason], float64(wantDropped))
 }
 
 func TestActionsAreRedactedUnlessTextIsKept(t *testing.T) {

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -148,17 +149,13 @@ const notEnded session.State = ""
 // wantFinalState checks the final state in the database.
 func (e *env) wantFinalState(t *testing.T, id, when string, want session.State) {
 	t.Helper()
-	if got := e.session(t, id).EndedAs; got != want {
-		t.Errorf("%s: the final state is %q, want %q", when, got, want)
-	}
+	testkit.Equal(t, fmt.Sprintf("%s: the final state", when), e.session(t, id).EndedAs, want)
 }
 
 // wantEnded checks the calls of EndChannel: "ID reason".
 func (e *env) wantEnded(t *testing.T, want ...string) {
 	t.Helper()
-	if !slices.Equal(e.channels.ended, want) {
-		t.Errorf("ended channels %q, want %q", e.channels.ended, want)
-	}
+	testkit.Equal(t, "ended channels", e.channels.ended, want)
 }
 
 // settled reports whether an ended session is settled.
@@ -245,19 +242,9 @@ func (s failingStore) EndSession(context.Context, string, session.State, time.Ti
 	return false, s.err
 }
 
-func wantFault(t *testing.T, when string, err error, code fault.Code) {
-	t.Helper()
-	if !fault.Is(err, code) {
-		t.Errorf("%s: error %v, want code %s", when, err, code)
-	}
-}
-
 func encode(t *testing.T, v any) string {
 	t.Helper()
 	text, err := json.Marshal(v, json.Deterministic(true))
 	testkit.Must(t, err)
 	return string(text)
 }
-
-// errorOf returns the error of a call.
-func errorOf[T any](_ T, err error) error { return err }

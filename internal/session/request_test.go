@@ -63,7 +63,7 @@ func TestTokenRequestTimes(t *testing.T) {
 		`"ttlSeconds":40,"maxSessionSeconds":30`,
 	} {
 		_, err := parseTokenRequest([]byte(`{"endpointId":"ep",`+members+`}`), nil)
-		if fault.From(err).Code != fault.Validation || len(fault.From(err).Details.([]fault.Issue)) != 1 {
+		if len(testkit.Issues(err)) != 1 {
 			t.Errorf("{%s}: error %v, want a validation error with one issue", members, err)
 		}
 	}
@@ -89,11 +89,7 @@ func TestInvalidTokenRequestReportsIssues(t *testing.T) {
 		{`"mode":null`, []string{"a b"}, "/header/Idempotency-Key invalid_value"},
 	} {
 		params, err := parseTokenRequest([]byte(`{"endpointId":"ep",`+tt.members+`}`), tt.keys)
-		got := ""
-		if issues, _ := fault.From(err).Details.([]fault.Issue); err != nil && len(issues) == 1 {
-			got = issues[0].Path + " " + issues[0].Code
-		}
-		if got != tt.want || (err != nil) != (tt.want != "") {
+		if got := strings.Join(testkit.Issues(err), ", "); got != tt.want || (err != nil) != (tt.want != "") {
 			t.Errorf("%.40s with keys %.40q: error %v, want %q", tt.members, tt.keys, err, tt.want)
 		}
 		if metadata := params.session.Metadata; err == nil && strings.Contains(tt.members, "{") == (metadata == nil) {

@@ -20,7 +20,7 @@ func TestSessionStates(t *testing.T) {
 	if e.channels.presenceCalls > 0 {
 		t.Error("presence was queried for a session that was never connected")
 	}
-	testkit.Must(t, errorOf(e.redeem(t.Context(), issued.Token)))
+	testkit.Must(t, testkit.ErrorOf(e.redeem(t.Context(), issued.Token)))
 	e.wantState(t, issued.SessionID, "redeemed, without a browser", session.Disconnected)
 	e.channels.connect(t, issued.SessionID)
 	e.wantState(t, issued.SessionID, "with a browser", session.Connected)
@@ -37,22 +37,21 @@ func TestSessionStates(t *testing.T) {
 
 	e.channels.err = errUnavailable
 	redeemed := e.issue(t, `{"endpointId":"ep"}`)
-	testkit.Must(t, errorOf(e.redeem(t.Context(), redeemed.Token)))
-	_, err := e.service.Get(t.Context(), "t1", redeemed.SessionID)
-	wantFault(t, "presence unavailable", err, fault.ServiceUnavailable)
+	testkit.Must(t, testkit.ErrorOf(e.redeem(t.Context(), redeemed.Token)))
+	testkit.WantFault(t, "presence unavailable", testkit.ErrorOf(e.service.Get(t.Context(), "t1", redeemed.SessionID)), fault.ServiceUnavailable)
 }
 
 func TestDeleteRevokesBeforeEndingChannel(t *testing.T) {
 	e := newEnv(t)
 	issued := e.issue(t, `{"endpointId":"ep"}`)
 	e.channels.err = errUnavailable
-	wantFault(t, "key-value store unavailable", e.service.Delete(t.Context(), "t1", issued.SessionID), fault.ServiceUnavailable)
+	testkit.WantFault(t, "key-value store unavailable", e.service.Delete(t.Context(), "t1", issued.SessionID), fault.ServiceUnavailable)
 	e.wantState(t, issued.SessionID, "deleted while the key-value store is unavailable", session.Revoked)
 	if e.settled(t, issued.SessionID) {
 		t.Error("settled although the channel could not be ended")
 	}
 	_, err := e.redeem(t.Context(), issued.Token)
-	wantFault(t, "revoked token", err, fault.SessionEnded)
+	testkit.WantFault(t, "revoked token", err, fault.SessionEnded)
 
 	e.channels.err = nil
 	for range 2 {
@@ -64,7 +63,7 @@ func TestDeleteRevokesBeforeEndingChannel(t *testing.T) {
 	other := e.issue(t, `{"endpointId":"ep"}`).SessionID
 	e.channels.err = errUnavailable
 	err = e.service.Revoke(t.Context(), other, func(string) error { return nil })
-	wantFault(t, "revocation while the key-value store is unavailable", err, fault.ServiceUnavailable)
+	testkit.WantFault(t, "revocation while the key-value store is unavailable", err, fault.ServiceUnavailable)
 	if e.settled(t, other) {
 		t.Error("revoked session is settled although the channel could not be ended")
 	}
@@ -73,14 +72,13 @@ func TestDeleteRevokesBeforeEndingChannel(t *testing.T) {
 		t.Errorf("ended channels %q, want %q first", e.channels.ended, want)
 	}
 	for _, team := range []string{"t2", ""} {
-		_, err := e.service.Get(t.Context(), team, issued.SessionID)
-		wantFault(t, "get foreign session", err, fault.NotFound)
-		wantFault(t, "delete foreign session", e.service.Delete(t.Context(), team, issued.SessionID), fault.NotFound)
+		testkit.WantFault(t, "get foreign session", testkit.ErrorOf(e.service.Get(t.Context(), team, issued.SessionID)), fault.NotFound)
+		testkit.WantFault(t, "delete foreign session", e.service.Delete(t.Context(), team, issued.SessionID), fault.NotFound)
 	}
 	e.service.Store = failingStore{e.db, errUnavailable}
-	wantFault(t, "delete without database", e.service.Delete(t.Context(), "t1", issued.SessionID), fault.ServiceUnavailable)
+	testkit.WantFault(t, "delete without database", e.service.Delete(t.Context(), "t1", issued.SessionID), fault.ServiceUnavailable)
 	_, err = e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"ep"}`)})
-	wantFault(t, "issue without database", err, fault.ServiceUnavailable)
+	testkit.WantFault(t, "issue without database", err, fault.ServiceUnavailable)
 }
 
 func TestIssueChecksEndpointThenMode(t *testing.T) {
@@ -96,7 +94,7 @@ func TestIssueChecksEndpointThenMode(t *testing.T) {
 			`{"endpointId":"foreign","mode":"fax"}`: fault.Validation,
 		} {
 			_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(body)})
-			wantFault(t, body, err, code)
+			testkit.WantFault(t, body, err, code)
 			const want = "Endpoint not found or disabled."
 			if message := fault.From(err).Message; code == fault.NotFound && message != want {
 				t.Errorf("%s: message %q, want %q as for an unknown endpoint", body, message, want)
@@ -105,9 +103,7 @@ func TestIssueChecksEndpointThenMode(t *testing.T) {
 		e.issue(t, `{"endpointId":"chat","mode":"chat"}`)
 		_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"chat","mode":"audio"}`)})
 		const want = "/mode: This endpoint does not support mode audio. Supported: chat."
-		if message := fault.From(err).Message; message != want {
-			t.Errorf("message %q, want %q", message, want)
-		}
+		testkit.Equal(t, "message", fault.From(err).Message, want)
 	}
 }
 
@@ -120,7 +116,7 @@ func TestIdempotencyKeyIsRememberedForADay(t *testing.T) {
 		t.Errorf("the repeated request got\n%s, want the first response\n%s", encode(t, again), encode(t, first))
 	}
 	_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"none"}`), IdempotencyKeys: []string{"k"}})
-	wantFault(t, "other body", err, fault.Idempotency)
+	testkit.WantFault(t, "other body", err, fault.Idempotency)
 	e.advance(time.Millisecond)
 	if later := e.issue(t, body, "k"); later.SessionID == first.SessionID {
 		t.Error("the key is remembered for more than a day")
@@ -146,7 +142,7 @@ func TestUsedIdempotencyKeyDoesNotBypassDisabledWebRTC(t *testing.T) {
 		{chat, "webrtc", fault.Idempotency},
 	} {
 		response, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(tt.body), IdempotencyKeys: []string{tt.key}})
-		wantFault(t, tt.body+" with key "+tt.key, err, tt.want)
+		testkit.WantFault(t, tt.body+" with key "+tt.key, err, tt.want)
 		if response.Token != "" {
 			t.Errorf("%s with key %s: got a token with the error", tt.body, tt.key)
 		}
@@ -200,7 +196,7 @@ func TestExpiringIdempotencyKeyIsRetryable(t *testing.T) {
 	e := newEnv(t)
 	e.service.Store = expiringKeyStore{e.db}
 	_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"ep"}`), IdempotencyKeys: []string{"k"}})
-	wantFault(t, "key without a session", err, fault.ServiceUnavailable)
+	testkit.WantFault(t, "key without a session", err, fault.ServiceUnavailable)
 }
 
 func TestDeletedSessionKeepsFinalState(t *testing.T) {
@@ -251,17 +247,13 @@ func TestErrorsOfDatabaseAreNotHidden(t *testing.T) {
 		return err
 	}
 	e.service.Store = failingStore{err: broken}
-	if err := issue(); !errors.Is(err, broken) {
-		t.Errorf("create session: %v, want %v", err, broken)
-	}
-	if err := e.service.End(t.Context(), issued.SessionID); !errors.Is(err, broken) {
-		t.Errorf("end session: %v, want %v", err, broken)
-	}
+	testkit.WantError(t, "create session", issue(), broken)
+	testkit.WantError(t, "end session", e.service.End(t.Context(), issued.SessionID), broken)
 	e.service.Store, e.service.Endpoints = e.db, team.NewEndpointCatalog(failingEndpoints{err: broken}, team.Deployment{})
 	if err := issue(); !errors.Is(err, broken) || fault.Is(err, fault.NotFound) {
 		t.Errorf("get endpoint: %v, want %v", err, broken)
 	}
 	e.service.Endpoints = team.NewEndpointCatalog(failingEndpoints{err: fault.New(fault.NotFound, "Endpoint not found.")}, team.Deployment{})
 	_, _, err := e.service.Verify(t.Context(), e.service.Parse(issued.Token))
-	wantFault(t, "endpoint deleted", err, fault.SessionEnded)
+	testkit.WantFault(t, "endpoint deleted", err, fault.SessionEnded)
 }

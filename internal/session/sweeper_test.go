@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -93,7 +94,7 @@ func TestWipedStoreDoesNotEndSessions(t *testing.T) {
 	e.wantFinalState(t, id, "connected, but missing in the store at times", notEnded)
 	e.channels.err = errUnavailable
 	e.advance(16 * time.Minute)
-	wantFault(t, "store unavailable", e.sweeper.Sweep(t.Context()), fault.ServiceUnavailable)
+	testkit.WantFault(t, "store unavailable", e.sweeper.Sweep(t.Context()), fault.ServiceUnavailable)
 	e.wantFinalState(t, id, "presence unknown", notEnded)
 }
 
@@ -102,7 +103,7 @@ func TestSweepSettlesEndedSessions(t *testing.T) {
 	id := e.issue(t, `{"endpointId":"ep","ttlSeconds":10}`).SessionID
 	e.advance(10 * time.Second)
 	e.channels.err = errUnavailable
-	wantFault(t, "store unavailable", e.sweeper.Sweep(t.Context()), fault.ServiceUnavailable)
+	testkit.WantFault(t, "store unavailable", e.sweeper.Sweep(t.Context()), fault.ServiceUnavailable)
 	e.channels.err = nil
 	e.sweep(t)
 	e.wantFinalState(t, id, "expired while the key-value store was unavailable", session.Expired)
@@ -156,7 +157,7 @@ func TestTouchesAreWrittenAfterOutageAndAtShutdown(t *testing.T) {
 		e := newEnvWithoutChannels(t)
 		first, second := e.issue(t, `{"endpointId":"ep"}`), e.issue(t, `{"endpointId":"ep"}`)
 		for _, token := range []string{first.Token, second.Token} {
-			testkit.Must(t, errorOf(e.redeem(t.Context(), token)))
+			testkit.Must(t, testkit.ErrorOf(e.redeem(t.Context(), token)))
 		}
 		wantLastSeen := func(when, id string, want time.Time) {
 			t.Helper()
@@ -167,10 +168,7 @@ func TestTouchesAreWrittenAfterOutageAndAtShutdown(t *testing.T) {
 		store := &touchStore{Store: e.db}
 		e.service.Store = store
 		sweeper := e.newSweeper(15*time.Minute, 0)
-		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { sweeper.Run(ctx) })
-
+		stop := testkit.Start(t, sweeper.Run)
 		e.advance(time.Second)
 		store.unavailable.Store(true)
 		sweeper.Touch(first.SessionID)
@@ -181,7 +179,6 @@ func TestTouchesAreWrittenAfterOutageAndAtShutdown(t *testing.T) {
 		wantLastSeen("after the outage", first.SessionID, start.Add(time.Second))
 		sweeper.Touch(second.SessionID)
 		stop()
-		running.Wait()
 		wantLastSeen("after shutdown", second.SessionID, start.Add(time.Second))
 	})
 }
@@ -220,8 +217,6 @@ func TestSweepDeletesSessionsAfterRetention(t *testing.T) {
 		}
 		e.advance(time.Second)
 		e.sweep(t)
-		if deleted := e.session(t, id).ID == ""; deleted != (keptFor != forever) {
-			t.Errorf("retention %s: deleted %v, want %v", retention, deleted, keptFor != forever)
-		}
+		testkit.Equal(t, fmt.Sprintf("retention %s: deleted", retention), e.session(t, id).ID == "", keptFor != forever)
 	}
 }

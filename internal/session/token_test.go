@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,13 +29,11 @@ func TestTokenIsValidUntilDeadline(t *testing.T) {
 	for range 2 { // Verify does not redeem
 		_, ep, err := e.service.Verify(t.Context(), e.service.Parse(issued.Token))
 		testkit.Must(t, err)
-		if want := []string{"https://a.example"}; !slices.Equal(ep.Origins, want) {
-			t.Errorf("verified for origins %q, want %q", ep.Origins, want)
-		}
+		testkit.Equal(t, "verified for origins", ep.Origins, []string{"https://a.example"})
 		e.wantState(t, issued.SessionID, "verified", session.Issued)
 	}
-	testkit.Must(t, errorOf(e.redeem(t.Context(), issued.Token)))
-	testkit.Must(t, errorOf(e.db.UpdateEndpoint(t.Context(), "ep", func(ep *team.Endpoint) ([]audit.Entry, error) { ep.Enabled = false; return nil, nil })))
+	testkit.Must(t, testkit.ErrorOf(e.redeem(t.Context(), issued.Token)))
+	testkit.Must(t, testkit.ErrorOf(e.db.UpdateEndpoint(t.Context(), "ep", func(ep *team.Endpoint) ([]audit.Entry, error) { ep.Enabled = false; return nil, nil })))
 	e.advance(time.Second)
 	s, err := e.redeem(t.Context(), issued.Token)
 	if err != nil {
@@ -46,13 +43,12 @@ func TestTokenIsValidUntilDeadline(t *testing.T) {
 		t.Errorf("reconnect: last seen at %v, redeemed at %v, want %v and a second before", s.LastSeenAt, s.RedeemedAt, e.now)
 	}
 	_, _, err = e.service.Verify(t.Context(), e.service.Parse(unredeemed.Token))
-	wantFault(t, "first redemption after redeemBy", err, fault.SessionEnded)
+	testkit.WantFault(t, "first redemption after redeemBy", err, fault.SessionEnded)
 	e.advance(9 * time.Minute)
-	_, err = e.redeem(t.Context(), issued.Token)
-	wantFault(t, "expired session", err, fault.SessionEnded)
+	testkit.WantFault(t, "expired session", testkit.ErrorOf(e.redeem(t.Context(), issued.Token)), fault.SessionEnded)
 	e.advance(1000 * time.Hour)
 	_, _, err = e.service.Verify(t.Context(), e.service.Parse(issued.Token))
-	wantFault(t, "long expired", err, fault.SessionEnded)
+	testkit.WantFault(t, "long expired", err, fault.SessionEnded)
 }
 
 // The channel is opened between Verify and Redeem. A session that ends meanwhile
@@ -64,28 +60,25 @@ func TestRedeemEndsChannelOfEndedSession(t *testing.T) {
 	testkit.Must(t, err)
 	testkit.Must(t, e.service.Delete(t.Context(), "t1", issued.SessionID))
 	e.channels.ended = nil
-	wantFault(t, "revoked meanwhile", e.service.Redeem(t.Context(), s.ID), fault.SessionEnded)
+	testkit.WantFault(t, "revoked meanwhile", e.service.Redeem(t.Context(), s.ID), fault.SessionEnded)
 	e.wantEnded(t, issued.SessionID+" revoked")
-	wantFault(t, "deleted meanwhile", e.service.Redeem(t.Context(), "none"), fault.SessionEnded)
+	testkit.WantFault(t, "deleted meanwhile", e.service.Redeem(t.Context(), "none"), fault.SessionEnded)
 	late := e.issue(t, `{"endpointId":"ep"}`)
 	e.advance(time.Hour)
-	wantFault(t, "expired", e.service.Redeem(t.Context(), late.SessionID), fault.SessionEnded)
+	testkit.WantFault(t, "expired", e.service.Redeem(t.Context(), late.SessionID), fault.SessionEnded)
 	e.wantEnded(t, issued.SessionID+" revoked") // the sweeper ends the others
 	e.channels.err = errUnavailable
-	wantFault(t, "key-value store unavailable", e.service.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
+	testkit.WantFault(t, "key-value store unavailable", e.service.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
 	e.service.Store = failingStore{e.db, errUnavailable}
-	wantFault(t, "database unavailable", e.service.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
+	testkit.WantFault(t, "database unavailable", e.service.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
 }
 
 func TestWebRTCTokenIsRejectedWhileDisabled(t *testing.T) {
 	e := newEnv(t)
 	call, chat := e.issue(t, `{"endpointId":"ep"}`), e.issue(t, `{"endpointId":"ep","mode":"chat"}`)
 	e.service.WebRTC = false
-	_, err := e.redeem(t.Context(), call.Token)
-	wantFault(t, "webrtc", err, fault.WebRTCDisabled)
-	if _, err := e.redeem(t.Context(), chat.Token); err != nil {
-		t.Errorf("chat: %v", err)
-	}
+	testkit.WantFault(t, "webrtc", testkit.ErrorOf(e.redeem(t.Context(), call.Token)), fault.WebRTCDisabled)
+	testkit.NoError(t, "chat", testkit.ErrorOf(e.redeem(t.Context(), chat.Token)))
 	e.wantState(t, call.SessionID, "rejected token", session.Issued)
 }
 
@@ -157,7 +150,7 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 	}
 	for name, token := range tokens {
 		s, ep, err := e.service.Verify(t.Context(), e.service.Parse(token))
-		wantFault(t, name, err, fault.Unauthorized)
+		testkit.WantFault(t, name, err, fault.Unauthorized)
 		if s.ID != "" || ep.ID != "" {
 			t.Errorf("%s: Verify returned session %q and endpoint %q with the error", name, s.ID, ep.ID)
 		}
@@ -167,17 +160,17 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		}
 	}
 	_, _, err := e.service.Verify(t.Context(), e.service.Parse(sign(func(s *session.Session) { s.ID, s.ExpiresAt = "ses_gone", e.now })))
-	wantFault(t, "expired token of a deleted session", err, fault.SessionEnded)
+	testkit.WantFault(t, "expired token of a deleted session", err, fault.SessionEnded)
 	expired := sign(func(s *session.Session) { s.ExpiresAt = e.now })
 	_, _, err = e.service.Verify(t.Context(), e.service.Parse(expired))
-	wantFault(t, "expired before its session", err, fault.SessionEnded)
+	testkit.WantFault(t, "expired before its session", err, fault.SessionEnded)
 	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, 24*time.Hour, e.clock).Verify(issued.Token); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 		t.Errorf("a call token as a console JWT: error %v, want %v", err, jwt.ErrTokenSignatureInvalid)
 	}
 	e.service.Store = failingStore{e.db, errUnavailable}
 	for _, token := range []string{issued.Token, expired} {
 		_, _, err = e.service.Verify(t.Context(), e.service.Parse(token))
-		wantFault(t, "database unavailable", err, fault.ServiceUnavailable)
+		testkit.WantFault(t, "database unavailable", err, fault.ServiceUnavailable)
 	}
 }
 
@@ -206,15 +199,7 @@ func TestRejectedCallTokensAreCounted(t *testing.T) {
 	for _, token := range []string{issued.Token, "rubbish", issued.Token[:len(issued.Token)-2] + "AA"} {
 		_, _, _ = e.service.Verify(t.Context(), e.service.Parse(token))
 	}
-	families, err := registry.Gather()
-	testkit.Must(t, err)
-	got := map[string]float64{}
-	for _, m := range families[0].GetMetric() {
-		got[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetCounter().GetValue()
-	}
 	for reason, want := range map[string]float64{"malformed call": 1, "signature call": 1, "claims call": 0, "expired call": 0} {
-		if got[reason] != want {
-			t.Errorf("%s: %v, want %v", reason, got[reason], want)
-		}
+		testkit.Equal(t, reason, testkit.Metrics(t, registry)["telapi_jwt_failures_total "+reason], want)
 	}
 }

@@ -3,6 +3,7 @@ package socket
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -132,9 +133,7 @@ func TestSocketOpenedDuringDrainIsClosed(t *testing.T) {
 	if s.begin() {
 		t.Error("after close: a handshake started, want none")
 	}
-	if n := testkit.MetricValue(t, s.open); n != 0 {
-		t.Errorf("%v sockets are open, want 0", n)
-	}
+	testkit.Equal(t, "sockets are open", testkit.MetricValue(t, s.open), 0)
 }
 
 func TestShutdownDisconnectsSocketsAtItsDeadline(t *testing.T) {
@@ -147,9 +146,7 @@ func TestShutdownDisconnectsSocketsAtItsDeadline(t *testing.T) {
 	if err := readToEnd(ws); websocket.IsCloseError(err, int(channel.CloseRestart)) {
 		t.Errorf("closed with %v, want a disconnect without a close frame", err)
 	}
-	if n := testkit.MetricValue(t, s.open); n != 0 {
-		t.Errorf("%v sockets are open after shutdown, want 0", n)
-	}
+	testkit.Equal(t, "sockets are open after shutdown", testkit.MetricValue(t, s.open), 0)
 }
 
 func TestSendQueueCountsFramesBeingWritten(t *testing.T) {
@@ -205,9 +202,7 @@ func TestTeamsShareTheMemoryForQueues(t *testing.T) {
 		{first, 1, false}, {second, 1, false}, {third, writeBatchBytes, true}, {third, 1, false},
 		{other, 3 * writeBatchBytes, true},
 	} {
-		if got := step.socket.Send(make([]byte, step.bytes)); got != step.want {
-			t.Errorf("step %d: queued %v, want %v", i, got, step.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("step %d: queued", i), step.socket.Send(make([]byte, step.bytes)), step.want)
 	}
 	first.markClosed(channel.CloseSlowReader)
 	if !second.Send(make([]byte, 1)) {
@@ -216,9 +211,7 @@ func TestTeamsShareTheMemoryForQueues(t *testing.T) {
 	for _, s := range []*socket{second, third, other} {
 		s.markClosed(channel.CloseNormal)
 	}
-	if used := set.queued.Used(); used != 0 {
-		t.Errorf("%d bytes are used after all sockets have ended, want 0", used)
-	}
+	testkit.Equal(t, "bytes are used after all sockets have ended", set.queued.Used(), 0)
 }
 
 func TestWriteBatchIsBounded(t *testing.T) {
@@ -291,9 +284,7 @@ func TestFrameBudgetHasLimits(t *testing.T) {
 		"nothing was received": {"", false, true},
 	} {
 		f := newFrameBudget(&limits, func() bool { return c.empty })
-		if got := f.allow([]byte(c.data)); got != c.want {
-			t.Errorf("%s: allowed %v, want %v", name, got, c.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s: allowed", name), f.allow([]byte(c.data)), c.want)
 	}
 }
 

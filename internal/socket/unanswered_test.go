@@ -91,9 +91,7 @@ func (s pipedSocket) send(t *testing.T, kind string, frames int) {
 		testkit.Must(t, s.WriteMessage(websocket.TextMessage, []byte(frame)))
 	}
 	testkit.Must(t, s.WriteControl(websocket.PingMessage, nil, time.Time{}))
-	if _, err := s.client.Conn.Write(s.client.held.Bytes()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(s.client.Conn.Write(s.client.held.Bytes())))
 	s.client.held = nil
 }
 

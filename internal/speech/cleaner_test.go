@@ -42,9 +42,7 @@ func (e *env) addRecording(t *testing.T, r speech.Recording, encodings ...speech
 		r.Variants[enc] = "sum"
 		e.blobs.Set(speech.BlobPath(r.Hash, enc), nil, r.CreatedAt)
 	}
-	if _, err := e.SaveRecording(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(e.SaveRecording(t.Context(), r)))
 }
 
 // recordings returns the encodings of all recordings by hash.
@@ -272,18 +270,16 @@ func TestCleanerLogsErrorsThatStoresDoNotLog(t *testing.T) {
 		"media service unavailable": {speech.ErrBlobsUnavailable, true},
 		"invalid response":          {errors.New("line 1: invalid JSON"), true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := newEnv(t)
-				b := &hookedBlobs{e.blobs, failWith(tt.err)}
-				var log strings.Builder
-				ctx, cancel := context.WithTimeout(t.Context(), speech.ExpireInterval/2)
-				defer cancel()
-				speech.NewCleaner(e, b, e.leases, retention, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), time.Now).CleanPeriodically(ctx)
-				if strings.Contains(log.String(), "cleanup failed") != tt.logged {
-					t.Errorf("logged %q; want a failure: %v", log.String(), tt.logged)
-				}
-			})
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			e := newEnv(t)
+			b := &hookedBlobs{e.blobs, failWith(tt.err)}
+			var log strings.Builder
+			ctx, cancel := context.WithTimeout(t.Context(), speech.ExpireInterval/2)
+			defer cancel()
+			speech.NewCleaner(e, b, e.leases, retention, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), time.Now).CleanPeriodically(ctx)
+			if strings.Contains(log.String(), "cleanup failed") != tt.logged {
+				t.Errorf("logged %q; want a failure: %v", log.String(), tt.logged)
+			}
 		})
 	}
 }

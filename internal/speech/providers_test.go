@@ -12,6 +12,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/speech"
+	"telapi/test/testkit"
 )
 
 func TestRetriesLeaveTimeForFallback(t *testing.T) {
@@ -195,14 +196,10 @@ func TestPenaltiesAreForgotten(t *testing.T) {
 		for n := range 20 {
 			_, _ = s.Synthesize(t.Context(), "t1", fmt.Appendf(nil, `{"text":"abc","voice":"voice %d"}`, n))
 		}
-		if got := s.Penalties(); got != 20 {
-			t.Errorf("%d penalties, want one per voice", got)
-		}
+		testkit.Equal(t, "penalties", s.Penalties(), 20)
 		e.advance(speech.FailureCooldown + speech.FailureMemory)
 		_, _ = s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
-		if got := s.Penalties(); got != 1 {
-			t.Errorf("%d penalties after the cooldown, want only the newest", got)
-		}
+		testkit.Equal(t, "penalties after the cooldown", s.Penalties(), 1)
 	})
 }
 
@@ -228,52 +225,46 @@ func TestMisconfiguredProviderIsNotRetried(t *testing.T) {
 
 func TestRateLimitedProvider(t *testing.T) {
 	limit := func(pause time.Duration) error { return &speech.RateLimitError{RetryAfter: pause, Err: errDown} }
-	t.Run("the last provider is waited for", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			only := &provider{name: "only"}
-			only.delay = func() {
-				if only.calls.Load() == 1 {
-					only.fail(limit(7 * time.Second))
-				} else {
-					only.fail(nil)
-				}
+	testkit.RunBubble(t, "the last provider is waited for", func(t *testing.T) {
+		only := &provider{name: "only"}
+		only.delay = func() {
+			if only.calls.Load() == 1 {
+				only.fail(limit(7 * time.Second))
+			} else {
+				only.fail(nil)
 			}
-			start := time.Now()
-			synthesize(t, newEnv(t).service(t, only), `{"text":"abc"}`)
-			if waited := time.Since(start); waited != 7*time.Second || only.calls.Load() != 2 {
-				t.Errorf("answered after %s and %d calls, want 7s and 2", waited, only.calls.Load())
-			}
-		})
+		}
+		start := time.Now()
+		synthesize(t, newEnv(t).service(t, only), `{"text":"abc"}`)
+		if waited := time.Since(start); waited != 7*time.Second || only.calls.Load() != 2 {
+			t.Errorf("answered after %s and %d calls, want 7s and 2", waited, only.calls.Load())
+		}
 	})
-	t.Run("another provider is used at once", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			e, primary, fallback := newEnv(t), (&provider{name: "primary"}).fail(limit(30*time.Second)), &provider{name: "fallback"}
-			s, start := e.service(t, primary, fallback), time.Now()
-			for n := range 3 {
-				if r := synthesize(t, s, fmt.Sprintf(`{"text":"abc %d"}`, n)); r.Provider != "fallback" {
-					t.Errorf("used %s, want fallback", r.Provider)
-				}
+	testkit.RunBubble(t, "another provider is used at once", func(t *testing.T) {
+		e, primary, fallback := newEnv(t), (&provider{name: "primary"}).fail(limit(30*time.Second)), &provider{name: "fallback"}
+		s, start := e.service(t, primary, fallback), time.Now()
+		for n := range 3 {
+			if r := synthesize(t, s, fmt.Sprintf(`{"text":"abc %d"}`, n)); r.Provider != "fallback" {
+				t.Errorf("used %s, want fallback", r.Provider)
 			}
-			if primary.calls.Load() != 1 || time.Since(start) != 0 {
-				t.Errorf("%d calls of the primary in %s, want 1 at once", primary.calls.Load(), time.Since(start))
-			}
-			primary.fail(nil)
-			e.advance(30 * time.Second)
-			if r := synthesize(t, s, `{"text":"def"}`); r.Provider != "primary" {
-				t.Errorf("after the pause: used %s, want primary", r.Provider)
-			}
-		})
+		}
+		if primary.calls.Load() != 1 || time.Since(start) != 0 {
+			t.Errorf("%d calls of the primary in %s, want 1 at once", primary.calls.Load(), time.Since(start))
+		}
+		primary.fail(nil)
+		e.advance(30 * time.Second)
+		if r := synthesize(t, s, `{"text":"def"}`); r.Provider != "primary" {
+			t.Errorf("after the pause: used %s, want primary", r.Provider)
+		}
 	})
-	t.Run("a pause that is too long is reported", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			only := (&provider{name: "only"}).fail(limit(4 * time.Minute))
-			s := newEnv(t).service(t, only)
-			for range 2 {
-				_, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
-				if e := fault.From(err); e.Code != fault.ServiceUnavailable || e.RetryAfter != 4*time.Minute || only.calls.Load() != 1 {
-					t.Errorf("error %+v after %d calls, want SERVICE_UNAVAILABLE with the pause, after 1", e, only.calls.Load())
-				}
+	testkit.RunBubble(t, "a pause that is too long is reported", func(t *testing.T) {
+		only := (&provider{name: "only"}).fail(limit(4 * time.Minute))
+		s := newEnv(t).service(t, only)
+		for range 2 {
+			_, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
+			if e := fault.From(err); e.Code != fault.ServiceUnavailable || e.RetryAfter != 4*time.Minute || only.calls.Load() != 1 {
+				t.Errorf("error %+v after %d calls, want SERVICE_UNAVAILABLE with the pause, after 1", e, only.calls.Load())
 			}
-		})
+		}
 	})
 }

@@ -258,13 +258,9 @@ func TestReportsSurviveOutages(t *testing.T) {
 			time.Sleep(time.Hour)
 			set(nil, false)
 			time.Sleep(time.Minute)
-			if got := s.sum(); got != want {
-				t.Errorf("after outage %d: counted %d characters, want %d", i, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("after outage %d: counted characters", i), s.sum(), want)
 		}
-		if n := testkit.MetricValue(t, r.lost); n != 0 {
-			t.Errorf("%v reports lost, want 0", n)
-		}
+		testkit.Equal(t, "reports lost", testkit.MetricValue(t, r.lost), 0)
 	})
 }
 
@@ -276,9 +272,7 @@ func TestReportsAreCountedBeforeShutdown(t *testing.T) {
 			report(r, "", 1)
 		}
 	})
-	if got := stores.sum(); got != 3*batchSize {
-		t.Errorf("counted %d characters, want %d", got, 3*batchSize)
-	}
+	testkit.Equal(t, "counted characters", stores.sum(), 3*batchSize)
 }
 
 func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
@@ -323,8 +317,6 @@ func TestQueueIsBoundedAndLossesAreCounted(t *testing.T) {
 		for range maxQueued + 3 {
 			report(r, "", 1)
 		}
-		if n := testkit.MetricValue(t, r.lost); n != 3 {
-			t.Errorf("%v reports lost, want the 3 over the bound", n)
-		}
+		testkit.Equal(t, "reports lost", testkit.MetricValue(t, r.lost), 3)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/test/testkit"
 )
 
 var configured = []string{"openai", "tone"}
@@ -46,20 +47,10 @@ func TestParseReportsAllIssues(t *testing.T) {
 		`[]`:                                                                               " invalid_type",
 	} {
 		_, err := Parse([]byte(body), configured)
-		var got []string
-		if issues, ok := fault.From(err).Details.([]fault.Issue); ok {
-			for _, i := range issues {
-				got = append(got, i.Path+" "+i.Code)
-			}
-		}
-		if strings.Join(got, ", ") != want {
-			t.Errorf("%.80s:\ngot  %s\nwant %s", body, strings.Join(got, ", "), want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%.80s: issues", body), strings.Join(testkit.Issues(err), ", "), want)
 	}
 	for _, body := range []string{"", "{", `{"text":"a","text":"b"}`, "{\"text\":\"\xff\"}", `{} {}`} {
-		if _, err := Parse([]byte(body), configured); !fault.Is(err, fault.MalformedJSON) {
-			t.Errorf("%q: error %v, want MALFORMED_JSON", body, err)
-		}
+		testkit.WantFault(t, fmt.Sprintf("%q", body), testkit.ErrorOf(Parse([]byte(body), configured)), fault.MalformedJSON)
 	}
 }
 
@@ -87,9 +78,7 @@ func TestHashIsStable(t *testing.T) {
 		"3790609f72b0bc368859e0f5668050ba74fbd4df1a858f4bff32ba9570755a0c": Hash("tm_2", "espeak", 24000, Utterance{"Grüß Gott, 世界 🌍\n", "de+f3", "espeak-ng", 0.25}),
 		"06a304f503294a786727e7763d9a957e4d0f8f7b1d67ecc5e77fea378d399834": Hash("", "", 8000, Utterance{"x", "", "", 1.1}),
 	} {
-		if got != want {
-			t.Errorf("hash %s, want %s", got, want)
-		}
+		testkit.Equal(t, "hash", got, want)
 	}
 }
 
@@ -125,9 +114,7 @@ func TestParseBlobName(t *testing.T) {
 		if gotHash, encoding, ok := ParseBlobName(hash + "." + string(e)); !ok || gotHash != hash || encoding != e {
 			t.Errorf("parsed %s.%s as %s, %s, %v", hash, e, gotHash, encoding, ok)
 		}
-		if want := fmt.Sprintf("%s/%s.%s", hash[:2], hash, e); BlobPath(hash, e) != want {
-			t.Errorf("path %s, want %s", BlobPath(hash, e), want)
-		}
+		testkit.Equal(t, "path", BlobPath(hash, e), fmt.Sprintf("%s/%s.%s", hash[:2], hash, e))
 	}
 	for _, name := range []string{"", ".", hash, hash + ".", hash + ".wav", hash + ".alaw.pcm", hash[1:] + ".pcm", strings.ToUpper(hash) + ".pcm", "../" + hash + ".pcm", hash + ".pcm\x00"} {
 		if _, _, ok := ParseBlobName(name); ok {

@@ -36,9 +36,7 @@ func TestRepeatedRequestIsServedFromCache(t *testing.T) {
 	if reports, _ := e.reported(); p.calls.Load() != 1 || fmt.Sprint(reports) != fmt.Sprint(want) {
 		t.Errorf("%d calls, want 1; reports\n%v, want\n%v", p.calls.Load(), reports, want)
 	}
-	if _, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"x","endpointId":"ep_other"}`)); !fault.Is(err, fault.NotFound) {
-		t.Errorf("endpoint of another team: %v, want NOT_FOUND", err)
-	}
+	testkit.WantFault(t, "endpoint of another team", testkit.ErrorOf(s.Synthesize(t.Context(), "t1", []byte(`{"text":"x","endpointId":"ep_other"}`))), fault.NotFound)
 }
 
 func TestDisabledCacheIsNeitherReadNorWritten(t *testing.T) {
@@ -85,9 +83,7 @@ func TestAudioOfAnotherTeamIsNotFound(t *testing.T) {
 	for _, tt := range []struct{ team, name string }{
 		{"t2", r.Hash + ".alaw"}, {"", r.Hash + ".alaw"}, {"t1", r.Hash + ".pcm"}, {"t1", r.Hash}, {"t1", "../" + r.Hash + ".alaw"},
 	} {
-		if _, err := s.Open(t.Context(), tt.team, tt.name); !fault.Is(err, fault.NotFound) {
-			t.Errorf("team %q, %s: %v, want NOT_FOUND", tt.team, tt.name, err)
-		}
+		testkit.WantFault(t, fmt.Sprintf("team %q, %s", tt.team, tt.name), testkit.ErrorOf(s.Open(t.Context(), tt.team, tt.name)), fault.NotFound)
 	}
 	other, err := s.Synthesize(t.Context(), "t2", []byte(`{"text":"abc"}`))
 	if err != nil || other.Cached || other.Hash == r.Hash {
@@ -134,12 +130,8 @@ func TestMissingBlobIsReportedAsNotFoundAndDeleted(t *testing.T) {
 	name := r.URL[len(speech.Route)+1:]
 	p, err := s.Open(t.Context(), "t1", name)
 	testkit.Must(t, err)
-	if err := p.Failed(t.Context(), speech.ErrBlobNotFound); !fault.Is(err, fault.NotFound) {
-		t.Errorf("error of a missing blob: %v, want NOT_FOUND", err)
-	}
-	if _, err := s.Open(t.Context(), "t1", name); !fault.Is(err, fault.NotFound) {
-		t.Errorf("open after the deletion: %v, want NOT_FOUND", err)
-	}
+	testkit.WantFault(t, "error of a missing blob", p.Failed(t.Context(), speech.ErrBlobNotFound), fault.NotFound)
+	testkit.WantFault(t, "open after the deletion", testkit.ErrorOf(s.Open(t.Context(), "t1", name)), fault.NotFound)
 }
 
 // A slow client may reach the end of a damaged blob after it was replaced.
@@ -152,9 +144,7 @@ func TestReplacedBlobIsNotDeletedAsDamaged(t *testing.T) {
 	if r := synthesize(t, s, `{"text":"abc"}`); r.Cached || r.URL != url {
 		t.Fatalf("response %+v, want a new synthesis with the same URL", r)
 	}
-	if _, err := io.ReadAll(slow); !errors.Is(err, speech.ErrDamaged) {
-		t.Errorf("slow client: %v, want ErrDamaged", err)
-	}
+	testkit.WantError(t, "slow client", testkit.ErrorOf(io.ReadAll(slow)), speech.ErrDamaged)
 	e.play(t, s, url)
 	if r := synthesize(t, s, `{"text":"abc"}`); !r.Cached {
 		t.Errorf("response %+v, want the replaced blob from the cache", r)
@@ -176,9 +166,7 @@ func TestExpiredSpeechIsSynthesizedAgain(t *testing.T) {
 		t.Errorf("before expiry: %+v, want a cached response with the first expiry", r)
 	}
 	e.advance(time.Second)
-	if _, err := s.Open(t.Context(), "t1", first.Hash+".alaw"); !fault.Is(err, fault.NotFound) {
-		t.Errorf("open after expiry: %v, want NOT_FOUND", err)
-	}
+	testkit.WantFault(t, "open after expiry", testkit.ErrorOf(s.Open(t.Context(), "t1", first.Hash+".alaw")), fault.NotFound)
 	if r := synthesize(t, s, `{"text":"abc"}`); r.Cached || !r.ExpiresAt.IsZero() {
 		t.Errorf("after expiry: %+v, want a new synthesis without expiry", r)
 	}
@@ -264,9 +252,7 @@ func TestSpeechWaitsForMemory(t *testing.T) {
 		}
 		expect := func(want int64) {
 			t.Helper()
-			if calls := p.calls.Load(); calls != want {
-				t.Errorf("%d texts are synthesized at a time, want %d", calls, want)
-			}
+			testkit.Equal(t, "texts are synthesized at a time", p.calls.Load(), want)
 		}
 		const always, short = time.Hour, 10 * time.Second
 		request(0, "t1", always, fault.ServiceUnavailable) // the provider times out
@@ -281,8 +267,6 @@ func TestSpeechWaitsForMemory(t *testing.T) {
 		requests.Wait() // all time out
 		close(p.gate)
 		synthesize(t, s, `{"text":"after the others"}`)
-		if got := e.billed(); got != 16 {
-			t.Errorf("%d characters billed, want 16", got)
-		}
+		testkit.Equal(t, "characters billed", e.billed(), 16)
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/speech"
+	"telapi/test/conformance"
 	"telapi/test/stores"
 	"telapi/test/testkit"
 )
@@ -65,4 +66,12 @@ func TestUsageSummaryJSON(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestReportFakesConform(t *testing.T) {
+	t.Run("ReportStream", func(t *testing.T) {
+		stream, timeOut := speech.NewFakeStream()
+		conformance.ReportStream(t, stream, timeOut)
+	})
+	t.Run("ReportStore", func(t *testing.T) { conformance.ReportStore(t, speech.NewFakeReportStore()) })
 }

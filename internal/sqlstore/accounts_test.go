@@ -56,8 +56,7 @@ func TestInvalidDigestErrorHidesValue(t *testing.T) {
 		newTeam(t, s, "t1")
 		testkit.Must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: testTime}))
 		for _, damaged := range []string{"", "abab", "not hex", strings.Repeat("ab", 33)} {
-			_, err := execRows(t.Context(), s.write, `UPDATE api_keys SET digest = $1`, damaged)
-			testkit.Must(t, err)
+			testkit.Must(t, testkit.ErrorOf(execRows(t.Context(), s.write, `UPDATE api_keys SET digest = $1`, damaged)))
 			if _, err := s.Key(t.Context(), "k1"); err == nil || damaged != "" && strings.Contains(err.Error(), damaged) {
 				t.Errorf("digest %q: error %v, want one without the value", damaged, err)
 			}

@@ -45,8 +45,7 @@ func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 			s.RevokeKey(ctx, "k1", testTime, testEntry(3, "t1")),
 			s.CreateEndpoint(ctx, team.Endpoint{ID: "e1", TeamID: "t1", CreatedAt: testTime, UpdatedAt: testTime}, testEntry(4, "t1")),
 			s.ChangeSetting(ctx, "limits", []byte("{}"), testEntry(5, ""), func(context.Context) error { return nil }))
-		_, err := s.UpdateTeam(ctx, "t1", func(t *team.Team) ([]audit.Entry, error) { t.Name = "b"; return []audit.Entry{testEntry(6, "t1")}, nil })
-		testkit.Must(t, err)
+		testkit.Must(t, testkit.ErrorOf(s.UpdateTeam(ctx, "t1", func(t *team.Team) ([]audit.Entry, error) { t.Name = "b"; return []audit.Entry{testEntry(6, "t1")}, nil })))
 
 		rejected := errors.New("rejected")
 		for what, err := range map[string]error{
@@ -65,13 +64,11 @@ func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 		if err := s.CreateTeam(ctx, team.Team{ID: "t2", CreatedAt: testTime}, testEntry(1, "t2")); err == nil {
 			t.Error("an entry with a used ID was written")
 		}
-		wantFault(t, "team without its audit entry", errorOf(s.Team(ctx, "t2")), fault.NotFound)
+		testkit.WantFault(t, "team without its audit entry", testkit.ErrorOf(s.Team(ctx, "t2")), fault.NotFound)
 		if value, _, _ := s.Setting(ctx, "limits"); string(value) != "{}" {
 			t.Errorf("unconfirmed setting is %s, want the old one", value)
 		}
-		if _, err := s.Endpoint(ctx, "e1"); err != nil {
-			t.Errorf("kept endpoint: %v", err)
-		}
+		testkit.NoError(t, "kept endpoint", testkit.ErrorOf(s.Endpoint(ctx, "e1")))
 		for name, tt := range map[string]struct {
 			query audit.Query
 			want  []string
@@ -83,15 +80,11 @@ func TestAuditEntriesAreWrittenWithTheirChange(t *testing.T) {
 			"other team":  {audit.Query{Teams: page.OfTeam("t3"), Query: page.All}, nil},
 			"no team":     {audit.Query{Query: page.All}, nil},
 		} {
-			if got := auditIDs(t, s, tt.query); !slices.Equal(got, tt.want) {
-				t.Errorf("%s: %q, want %q", name, got, tt.want)
-			}
+			testkit.Equal(t, name, auditIDs(t, s, tt.query), tt.want)
 		}
 		entries, err := s.AuditEntries(ctx, audit.Query{Teams: allTeams, Query: page.Query{Limit: 1}})
 		testkit.Must(t, err)
-		if got, want := fmt.Sprint(entries[0]), fmt.Sprint(testEntry(6, "t1")); got != want {
-			t.Errorf("entry is %s, want %s", got, want)
-		}
+		testkit.Equal(t, "entry", fmt.Sprint(entries[0]), fmt.Sprint(testEntry(6, "t1")))
 	})
 }
 
@@ -166,14 +159,12 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 				if name == "late" {
 					made.RedeemBy = now.Add(-time.Second)
 				}
-				_, err := s.CreateSession(ctx, made, session.IdempotencyRecord{}, now)
-				testkit.Must(t, err)
+				testkit.Must(t, testkit.ErrorOf(s.CreateSession(ctx, made, session.IdempotencyRecord{}, now)))
 				if name == "live" || name == "ended" {
 					testkit.Must(t, s.RedeemSession(ctx, made.ID, now))
 				}
 				if name == "ended" {
-					_, err := s.EndSession(ctx, made.ID, session.Ended, now)
-					testkit.Must(t, err)
+					testkit.Must(t, testkit.ErrorOf(s.EndSession(ctx, made.ID, session.Ended, now)))
 				}
 			}
 		}
@@ -192,9 +183,7 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 			session.Expired:      {"ses_3_late_t1"},
 			session.Revoked:      nil,
 		} {
-			if got := list(page.OfTeam("t1"), state); !slices.Equal(got, want) {
-				t.Errorf("state %q: %q, want %q", state, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("state %q", state), list(page.OfTeam("t1"), state), want)
 		}
 		if got := list(allTeams, session.Issued); !slices.Equal(got, []string{"ses_0_issued_t2", "ses_0_issued_t1"}) {
 			t.Errorf("issued in all teams: %q", got)
@@ -212,7 +201,7 @@ func TestSessionsEndWithTheirTeamOrEndpoint(t *testing.T) {
 		// A request that was already accepted creates its session afterwards.
 		_, err = s.CreateSession(ctx, session.Session{ID: "ses_4", TeamID: "t1", EndpointID: "et1", IssuedAt: now, RedeemBy: now.Add(time.Minute), ExpiresAt: now.Add(time.Hour)}, session.IdempotencyRecord{}, now)
 		testkit.Must(t, err)
-		wantFault(t, "redeem a session of a disabled team", s.RedeemSession(ctx, "ses_4", now), fault.NotFound)
+		testkit.WantFault(t, "redeem a session of a disabled team", s.RedeemSession(ctx, "ses_4", now), fault.NotFound)
 		testkit.Must(t, s.DeleteEndpoint(ctx, "et2", func(team.Endpoint) ([]audit.Entry, error) { return nil, nil }))
 		if got := list(page.OfTeam("t2"), session.Revoked); len(got) != 3 {
 			t.Errorf("revoked with the endpoint: %q, want three", got)

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"fmt"
 	"io/fs"
 	"regexp"
 	"slices"
@@ -45,9 +46,7 @@ func TestConcurrentMigrations(t *testing.T) {
 			}
 			var applied int64
 			testkit.Must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM goose_db_version WHERE version_id > 0").Scan(&applied))
-			if applied != status.Newest {
-				t.Errorf("%d migrations were applied, want each of %d once", applied, status.Newest)
-			}
+			testkit.Equal(t, "migrations were applied", applied, status.Newest)
 		})
 	}
 }
@@ -79,13 +78,9 @@ func TestStoreIsUnavailableBeforeMigration(t *testing.T) {
 			options := engine.make(t)
 			for _, database := range []string{"new database", "database migrated by another process"} {
 				s := open(t, options)
-				if _, err := s.Teams(t.Context(), page.All); !fault.Is(err, fault.ServiceUnavailable) {
-					t.Errorf("%s, before Migrate: %v, want SERVICE_UNAVAILABLE", database, err)
-				}
+				testkit.WantFault(t, fmt.Sprintf("%s, before Migrate", database), testkit.ErrorOf(s.Teams(t.Context(), page.All)), fault.ServiceUnavailable)
 				testkit.Must(t, s.Migrate(t.Context()))
-				if _, err := s.Teams(t.Context(), page.All); err != nil {
-					t.Errorf("%s, after Migrate: %v", database, err)
-				}
+				testkit.NoError(t, fmt.Sprintf("%s, after Migrate", database), testkit.ErrorOf(s.Teams(t.Context(), page.All)))
 			}
 		})
 	}
@@ -99,19 +94,15 @@ func TestOlderProgramRunsOnNewerSchema(t *testing.T) {
 			newer := open(t, options)
 			testkit.Must(t, newer.Migrate(t.Context()))
 			newTeam(t, newer, "t1")
-			_, err := newer.write.ExecContext(t.Context(), "ALTER TABLE teams ADD COLUMN colour TEXT")
-			testkit.Must(t, err)
-			_, err = newer.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")
-			testkit.Must(t, err)
+			testkit.Must(t, testkit.ErrorOf(newer.write.ExecContext(t.Context(), "ALTER TABLE teams ADD COLUMN colour TEXT")))
+			testkit.Must(t, testkit.ErrorOf(newer.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")))
 
 			var logged testkit.Buffer
 			options.Logger = logged.Logger()
 			s := open(t, options)
 			testkit.Must(t, s.Connect(t.Context()))
 			newTeam(t, s, "t2")
-			if _, err := s.Team(t.Context(), "t1"); err != nil {
-				t.Errorf("read the team that the newer program created: %v", err)
-			}
+			testkit.NoError(t, "read the team that the newer program created", testkit.ErrorOf(s.Team(t.Context(), "t1")))
 			status, err := s.SchemaStatus(t.Context())
 			if err != nil || status.Current != 99999 || status.Newest >= 99999 || len(status.Pending) != 0 {
 				t.Errorf("status %+v, %v, want version 99999 and no pending migrations", status, err)

@@ -66,7 +66,7 @@ func TestRecordingVariants(t *testing.T) {
 		want("expired recording: replaced", later)
 
 		testkit.Must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "2222"))
-		wantFault(t, "recording without variants", errorOf(s.Recording(ctx, recording1.Hash)), fault.NotFound)
+		testkit.WantFault(t, "recording without variants", testkit.ErrorOf(s.Recording(ctx, recording1.Hash)), fault.NotFound)
 		// Other applications read the columns variants and ttl.
 		unlimited := with(recording1, func(r *speech.Recording) { r.Hash, r.ExpiresAt = strings.Repeat("cd", 32), time.Time{} })
 		for want, r := range map[string]speech.Recording{`["alaw"] 60`: recording1, `["alaw"] 0`: unlimited} {
@@ -78,7 +78,7 @@ func TestRecordingVariants(t *testing.T) {
 				t.Errorf("variants and ttl are stored as %s, want %s; %v, %v", got, want, saveErr, err)
 			}
 		}
-		wantFault(t, "voice with NUL", errorOf(s.SaveRecording(ctx, with(recording1, func(r *speech.Recording) { r.Voice = "\x00" }))), fault.Validation)
+		testkit.WantFault(t, "voice with NUL", testkit.ErrorOf(s.SaveRecording(ctx, with(recording1, func(r *speech.Recording) { r.Voice = "\x00" }))), fault.Validation)
 	})
 }
 
@@ -121,7 +121,7 @@ func TestUnusedRecordings(t *testing.T) {
 					r.ExpiresAt = testTime.Add(times.expires * time.Hour)
 				}
 			})
-			testkit.Must(t, errorOf(s.SaveRecording(ctx, r)))
+			testkit.Must(t, testkit.ErrorOf(s.SaveRecording(ctx, r)))
 		}
 		unused := func(after string, limit int) []speech.Recording {
 			t.Helper()

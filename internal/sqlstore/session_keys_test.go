@@ -43,9 +43,7 @@ func TestConcurrentRequestsWithOneKeyCreateOneSession(t *testing.T) {
 		}
 		var rows int
 		testkit.Must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM sessions").Scan(&rows))
-		if rows != 1 {
-			t.Errorf("%d sessions stored, want 1", rows)
-		}
+		testkit.Equal(t, "sessions stored", rows, 1)
 	})
 }
 
@@ -72,9 +70,7 @@ func TestIdempotencyKeysAreScopedAndExpire(t *testing.T) {
 			{"next day", "t1", testTime.Add(day), true},
 			{"repeated the next day", "t1", testTime.Add(day + time.Hour), false},
 		} {
-			if got := create(tt.id, tt.team, tt.at); got != tt.created {
-				t.Errorf("%s: created %v, want %v", tt.id, got, tt.created)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s: created", tt.id), create(tt.id, tt.team, tt.at), tt.created)
 		}
 		found, digest, err := s.SessionByKey(t.Context(), "t1", "k", testTime)
 		if err != nil || found.ID != "next day" || digest != "next day" {
@@ -109,7 +105,7 @@ func TestBrowserActionIsStoredOnce(t *testing.T) {
 		if err != nil || !slices.Equal(rows, want) {
 			t.Errorf("stored %q, %v, want %q", rows, err, want)
 		}
-		wantFault(t, "invalid text", errorOf(s.AddBrowserActions(t.Context(), []session.Action{{SessionID: "s", MessageID: "m", JSON: []byte("\x00")}})), fault.Validation)
+		testkit.WantFault(t, "invalid text", testkit.ErrorOf(s.AddBrowserActions(t.Context(), []session.Action{{SessionID: "s", MessageID: "m", JSON: []byte("\x00")}})), fault.Validation)
 	})
 }
 
@@ -152,15 +148,13 @@ func TestOldSessionsArePruned(t *testing.T) {
 		newTeam(t, s, "t1")
 		for i, id := range []string{"oldest", "older", "old", "unsettled", "recent", "live"} {
 			addSession(t, s, newSession(id))
-			_, err := s.AddBrowserActions(t.Context(), []session.Action{{SessionID: id, MessageID: "m", At: testTime, JSON: []byte(`{}`)}})
-			testkit.Must(t, err)
+			testkit.Must(t, testkit.ErrorOf(s.AddBrowserActions(t.Context(), []session.Action{{SessionID: id, MessageID: "m", At: testTime, JSON: []byte(`{}`)}})))
 			ended := testTime.Add(time.Duration(i) * time.Minute)
 			if id == "recent" {
 				ended = testTime.Add(time.Hour)
 			}
 			if id != "live" {
-				_, err := s.EndSession(t.Context(), id, session.Revoked, ended)
-				testkit.Must(t, err)
+				testkit.Must(t, testkit.ErrorOf(s.EndSession(t.Context(), id, session.Revoked, ended)))
 			}
 		}
 		testkit.Must(t, s.SettleSessions(t.Context(), []string{"oldest", "older", "old", "recent"}))

@@ -52,14 +52,12 @@ func TestSessionRoundTrip(t *testing.T) {
 				t.Errorf("session %+v, want %+v", got, want)
 			}
 		}
-		wantFault(t, "duplicate ID", errorOf(s.CreateSession(t.Context(), bare, session.IdempotencyRecord{}, time.Time{})), fault.Validation)
+		testkit.WantFault(t, "duplicate ID", testkit.ErrorOf(s.CreateSession(t.Context(), bare, session.IdempotencyRecord{}, time.Time{})), fault.Validation)
 		orphan := newSession("orphan")
 		orphan.TeamID = "unknown"
-		wantFault(t, "session of an unknown team", errorOf(s.CreateSession(t.Context(), orphan, session.IdempotencyRecord{}, time.Time{})), fault.NotFound)
+		testkit.WantFault(t, "session of an unknown team", testkit.ErrorOf(s.CreateSession(t.Context(), orphan, session.IdempotencyRecord{}, time.Time{})), fault.NotFound)
 		for _, id := range []string{"none", "", "n\x00", "n\xff"} {
-			if _, err := s.Session(t.Context(), id); !fault.Is(err, fault.NotFound) {
-				t.Errorf("session %q: %v, want NOT_FOUND", id, err)
-			}
+			testkit.WantFault(t, fmt.Sprintf("session %q", id), testkit.ErrorOf(s.Session(t.Context(), id)), fault.NotFound)
 		}
 	})
 }
@@ -89,9 +87,7 @@ func TestSessionIsRedeemedBeforeExpiry(t *testing.T) {
 		} {
 			err := s.RedeemSession(t.Context(), tt.id, tt.at)
 			if !tt.redeemed {
-				if !fault.Is(err, fault.NotFound) {
-					t.Errorf("%s: %v, want NOT_FOUND", tt.name, err)
-				}
+				testkit.WantFault(t, tt.name, err, fault.NotFound)
 				continue
 			}
 			testkit.Must(t, err)
@@ -168,8 +164,7 @@ func TestConcurrentSweepersExpireSessionsOnce(t *testing.T) {
 			addSession(t, s, made)
 		}
 		testkit.Must(t, s.RedeemSession(t.Context(), "redeemed", testTime))
-		_, err := s.EndSession(t.Context(), "ended", session.Revoked, testTime)
-		testkit.Must(t, err)
+		testkit.Must(t, testkit.ErrorOf(s.EndSession(t.Context(), "ended", session.Revoked, testTime)))
 
 		at := testTime.Add(time.Minute)
 		var mu sync.Mutex
@@ -209,9 +204,7 @@ func TestConcurrentSweepersExpireSessionsOnce(t *testing.T) {
 			t.Errorf("after expiry: expired %v, %v; want later and redeemed", ids, err)
 		}
 		for id, want := range map[string]session.State{"later": session.Expired, "redeemed": session.Expired, "ended": session.Revoked} {
-			if got := getSession(t, s, id).EndedAs; got != want {
-				t.Errorf("%s ended as %q, want %q", id, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s ended as", id), getSession(t, s, id).EndedAs, want)
 		}
 	})
 }
@@ -240,8 +233,7 @@ func TestSweeperDoesNotDeadlockWithTouch(t *testing.T) {
 	testkit.Must(t, err)
 	defer tx.Rollback()
 	touch := func(id string) {
-		_, err := execRows(t.Context(), tx, touchSession, id, testTime.UnixMilli())
-		testkit.Must(t, err)
+		testkit.Must(t, testkit.ErrorOf(execRows(t.Context(), tx, touchSession, id, testTime.UnixMilli())))
 	}
 	touch(ids[0])
 	swept := make(chan error, 1)
@@ -269,8 +261,7 @@ func TestStaleAndUnsettledSessionsAreListed(t *testing.T) {
 			}
 		}
 		for id, as := range map[string]session.State{"ended": session.Ended, "revoked": session.Revoked, "settled": session.Revoked} {
-			_, err := s.EndSession(t.Context(), id, as, testTime)
-			testkit.Must(t, err)
+			testkit.Must(t, testkit.ErrorOf(s.EndSession(t.Context(), id, as, testTime)))
 		}
 		testkit.Must(t, s.SettleSessions(t.Context(), []string{"settled", "none"}), s.SettleSessions(t.Context(), nil))
 		for _, tt := range []struct {

@@ -58,9 +58,7 @@ func TestEveryConnectionHasItsPragmas(t *testing.T) {
 		for pragma, want := range map[string]string{"busy_timeout": "5000", "journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "secure_delete": "1", "query_only": queryOnly} {
 			var got string
 			testkit.Must(t, conn.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got))
-			if got != want {
-				t.Errorf("connection %d: %s is %s, want %s", i, pragma, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("connection %d: %s", i, pragma), got, want)
 		}
 	}
 }
@@ -105,9 +103,7 @@ func TestWriterWaitsForAnotherProcess(t *testing.T) {
 	if other.output != "done" {
 		t.Fatalf("the writing process printed %q, want done", other.output)
 	}
-	if _, err := s.Teams(t.Context(), page.All); err != nil {
-		t.Errorf("read during the write: %v", err)
-	}
+	testkit.NoError(t, "read during the write", testkit.ErrorOf(s.Teams(t.Context(), page.All)))
 	written := make(chan error, 1)
 	go func() { written <- s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: testTime}) }()
 	testkit.Until(t, "the write is waiting", func() bool { return s.write.Stats().InUse > 0 })
@@ -121,7 +117,7 @@ func TestBusyDatabaseIsUnavailable(t *testing.T) {
 	s := open(t, options)
 	testkit.Must(t, s.Migrate(t.Context()))
 	startCompanion(t, "write", options)()
-	wantFault(t, "write to a locked database", s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: testTime}), fault.ServiceUnavailable)
+	testkit.WantFault(t, "write to a locked database", s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: testTime}), fault.ServiceUnavailable)
 }
 
 func TestSecondServerIsRejected(t *testing.T) {
@@ -136,9 +132,7 @@ func TestSecondServerIsRejected(t *testing.T) {
 			t.Errorf("the second server printed %q, want %q in it", output, part)
 		}
 	}
-	if output := startCompanion(t, "migrate", options)().output; output != "done" {
-		t.Errorf("a command next to the server printed %q, want done", output)
-	}
+	testkit.Equal(t, "a command next to the server printed", startCompanion(t, "migrate", options)().output, "done")
 	release()
 
 	successor := startCompanion(t, "lock", options)()
@@ -233,14 +227,12 @@ func explainPostgres(t *testing.T, s *Store, query string, parameters int) (scan
 	testkit.Must(t, err)
 	defer tx.Rollback()
 	for _, statement := range []string{"SET LOCAL enable_seqscan = off", "SET LOCAL plan_cache_mode = force_generic_plan", "PREPARE explained AS " + query} {
-		_, err := tx.ExecContext(t.Context(), statement)
-		testkit.Must(t, err)
+		testkit.Must(t, testkit.ErrorOf(tx.ExecContext(t.Context(), statement)))
 	}
 	steps, err := queryAll(t.Context(), tx, column[string],
 		"EXPLAIN EXECUTE explained("+strings.TrimSuffix(strings.Repeat("NULL, ", parameters), ", ")+")")
 	testkit.Must(t, err)
-	_, err = tx.ExecContext(t.Context(), "DEALLOCATE explained")
-	testkit.Must(t, err)
+	testkit.Must(t, testkit.ErrorOf(tx.ExecContext(t.Context(), "DEALLOCATE explained")))
 	for i, step := range steps {
 		wholeIndex := !strings.Contains(query, "LIMIT") && strings.Contains(step, "Index Scan") && !strings.Contains(steps[i+1], "Index Cond")
 		if wholeIndex || strings.Contains(step, "Seq Scan") {

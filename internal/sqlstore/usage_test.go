@@ -113,9 +113,7 @@ func TestFailedBatchAddsNoUsage(t *testing.T) {
 }
 
 func TestDayIsInUTC(t *testing.T) {
-	if got := day(time.Date(2026, 11, 15, 0, 30, 0, 0, time.FixedZone("CET", 60*60))); got != "2026-11-14" {
-		t.Errorf("00:30 on 2026-11-15 in Berlin counts for %s, want 2026-11-14", got)
-	}
+	testkit.Equal(t, "00:30 on 2026-11-15 in Berlin counts for", day(time.Date(2026, 11, 15, 0, 30, 0, 0, time.FixedZone("CET", 60*60))), "2026-11-14")
 }
 
 func TestReportIsAddedOnce(t *testing.T) {

@@ -35,16 +35,9 @@ func TestWrongTypesAreReportedWithTheirLocation(t *testing.T) {
 	var issues fault.Issues
 	body := `{"name":1,"count":1.5,"price":"x","open":0,"items":[{"key":"a"},7,{"key":[]}],"free":{"any":[1]},"when":"soon"}`
 	testkit.Must(t, Decode([]byte(body), &o, "/order", &issues))
-	want := []string{"/order/name", "/order/count", "/order/price", "/order/open", "/order/items/1", "/order/items/2/key", "/order/when"}
-	var got []string
+	testkit.Equal(t, "issues at", testkit.IssuePaths(issues.Err()), []string{"/order/name", "/order/count", "/order/price", "/order/open", "/order/items/1", "/order/items/2/key", "/order/when"})
 	for _, i := range issues.List() {
-		got = append(got, i.Path)
-		if i.Code != fault.IssueType {
-			t.Errorf("%s: code %s, want %s", i.Path, i.Code, fault.IssueType)
-		}
-	}
-	if strings.Join(got, " ") != strings.Join(want, " ") {
-		t.Errorf("issues at %v, want %v", got, want)
+		testkit.Equal(t, i.Path+": code", i.Code, fault.IssueType)
 	}
 	if o.Items[2].Key == nil {
 		t.Error("a value of the wrong type counts as missing")
@@ -109,9 +102,7 @@ func TestInvalidJSONIsMalformed(t *testing.T) {
 	} {
 		var o order
 		var issues fault.Issues
-		if err := Decode([]byte(body), &o, "", &issues); !fault.Is(err, fault.MalformedJSON) {
-			t.Errorf("%s: error %v, want %s", name, err, fault.MalformedJSON)
-		}
+		testkit.WantFault(t, name, Decode([]byte(body), &o, "", &issues), fault.MalformedJSON)
 	}
 	var o order
 	var issues fault.Issues
@@ -120,9 +111,7 @@ func TestInvalidJSONIsMalformed(t *testing.T) {
 	}
 	var list []any
 	deepest := strings.Repeat("[", 128) + `"[[["` + strings.Repeat("]", 128)
-	if err := Decode([]byte(deepest), &list, "", &issues); err != nil {
-		t.Errorf("128 levels: %v", err)
-	}
+	testkit.NoError(t, "128 levels", Decode([]byte(deepest), &list, "", &issues))
 }
 
 // list returns an array or object with n items.
@@ -257,9 +246,7 @@ func TestWarningsAreBounded(t *testing.T) {
 		"members": objectWith(1000),
 		"items":   `{"policies":[` + strings.Repeat(`{"x":1},`, 1000) + `{}]}`,
 	} {
-		if got := len(UnknownMembers(jsontext.Value(value), profile{}, "", false, nil)); got != MaxWarnings {
-			t.Errorf("%s: %d warnings, want %d", name, got, MaxWarnings)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s: warnings", name), len(UnknownMembers(jsontext.Value(value), profile{}, "", false, nil)), MaxWarnings)
 	}
 }
 
@@ -271,8 +258,6 @@ func TestDistance(t *testing.T) {
 		{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"action", "actions", 1}, {"kitten", "sitting", 3}, {"abc", "acb", 2},
 		{strings.Repeat("a", 65), "a", 64},
 	} {
-		if got := distance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance of %q and %q: %d, want %d", tt.a, tt.b, got, tt.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("distance of %q and %q", tt.a, tt.b), distance(tt.a, tt.b), tt.want)
 	}
 }

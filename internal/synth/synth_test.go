@@ -268,9 +268,7 @@ func TestEspeak(t *testing.T) {
 		"no pronounceable text": {Text: "-", Voice: "en", Speed: 1},
 		"more than ten minutes": {Text: strings.Repeat("9 ", 2048), Voice: "en", Speed: speech.MinSpeed},
 	} {
-		if _, err := e.Synthesize(t.Context(), u); !errors.Is(err, speech.ErrRejected) {
-			t.Errorf("%s: %v, want ErrRejected", name, err)
-		}
+		testkit.WantError(t, name, testkit.ErrorOf(e.Synthesize(t.Context(), u)), speech.ErrRejected)
 	}
 	if voices := e.Voices(); !slices.Contains(voices, "de") || slices.Contains(voices, "Language") || !slices.IsSorted(voices) {
 		t.Errorf("voices are %v, want a sorted list with de", voices)
@@ -304,7 +302,5 @@ func TestEspeakErrors(t *testing.T) {
 	busy := &Espeak{slots: make(chan struct{})}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := busy.Synthesize(cancelled, hello); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled while waiting for a free process: %v, want context.Canceled", err)
-	}
+	testkit.WantError(t, "cancelled while waiting for a free process", testkit.ErrorOf(busy.Synthesize(cancelled, hello)), context.Canceled)
 }

@@ -17,20 +17,6 @@ import (
 	"telapi/test/testkit"
 )
 
-// issuePaths returns the paths of the issues in a validation error.
-func issuePaths(err error) []string {
-	var e *fault.Error
-	if !errors.As(err, &e) {
-		return nil
-	}
-	var paths []string
-	issues, _ := e.Details.([]fault.Issue)
-	for _, i := range issues {
-		paths = append(paths, i.Path)
-	}
-	return paths
-}
-
 func validate(e *Endpoint) error {
 	var issues fault.Issues
 	e.Check(&issues)
@@ -43,9 +29,7 @@ func TestCheckNormalizesEndpoint(t *testing.T) {
 	if e.Name != "Front desk" || !slices.Equal(e.Modes, []Mode{WebRTC, Chat}) {
 		t.Errorf("name %q and modes %v, want \"Front desk\" and [webrtc chat]", e.Name, e.Modes)
 	}
-	if want := []string{"https://shop.example", "http://localhost:8080", "http://[::1]"}; !slices.Equal(e.Origins, want) {
-		t.Errorf("origins %v, want %v", e.Origins, want)
-	}
+	testkit.Equal(t, "origins", e.Origins, []string{"https://shop.example", "http://localhost:8080", "http://[::1]"})
 }
 
 func TestCheckReportsEveryIssue(t *testing.T) {
@@ -59,7 +43,7 @@ func TestCheckReportsEveryIssue(t *testing.T) {
 		want = append(want, fmt.Sprintf("/origins/%d", i))
 	}
 	want = append(want, "/gatewayProfile/commandSources/0")
-	if got := issuePaths(validate(&e)); !slices.Equal(got, want) {
+	if got := testkit.IssuePaths(validate(&e)); !slices.Equal(got, want) {
 		t.Errorf("issues at %v\nwant %v", got, want)
 	}
 	for path, e := range map[string]Endpoint{
@@ -68,11 +52,11 @@ func TestCheckReportsEveryIssue(t *testing.T) {
 		"/origins":   {TeamID: "t", Name: "n", Modes: Modes, Origins: make([]string, 101)},
 		"/origins/1": {TeamID: "t", Name: "n", Modes: Modes, Origins: []string{"https://" + strings.Repeat("a", 292), "https://" + strings.Repeat("a", 293)}},
 	} {
-		if got := issuePaths(validate(&e)); !slices.Equal(got, []string{path}) {
+		if got := testkit.IssuePaths(validate(&e)); !slices.Equal(got, []string{path}) {
 			t.Errorf("issues at %v, want only %s", got, path)
 		}
 	}
-	if got := issuePaths(validate(&Endpoint{TeamID: "t", Name: "a\nb", Modes: Modes})); !slices.Equal(got, []string{"/name"}) {
+	if got := testkit.IssuePaths(validate(&Endpoint{TeamID: "t", Name: "a\nb", Modes: Modes})); !slices.Equal(got, []string{"/name"}) {
 		t.Errorf("control character: issues at %v, want only /name", got)
 	}
 }
@@ -84,17 +68,13 @@ func TestParseProfileReportsEveryIssue(t *testing.T) {
 	}
 	_, err = ParseProfile([]byte(`{"commandSources":["bot","mars",7],"commandPolicies":[{"type":"fly","enabled":"yes"},{"type":"transfer","enabled":true,"allowedTargets":["http:*"]}],"actions":[]}`))
 	want := []string{"/commandSources/2", "/commandPolicies/0/enabled", "/actions", "/commandSources/1", "/commandPolicies/0/type", "/commandPolicies/1/allowedTargets/0"}
-	if got := issuePaths(err); !slices.Equal(got, want) {
+	if got := testkit.IssuePaths(err); !slices.Equal(got, want) {
 		t.Errorf("issues at %v\nwant %v", got, want)
 	}
 	for _, invalid := range []string{"", "{", `{"a":1,"a":2}`} {
-		if _, err := ParseProfile([]byte(invalid)); !fault.Is(err, fault.MalformedJSON) {
-			t.Errorf("%q: error %v, want %s", invalid, err, fault.MalformedJSON)
-		}
+		testkit.WantFault(t, fmt.Sprintf("%q", invalid), testkit.ErrorOf(ParseProfile([]byte(invalid))), fault.MalformedJSON)
 	}
-	if _, err := ParseProfile([]byte(`[]`)); !fault.Is(err, fault.Validation) {
-		t.Errorf("array: error %v, want %s", err, fault.Validation)
-	}
+	testkit.WantFault(t, "array", testkit.ErrorOf(ParseProfile([]byte(`[]`))), fault.Validation)
 }
 
 func FuzzParseProfile(f *testing.F) {

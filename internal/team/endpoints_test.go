@@ -83,9 +83,7 @@ func TestListReturnsOwnEndpointsOldestFirst(t *testing.T) {
 		}
 		query["cursor"] = []string{*page.NextCursor}
 	}
-	if want := []string{"ours 0", "ours 1", "ours 2", "ours 3", "ours 4", "ours 5", "ours 6"}; !slices.Equal(names, want) {
-		t.Errorf("listed %v, want %v", names, want)
-	}
+	testkit.Equal(t, "listed", names, []string{"ours 0", "ours 1", "ours 2", "ours 3", "ours 4", "ours 5", "ours 6"})
 	page, err := s.List(t.Context(), "unknown", nil)
 	if err != nil || page.Data == nil || len(page.Data) != 0 || page.NextCursor != nil {
 		t.Errorf("team without endpoints: page %+v (error %v), want an empty list", page, err)
@@ -94,9 +92,7 @@ func TestListReturnsOwnEndpointsOldestFirst(t *testing.T) {
 	if err != nil || full.NextCursor != nil {
 		t.Errorf("full last page: next cursor %v (error %v), want none", full.NextCursor, err)
 	}
-	if _, err := s.List(t.Context(), "ours", map[string][]string{"limit": {"0"}}); !fault.Is(err, fault.Validation) {
-		t.Errorf("invalid limit: error %v, want %s", err, fault.Validation)
-	}
+	testkit.WantFault(t, "invalid limit", testkit.ErrorOf(s.List(t.Context(), "ours", map[string][]string{"limit": {"0"}})), fault.Validation)
 }
 
 func TestListIncludesCapabilities(t *testing.T) {
@@ -122,12 +118,8 @@ func TestEndpointOfAnotherTeamIsNotFound(t *testing.T) {
 		t.Errorf("capabilities of own endpoint: %s (error %v), want them to contain %s", doc, err, own.ID)
 	}
 	for _, id := range []string{foreign.ID, "ep_none", ""} {
-		if _, err := s.Endpoint(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
-			t.Errorf("get %q: error %v, want %s", id, err, fault.NotFound)
-		}
-		if _, err := s.Capabilities(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
-			t.Errorf("capabilities of %q: error %v, want %s", id, err, fault.NotFound)
-		}
+		testkit.WantFault(t, fmt.Sprintf("get %q", id), testkit.ErrorOf(s.Endpoint(t.Context(), "ours", id)), fault.NotFound)
+		testkit.WantFault(t, fmt.Sprintf("capabilities of %q", id), testkit.ErrorOf(s.Capabilities(t.Context(), "ours", id)), fault.NotFound)
 	}
 }
 
@@ -146,9 +138,7 @@ func TestUpdateChangesOnlyGivenFields(t *testing.T) {
 	if !fault.Is(err, fault.Validation) || !slices.Equal(stored.Modes, before.Modes) {
 		t.Errorf("invalid update: error %v and stored modes %v, want %s and %v", err, stored.Modes, fault.Validation, before.Modes)
 	}
-	if _, err := s.Update(t.Context(), "ep_none", func(*team.Endpoint) error { return nil }); !fault.Is(err, fault.NotFound) {
-		t.Errorf("unknown endpoint: error %v, want %s", err, fault.NotFound)
-	}
+	testkit.WantFault(t, "unknown endpoint", testkit.ErrorOf(s.Update(t.Context(), "ep_none", func(*team.Endpoint) error { return nil })), fault.NotFound)
 	all, err := s.Store.Endpoints(t.Context(), page.OfAllTeams(auth.Principal{Scopes: auth.Scopes}), page.All)
 	if err != nil || len(all) != 2 || !strings.HasPrefix(all[0].ID, "ep_") || all[0].ID >= all[1].ID {
 		t.Errorf("list of all teams: %v (error %v), want two endpoints in order of ID", all, err)
@@ -166,17 +156,12 @@ func TestCachedEndpointFollowsChanges(t *testing.T) {
 		}
 	}
 	want("at first", "new")
-	_, err := s.Update(t.Context(), id, func(e *team.Endpoint) error { e.Name = "changed"; return nil })
-	testkit.Must(t, err)
+	testkit.Must(t, testkit.ErrorOf(s.Update(t.Context(), id, func(e *team.Endpoint) error { e.Name = "changed"; return nil })))
 	want("before the announcement", "new")
 	s.Message(team.EndpointTopicPrefix + id)
 	want("after it", "changed")
-	if _, err := s.Endpoint(t.Context(), "theirs", id); !fault.Is(err, fault.NotFound) {
-		t.Errorf("cached endpoint of another team: %v, want %s", err, fault.NotFound)
-	}
+	testkit.WantFault(t, "cached endpoint of another team", testkit.ErrorOf(s.Endpoint(t.Context(), "theirs", id)), fault.NotFound)
 	testkit.Must(t, s.Delete(t.Context(), id, func(team.Endpoint) error { return nil }))
 	s.Message(team.EndpointTopicPrefix + id)
-	if _, err := s.Endpoint(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
-		t.Errorf("after its deletion: %v, want %s", err, fault.NotFound)
-	}
+	testkit.WantFault(t, "after its deletion", testkit.ErrorOf(s.Endpoint(t.Context(), "ours", id)), fault.NotFound)
 }

@@ -1,16 +1,20 @@
 package team_test
 
 import (
+	"context"
 	"errors"
-	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
 	"telapi/internal/page"
+	"telapi/internal/sqlstore"
 	"telapi/internal/team"
+	"telapi/test/stores"
 	"telapi/test/testkit"
 )
 
@@ -52,15 +56,10 @@ func TestTeamNameIsValidated(t *testing.T) {
 			renameErr := rename(t, m, tt.given)
 			for _, err := range []error{createErr, renameErr} {
 				if tt.want == "" {
-					if err != nil {
-						t.Error(err)
-					}
+					testkit.Must(t, err)
 					continue
 				}
-				issues, _ := fault.From(err).Details.([]fault.Issue)
-				if !fault.Is(err, fault.Validation) || len(issues) != 1 || issues[0].Path != "/name" || issues[0].Code != tt.want {
-					t.Errorf("error %v with issues %v, want one of %s at /name", err, issues, tt.want)
-				}
+				testkit.Equal(t, "issues", testkit.Issues(err), []string{"/name " + tt.want})
 			}
 			if tt.want != "" && len(m.events) != 0 {
 				t.Errorf("events %q after a rejected name, want none", m.events)
@@ -82,9 +81,7 @@ func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
 		if changed.Quota() != want || m.quota(t, "tm_1") != want || changed.Name != "Acme" {
 			t.Errorf("%s has quota %d, stored %d, want %d", changed.Name, changed.Quota(), m.quota(t, "tm_1"), want)
 		}
-		if events := []string{"committed tm_1", "announced team:tm_1"}; !slices.Equal(m.events, events) {
-			t.Errorf("events %q, want %q", m.events, events)
-		}
+		testkit.Equal(t, "events", m.events, []string{"committed tm_1", "announced team:tm_1"})
 	}
 }
 
@@ -119,9 +116,7 @@ func TestFailedChangeIsNotAnnounced(t *testing.T) {
 		})
 	}
 	m := &testStore{outage: outage}
-	if _, err := (&team.Registry{m, m, time.Now}).Create(t.Context(), team.Team{Name: "Acme"}); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("create: error %v, want %s", err, fault.ServiceUnavailable)
-	}
+	testkit.WantFault(t, "create", testkit.ErrorOf((&team.Registry{m, m, time.Now}).Create(t.Context(), team.Team{Name: "Acme"})), fault.ServiceUnavailable)
 }
 
 func TestFailedAnnouncementNamesTheCacheTTL(t *testing.T) {
@@ -162,9 +157,7 @@ func TestQuotaReturnsStoreError(t *testing.T) {
 	q := team.NewCatalog(m)
 	q.Up()
 	m.outage = fault.Unavailable("The database", errors.New("refused"))
-	if _, err := q.Team(t.Context(), "tm_1"); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("during the outage: error %v, want %s", err, fault.ServiceUnavailable)
-	}
+	testkit.WantFault(t, "during the outage", testkit.ErrorOf(q.Team(t.Context(), "tm_1")), fault.ServiceUnavailable)
 	m.outage = nil
 	wantQuota(t, q, "tm_1", team.DefaultDailyQuota)
 }
@@ -176,13 +169,103 @@ func TestAnnouncedQuotaTakesEffect(t *testing.T) {
 	for range 5 {
 		wantQuota(t, q, "tm_1", 7)
 	}
-	if n := m.lookupCount(); n != 1 {
-		t.Errorf("%d lookups for five requests, want 1", n)
-	}
+	testkit.Equal(t, "lookups for five requests", m.lookupCount(), 1)
 	m.setQuota(t, "tm_1", 9)
 	q.Message("team:tm_2")
 	q.Message("key:tm_1")
 	wantQuota(t, q, "tm_1", 7)
 	q.Message("team:tm_1")
 	wantQuota(t, q, "tm_1", 9)
+}
+
+// testStore is a SQLite store that records calls and can fail. It also records
+// announcements.
+type testStore struct {
+	*sqlstore.Store
+	mu          sync.Mutex
+	events      []string // "created ID", "committed ID" and "announced topic"
+	lookups     int      // calls of Team
+	outage      error    // returned by every call to the store
+	announceErr error    // returned by Announce
+}
+
+func newTestStore(t *testing.T, teams ...team.Team) *testStore {
+	t.Helper()
+	db := stores.OpenSQLite(t, t.TempDir())
+	for _, team := range teams {
+		team.CreatedAt = time.Now()
+		testkit.Must(t, db.CreateTeam(t.Context(), team))
+	}
+	return &testStore{Store: db}
+}
+
+func (s *testStore) CreateTeam(ctx context.Context, t team.Team, entries ...audit.Entry) error {
+	if s.outage != nil {
+		return s.outage
+	}
+	return s.record("created "+t.ID, s.Store.CreateTeam(ctx, t, entries...))
+}
+
+func (s *testStore) UpdateTeam(ctx context.Context, id string, change func(*team.Team) ([]audit.Entry, error)) (team.Team, error) {
+	if s.outage != nil {
+		return team.Team{}, s.outage
+	}
+	t, err := s.Store.UpdateTeam(ctx, id, change)
+	return t, s.record("committed "+id, err)
+}
+
+func (s *testStore) Team(ctx context.Context, id string) (team.Team, error) {
+	s.mu.Lock()
+	s.lookups++
+	s.mu.Unlock()
+	if s.outage != nil {
+		return team.Team{}, s.outage
+	}
+	return s.Store.Team(ctx, id)
+}
+
+func (s *testStore) Announce(_ context.Context, topic string) error {
+	return s.record("announced "+topic, s.announceErr)
+}
+
+func (s *testStore) record(event string, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.events = append(s.events, event)
+	}
+	return err
+}
+
+func (s *testStore) lookupCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lookups
+}
+
+// setQuota changes a team's quota through the registry.
+func setQuota(t *testing.T, m *testStore, quota *int64) (team.Team, error) {
+	t.Helper()
+	return (&team.Registry{m, m, time.Now}).Update(t.Context(), "tm_1", func(t *team.Team) error { t.DailyQuota = quota; return nil })
+}
+
+// rename changes a team's name through the registry.
+func rename(t *testing.T, m *testStore, name string) error {
+	t.Helper()
+	_, err := (&team.Registry{m, m, time.Now}).Update(t.Context(), "tm_1", func(t *team.Team) error { t.Name = name; return nil })
+	return err
+}
+
+// quota returns the stored quota of a team.
+func (s *testStore) quota(t *testing.T, id string) int64 {
+	t.Helper()
+	found, err := s.Store.Team(t.Context(), id)
+	testkit.Must(t, err)
+	return found.Quota()
+}
+
+// setQuota changes a team without announcing it.
+func (s *testStore) setQuota(t *testing.T, id string, quota int64) {
+	t.Helper()
+	testkit.Must(t, testkit.ErrorOf(s.Store.UpdateTeam(t.Context(), id, func(t *team.Team) ([]audit.Entry, error) { t.DailyQuota = &quota; return nil, nil })))
 }

@@ -127,9 +127,7 @@ func TestExportSendsRedactedTracesMetricsAndLogs(t *testing.T) {
 	tele, log := startTelemetry(t, Options{Export: true, Endpoints: c.endpoints(), Version: "0.9.18"})
 	emitSecrets(t, tele)
 	testkit.Must(t, tele.Shutdown(t.Context()))
-	if err := tele.Shutdown(t.Context()); err != nil {
-		t.Errorf("second Shutdown: %v", err)
-	}
+	testkit.NoError(t, "second Shutdown", tele.Shutdown(t.Context()))
 	for path, wants := range map[string][]string{
 		"/v1/traces": {`"call +*********5678"`, `"/ws/session?token=[redacted]"`, `"rang +*********5678"`, `"call +*********5678: token=[redacted]"`,
 			`"lost +*********5678"`, `"*********5678"`, `"/webhooks/llm/call-4711/+*********5678"`, `trace_state: "ot=th:8"`},
@@ -248,9 +246,7 @@ func TestLogLevelAppliesToLogAndExport(t *testing.T) {
 		testkit.Must(t, tele.Shutdown(t.Context()))
 		for severity, logged := range levels {
 			for where, text := range map[string]string{"log": log.String(), "collector": c.received["/v1/logs"]} {
-				if got := strings.Contains(text, "level "+logged); got != (severity >= minimum) {
-					t.Errorf("LOG_LEVEL=%s: %s message in the %s: %v, want %v", level, logged, where, got, severity >= minimum)
-				}
+				testkit.Equal(t, fmt.Sprintf("LOG_LEVEL=%s: %s message in the %s", level, logged, where), strings.Contains(text, "level "+logged), severity >= minimum)
 			}
 		}
 	}
@@ -363,6 +359,22 @@ func TestAutoFormatWithoutTerminalIsJSON(t *testing.T) {
 		NewLogger(Options{Writer: &log, Format: format}).Info("hello")
 		if json.Valid(log.Bytes()) != wantJSON || strings.Contains(log.String(), "\x1b") {
 			t.Errorf("format %s: logged %q, want JSON: %v, without colors", format, log.String(), wantJSON)
+		}
+	}
+}
+
+func TestOnlySignalsWithEndpointAreExported(t *testing.T) {
+	c := startCollector(t)
+	for path, o := range map[string]Endpoints{
+		"/v1/traces":  {Traces: c.URL + "/v1/traces"},
+		"/v1/metrics": {Metrics: c.URL + "/v1/metrics"},
+		"/v1/logs":    {Logs: c.URL + "/v1/logs"},
+	} {
+		clear(c.received)
+		tele, log := startTelemetry(t, Options{Export: true, Endpoints: o})
+		emitSecrets(t, tele)
+		if err := tele.Shutdown(t.Context()); err != nil || len(c.received) != 1 || c.received[path] == "" {
+			t.Errorf("%+v: received requests for %d paths (shutdown error %v), want only %s; log: %s", o, len(c.received), err, path, log)
 		}
 	}
 }

@@ -1,11 +1,13 @@
 package telemetry
 
 import (
+	"fmt"
 	"testing"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
+	"telapi/test/testkit"
 )
 
 const (
@@ -22,13 +24,9 @@ func TestJoinTrace(t *testing.T) {
 		{wire.Trace{ParentSpanID: spanID}, wire.Trace{}},
 		{wire.Trace{TraceID: traceID, ParentSpanID: "x"}, wire.Trace{}}, // no span to name
 	} {
-		if got := TraceOf(JoinTrace(t.Context(), tt.given)); got != tt.want {
-			t.Errorf("%+v: joined %+v, want %+v", tt.given, got, tt.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%+v: joined", tt.given), TraceOf(JoinTrace(t.Context(), tt.given)), tt.want)
 	}
-	if got := trace.SpanContextFromContext(JoinTrace(t.Context(), wire.Trace{TraceID: traceID})).TraceID().String(); got != traceID {
-		t.Errorf("without a span: trace %s, want %s", got, traceID)
-	}
+	testkit.Equal(t, "without a span: trace", trace.SpanContextFromContext(JoinTrace(t.Context(), wire.Trace{TraceID: traceID})).TraceID().String(), traceID)
 	if !SameTraceID("4BF92F35-77B3-4DA6-A3CE-929D0E0E4736", traceID) || SameTraceID(spanID, traceID) {
 		t.Error("SameTraceID returns a wrong value")
 	}
@@ -37,9 +35,7 @@ func TestJoinTrace(t *testing.T) {
 func TestTraceparent(t *testing.T) {
 	for traceparent, sampled := range map[string]bool{"00-" + traceID + "-" + spanID + "-01": true, "00-" + traceID + "-" + spanID + "-00": false} {
 		ctx := WithTraceparent(t.Context(), traceparent)
-		if got := Traceparent(ctx); got != traceparent {
-			t.Errorf("traceparent %s, want %s", got, traceparent)
-		}
+		testkit.Equal(t, "traceparent", Traceparent(ctx), traceparent)
 		if got := TraceOf(ctx); (got.TraceID == traceID) != sampled {
 			t.Errorf("%s: entries get %+v, want a trace only if it is sampled", traceparent, got)
 		}

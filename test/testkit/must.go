@@ -25,6 +25,24 @@ func MetricValue(t testing.TB, m prometheus.Metric) float64 {
 	return got.GetCounter().GetValue() + got.GetGauge().GetValue()
 }
 
+// Metrics returns the values of the counters and gauges of a registry, by name and label values.
+func Metrics(t testing.TB, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	Must(t, err)
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			values[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return values
+}
+
 // PipeListener accepts in-memory connections, which follow the clock of synctest.
 type PipeListener chan net.Conn
 

@@ -33,14 +33,10 @@ func (r *register) write(t *testing.T, s blobDir, fastPath *fastlane.FastPath) {
 	if version%2 == 1 {
 		// Sizes below and above minSendfile.
 		content := strings.Repeat(fmt.Sprintf("%08d", version), int(1<<10+version%3*(2<<10)))
-		if err := os.WriteFile(name+".new", []byte(content), 0o600); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, os.WriteFile(name+".new", []byte(content), 0o600))
 		change = func() error { return os.Rename(name+".new", name) }
 	}
-	if err := fastPath.Change(r.path, change); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, fastPath.Change(r.path, change))
 	r.done.Store(version)
 }
 
@@ -203,9 +199,7 @@ func TestDeletionDoesNotAffectActiveResponse(t *testing.T) {
 	server := serve(t, s, nil)
 	c := server.dial(t)
 	c.send(plainGet("/large.pcm"))
-	if _, err := c.in.Peek(1); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(c.in.Peek(1)))
 	testkit.Must(t, server.fastPath.Change("/large.pcm", func() error { return os.Remove(filepath.Join(s.dir, "large.pcm")) }))
 	if _, body := c.receive(); body != content {
 		t.Errorf("another body of %d bytes, want all %d of the deleted blob", len(body), len(content))

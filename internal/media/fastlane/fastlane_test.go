@@ -11,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"telapi/internal/media/fastlane"
@@ -32,9 +31,7 @@ func TestConnectionReturnsFromNetHTTP(t *testing.T) {
 			t.Fatalf("status %d with %d bytes, want the large blob", status, len(body))
 		}
 	}
-	if hits := s.fastPath.Stats().Hits; hits != 200 {
-		t.Errorf("%d responses from the cache, want 200", hits)
-	}
+	testkit.Equal(t, "responses from the cache", s.fastPath.Stats().Hits, 200)
 }
 
 func TestTLS(t *testing.T) {
@@ -60,9 +57,7 @@ func TestTLS(t *testing.T) {
 				t.Fatalf("status %d with %d bytes, want the large blob", status, len(body))
 			}
 		}
-		if hits := s.fastPath.Stats().Hits - before; hits != 10 {
-			t.Errorf("%d responses from the cache, want 10", hits)
-		}
+		testkit.Equal(t, "responses from the cache", s.fastPath.Stats().Hits-before, 10)
 		c.send("GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nRange: bytes=0-1\r\n\r\n")
 		if status, body := c.receive(); status != http.StatusPartialContent || body != "he" || !<-isTLS {
 			t.Errorf("range: status %d, %q, or a request without TLS state; want 206, he", status, body)
@@ -88,19 +83,17 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 		"idle after net/http":       func(c client) { c.send(strings.Replace(plainGet("/x.alaw"), "GET", "PUT", 1)); c.receive() },
 		"idle after an upload":      func(c client) { c.send(put("/x", "abc")); c.receive() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ln, c := newPipe(t)
-				startOn(t, ln, dir, fastlane.New(fastlane.Options{MaxBytes: maxBytes, MaxUpload: 1 << 20, Load: dir.load}), nil, func(srv *http.Server) {
-					srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout = timeout, timeout, timeout
-				})
-				steps(c)
-				before := time.Now()
-				c.awaitEnd()
-				if after := time.Since(before); after < timeout || after > timeout*5/4 { // deadlines are not renewed for each request
-					t.Errorf("disconnected after %s, want %s to %s", after, timeout, timeout*5/4)
-				}
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			ln, c := newPipe(t)
+			startOn(t, ln, dir, fastlane.New(fastlane.Options{MaxBytes: maxBytes, MaxUpload: 1 << 20, Load: dir.load}), nil, func(srv *http.Server) {
+				srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout = timeout, timeout, timeout
 			})
+			steps(c)
+			before := time.Now()
+			c.awaitEnd()
+			if after := time.Since(before); after < timeout || after > timeout*5/4 { // deadlines are not renewed for each request
+				t.Errorf("disconnected after %s, want %s to %s", after, timeout, timeout*5/4)
+			}
 		})
 	}
 }
@@ -132,9 +125,7 @@ func TestShutdownFinishesResponses(t *testing.T) {
 				reading.receive()
 			}
 			reading.send(plainGet("/large.pcm"))
-			if _, err := reading.in.Peek(1); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, testkit.ErrorOf(reading.in.Peek(1)))
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			ended := make(chan error)
@@ -144,9 +135,7 @@ func TestShutdownFinishesResponses(t *testing.T) {
 				t.Errorf("received %d bytes, want %d", len(body), 16<<20)
 			}
 			reading.awaitEnd()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			testkit.Must(t, <-ended)
 		})
 	}
 }
@@ -155,14 +144,10 @@ func TestDrainDisconnectsStalledClients(t *testing.T) {
 	s := serve(t, newBlobDir(t, map[string]string{"/large.pcm": strings.Repeat("x", 16<<20)}), nil)
 	c := s.dial(t)
 	c.send(plainGet("/large.pcm"))
-	if _, err := c.in.Peek(1); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(c.in.Peek(1)))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.fastPath.Drain(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Drain: %v, want context.Canceled", err)
-	}
+	testkit.WantError(t, "Drain", s.fastPath.Drain(ctx), context.Canceled)
 	testkit.Until(t, "the connection to end", func() bool { return s.fastPath.Connections() == 0 })
 }
 
@@ -233,9 +218,7 @@ func TestReadDeadlineOfUpload(t *testing.T) {
 		w.WriteHeader(http.StatusBadRequest)
 	})
 	c.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc")
-	if err := <-failures; !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("read by the handler: %v, want a timeout", err)
-	}
+	testkit.WantError(t, "read by the handler", <-failures, os.ErrDeadlineExceeded)
 	resp, err := http.ReadResponse(bufio.NewReader(c.in), nil)
 	if err != nil || resp.StatusCode != http.StatusBadRequest || !resp.Close {
 		t.Errorf("response %v, %v; want status 400 and a closed connection", resp, err)
@@ -267,7 +250,5 @@ func TestDrainFinishesActiveUpload(t *testing.T) {
 		t.Errorf("response %v, %v; want status 200 and a closed connection", resp, err)
 	}
 	c.awaitEnd()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, <-ended)
 }

@@ -184,9 +184,7 @@ func newClient(t testing.TB, conn net.Conn) client {
 func (c client) send(request string) {
 	c.t.Helper()
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second)) // so that a test that hangs fails
-	if _, err := io.WriteString(c, request); err != nil {
-		c.t.Fatal(err)
-	}
+	testkit.Must(c.t, testkit.ErrorOf(io.WriteString(c, request)))
 }
 
 func (c client) receive() (status int, body string) {
@@ -195,9 +193,7 @@ func (c client) receive() (status int, body string) {
 	testkit.Must(c.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	var b bytes.Buffer
-	if _, err := b.ReadFrom(resp.Body); err != nil {
-		c.t.Fatal(err)
-	}
+	testkit.Must(c.t, testkit.ErrorOf(b.ReadFrom(resp.Body)))
 	return resp.StatusCode, b.String()
 }
 
