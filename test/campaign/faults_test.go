@@ -47,8 +47,6 @@ var stages = []stage{
 		{name: "none", inject: func(*campaign, int) {}},
 		{name: "instance killed and restarted", inject: killInstance},
 		{name: "runtime killed and restarted", inject: killRuntime},
-		{name: "runtime killed, another takes over", inject: takeOver},
-		{name: "connections of runtimes reset", inject: resets(toRuntimes)},
 		{name: "half of the requests to instances stall", inject: stalled(toInstances, harness.Requests)},
 		{name: "half of the responses of instances stall", inject: stalled(toInstances, harness.Replies)},
 		{name: "connections to instances reset", inject: resets(toInstances)},
@@ -93,14 +91,6 @@ func killRuntime(c *campaign, cycle int) {
 	c.startRuntime(c.ctx, n, c.ledger, c.provider)
 }
 
-// takeOver starts the runtime again when the other one has continued its conversations.
-func takeOver(c *campaign, cycle int) {
-	n := cycle % len(c.runtimes)
-	c.runtimes[n].kill()
-	c.probe(c.members())
-	c.startRuntime(c.ctx, n, c.ledger, c.provider)
-}
-
 func killRedis(c *campaign, _ int) {
 	c.redis.Kill()
 	c.redis.Start()
@@ -112,10 +102,9 @@ func hangRedis(c *campaign, _ int) {
 	c.redis.Thaw()
 }
 
-// toRedis, toInstances and toRuntimes return the proxies of connections that a fault affects.
+// toRedis and toInstances return the proxies of connections that a fault affects.
 func toRedis(c *campaign) []*harness.Proxy     { return c.redisProxies }
 func toInstances(c *campaign) []*harness.Proxy { return c.instanceProxies }
-func toRuntimes(c *campaign) []*harness.Proxy  { return c.runtimeProxies }
 
 // stalled holds the bytes of one direction, on half of the connections.
 func stalled(proxies func(*campaign) []*harness.Proxy, d harness.Direction) func(*campaign, int) {

@@ -37,6 +37,7 @@ type installation struct {
 	instanceProxies []*harness.Proxy
 	runtimeProxies  []*harness.Proxy // of the connections of runtimes to the balancer
 	runtimes        [2]*runtimeProcess
+	resume          time.Duration // how long claims outlive a connection; 0: the default
 	ttl             time.Duration // of work items
 
 	tls    *tls.Config
@@ -158,7 +159,7 @@ func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *pr
 	s.t.Helper()
 	options, err := json.Marshal(runtimeOptions{
 		Name: fmt.Sprintf("runtime-%d", n), URL: "https://" + s.runtimeProxies[n].Addr(), Key: s.Key, CA: s.CA(),
-		TTL: s.ttl,
+		Connections: max(1, s.size.connections), Resume: s.resume, TTL: s.ttl,
 	})
 	testkit.Must(s.t, err)
 	r := &runtimeProcess{cmd: exec.Command(os.Args[0])}
@@ -172,7 +173,7 @@ func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *pr
 	_ = stdout.Close()
 	r.done.Go(func() {
 		defer reports.Close()
-		follow(ctx, reports, l, p)
+		follow(ctx, n, reports, l, p)
 		_ = r.cmd.Wait()
 	})
 	s.runtimes[n] = r

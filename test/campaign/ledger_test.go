@@ -49,15 +49,16 @@ func (n notified) of(messages bool) bool {
 
 // account is the state of a session.
 type account struct {
-	next   int       // number of the next operation
-	newest time.Time // start of the newest completed operation
+	runtime int       // number of the runtime process that claimed it last
+	next    int       // number of the next operation
+	newest  time.Time // start of the newest completed operation
 }
 
 // operation is one round trip.
 type operation struct {
 	id, session              string
 	number                   int // per session
-	started                  time.Time
+	started, completedAt     time.Time
 	done                     chan struct{} // closed when the browser has the message
 	frame, callback, message delivery
 	awaited, timedOut        bool // the work item
@@ -124,10 +125,46 @@ func (l *ledger) open(session string) *operation {
 func (l *ledger) account(session string) *account {
 	a := l.sessions[session]
 	if a == nil {
-		a = &account{}
+		a = &account{runtime: -1}
 		l.sessions[session] = a
 	}
 	return a
+}
+
+// claimed records that a runtime process has claimed a session.
+func (l *ledger) claimed(session string, process int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.account(session).runtime = process
+}
+
+// sessionsOf returns the sessions that a runtime process claimed last.
+func (l *ledger) sessionsOf(process int) (sessions []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, a := range l.sessions {
+		if a.runtime == process {
+			sessions = append(sessions, id)
+		}
+	}
+	return sessions
+}
+
+// slowest returns the longest time of operations since a time, except those of some sessions.
+// Those that are not complete count, too.
+func (l *ledger) slowest(since time.Time, except []string) (longest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.phase.operations {
+		if o.started.After(since) && !slices.Contains(except, o.session) {
+			ended := o.completedAt
+			if ended.IsZero() {
+				ended = time.Now()
+			}
+			longest = max(longest, ended.Sub(o.started))
+		}
+	}
+	return longest
 }
 
 // update runs f on an operation. Unknown IDs are reported as a problem.
@@ -146,6 +183,7 @@ func (l *ledger) receive(id, cursor string) {
 	l.update(id, func(o *operation) {
 		if len(o.message.places) == 0 {
 			l.completed++
+			o.completedAt = time.Now()
 			o.message.arrived = l.completed
 			if a := l.sessions[o.session]; o.started.After(a.newest) {
 				a.newest = o.started

@@ -23,6 +23,7 @@ import (
 // entry, so that nothing it handled is unknown when it is killed. The first words
 // are the event and the session.
 const (
+	reportClaimed  = "claimed"  // the runtime has accepted the session
 	reportFrame    = "frame"    // position, operation
 	reportAwaited  = "awaited"  // operation, credential, path
 	reportCallback = "callback" // position, operation
@@ -32,16 +33,15 @@ const (
 	reportProblem  = "problem"  // text
 )
 
-// connections is the number of connections of a runtime process, each of a runtime of its own.
-const connections = 4
-
 // commitInterval is the number of entries between two commits.
 const commitInterval = 4
 
 // runtimeOptions configure a runtime process.
 type runtimeOptions struct {
 	Name, URL, Key string
-	CA             []byte        // PEM
+	CA             []byte // PEM
+	Connections    int    // each of a runtime of its own
+	Resume         time.Duration
 	TTL            time.Duration // of work items
 }
 
@@ -63,9 +63,9 @@ func runRuntime(options string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(o.CA)
 	r := &callRuntime{ttl: o.TTL, started: time.Now()}
-	for n := range connections {
+	for n := range o.Connections {
 		rt, err := callruntime.New(callruntime.Options{
-			URL: o.URL, Key: o.Key, Name: fmt.Sprintf("%s-%d", o.Name, n), TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+			URL: o.URL, Key: o.Key, Name: fmt.Sprintf("%s-%d", o.Name, n), Resume: o.Resume, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		})
 		if err != nil {
 			return err
@@ -86,6 +86,7 @@ func (r *callRuntime) accept(rt *callruntime.Runtime) {
 			r.report(reportProblem, "-", err.Error())
 			return
 		}
+		r.report(reportClaimed, ch.ID)
 		r.running.Go(func() { r.serve(ctx, ch) })
 	}
 }
@@ -178,14 +179,16 @@ func (c *conversation) await(ctx context.Context, id string) error {
 }
 
 // follow passes the reports of a runtime process to the ledger and the provider
-// until the process ends.
-func follow(ctx context.Context, stdout *os.File, l *ledger, p *provider) {
+// until the process ends. n is the number of the process.
+func follow(ctx context.Context, n int, stdout *os.File, l *ledger, p *provider) {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		event, rest, _ := strings.Cut(lines.Text(), " ")
 		session, rest, _ := strings.Cut(rest, " ")
 		words := strings.Fields(rest)
 		switch event {
+		case reportClaimed:
+			l.claimed(session, n)
 		case reportFrame:
 			l.update(words[1], func(o *operation) { o.frame.arrive(words[0]) })
 		case reportAwaited:
