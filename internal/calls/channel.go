@@ -39,6 +39,7 @@ type Channel struct {
 	runtime      *Runtime
 	name         string // of the claim
 	requestedAt  time.Time
+	earliest     string // requestedAt by the store's clock at that time, at the earliest
 	token        string // of the claim; empty for an observer
 	epoch        string // of the channel when it was claimed
 	watcher      Watcher
@@ -179,6 +180,7 @@ func newChannel(r *Runtime, id string, claim Claim, s stream) *Channel {
 	if c.requestedAt = claim.RequestedAt; c.requestedAt.IsZero() {
 		c.requestedAt = time.Now()
 	}
+	c.earliest = r.clock.AtEarliest(id, c.requestedAt)
 	c.ctx, c.cancel = context.WithCancelCause(r.ctx)
 	return c
 }

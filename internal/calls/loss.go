@@ -19,7 +19,8 @@ func (c *Channel) CheckLoss(ctx context.Context) error { return c.checkLoss(ctx,
 
 // checkLoss runs check_claim.lua. If name is empty, the loss of the claim itself does not matter.
 func (c *Channel) checkLoss(ctx context.Context, name string) error {
-	return c.do(ctx, "check_claim", name, c.token, c.runtime.clock.AtEarliest(c.ID, c.requestedAt), c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas())
+	requestedAt := min(c.earliest, c.runtime.clock.AtEarliest(c.ID, c.requestedAt)) // the store's clock may have been set since
+	return c.do(ctx, "check_claim", name, c.token, requestedAt, c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas())
 }
 
 // aheadOfReplicas returns the argument "1" of scripts if replicas may not have what this runtime

@@ -8,12 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
+	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
 	"telapi/test/testkit"
@@ -163,6 +165,25 @@ func TestReleasedClaimIsFreeWhateverTheClock(t *testing.T) {
 		}
 		s.setField("claimUntil", fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()))
 	}
+}
+
+// The store's clock is set forward after another runtime has the claim. The former holder must not
+// take its own claim for the later one.
+func TestClockThatIsSetForwardMakesNoClaimOlder(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	start := time.Now()
+	m.SetTime(start)
+	s := newChannelFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: []string{m.Addr()}, Embedded: true}}, nil)
+	s.attach("a")
+	former := s.attachRuntime("former")
+	m.SetTime(start.Add(2 * time.Second))
+	s.setField("claimUntil", "0")
+	later := s.attachRuntime("later")
+	m.SetTime(start.Add(20 * time.Second))
+	testkit.WantError(t, "commit under the former claim", former.Commit(t.Context(), "1-1"), calls.ErrClaimLost) // measures the clock
+	testkit.Must(t, former.CheckLoss(t.Context()))
+	testkit.NoError(t, "the later claim", later.Commit(t.Context(), ""))
 }
 
 // A connection of a runtime can end before it notices that the store has lost data. The
