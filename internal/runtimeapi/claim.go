@@ -1,6 +1,7 @@
 package runtimeapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -41,6 +42,7 @@ type claim struct {
 	bytes     int64         // of them
 
 	recovering chan struct{} // closed when the claim is taken again after a loss; nil: it is not
+	token      string        // of the next recovery; used while recovering is not nil
 }
 
 type pushedEntry struct{ number, bytes int64 }
@@ -65,6 +67,15 @@ func records(claims map[string]*claim) (list []string) {
 // request returns how to claim the channel.
 func (cl *claim) request() calls.Claim {
 	return calls.Claim{Name: cl.conn.name + "/" + cl.secret, Token: cl.conn.id + "/" + rand.Text(), Watcher: cl}
+}
+
+// recovery returns how to claim the channel again. The token stays the same until that succeeds,
+// since the reply to an attempt may be lost.
+func (cl *claim) recovery() calls.Claim {
+	request := cl.request()
+	cl.token = cmp.Or(cl.token, request.Token)
+	request.Token = cl.token
+	return request
 }
 
 // add makes a claimed channel a claim of the connection. It returns false if the
@@ -230,9 +241,9 @@ func (cl *claim) recover(ctx context.Context, old *calls.Channel) error {
 
 // claimAgain is recover while no other goroutine does it.
 func (cl *claim) claimAgain(ctx context.Context, old *calls.Channel) error {
-	ch, err := cl.conn.calls.Recover(ctx, cl.request(), old)
+	ch, err := cl.conn.calls.Recover(ctx, cl.recovery(), old)
 	if errors.Is(err, calls.ErrClaimLost) && errors.Is(old.CheckLoss(ctx), calls.ErrLost) {
-		ch, err = cl.conn.calls.Recover(ctx, cl.request(), old)
+		ch, err = cl.conn.calls.Recover(ctx, cl.recovery(), old)
 	}
 	switch {
 	case errors.Is(err, calls.ErrNotFound), errors.Is(err, calls.ErrClaimed), errors.Is(err, calls.ErrClaimLost), errors.Is(err, calls.ErrEnded):
@@ -241,7 +252,7 @@ func (cl *claim) claimAgain(ctx context.Context, old *calls.Channel) error {
 	case err != nil:
 		return err
 	}
-	ch.Profile, ch.Offer = nil, nil
+	ch.Profile, ch.Offer, cl.token = nil, nil, ""
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	if cl.stopped {

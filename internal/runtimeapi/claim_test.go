@@ -122,6 +122,21 @@ func TestClaimMadeAgainIsSwept(t *testing.T) {
 	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
 }
 
+// The reply to a recovery is lost. The next attempt gets the claim that the store has.
+func TestRecoveryWithLostReplyIsRepeated(t *testing.T) {
+	c, socket, cl, ch := claimedSession(t)
+	c.mustAdd(t, cl, ch)
+	lost, err := c.calls.Recover(t.Context(), cl.recovery(), ch)
+	testkit.Must(t, err)
+	defer lost.Abandon()
+	testkit.Must(t, cl.recover(t.Context(), ch))
+	testkit.NoError(t, "the next request", c.on(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
+	if frames := socket.sent(); strings.Contains(frames, "claim_lost") {
+		t.Errorf("pushed %s, want no claim_lost", frames)
+	}
+	testkit.Must(t, cl.recover(t.Context(), cl.current())) // with another token
+}
+
 // A channel that is lost again and again is reported as unavailable, and stays claimed.
 func TestThirdLossInARowFailsTheRequest(t *testing.T) {
 	c, socket, cl, ch := claimedSession(t)
