@@ -48,6 +48,7 @@ func TestCommitDuringLossHasNoEffect(t *testing.T) {
 	expect(t, c, "1-1", "2-1")
 	committed := async(func() error { return c.Commit(ctx(t), "1-1") })
 	q := p.read(wire.OpCommit)
+	testkit.Equal(t, "claim", q.Claim, "secret")
 	p.write(`{"event":"lost","channel":"s","at":77}`)
 	p.reject(q, "VALIDATION_ERROR")
 	testkit.NoError(t, "commit that was under way", committed())

@@ -45,8 +45,8 @@ type Request struct {
 	ID      int64  `json:"id,omitzero"`
 	Op      Op     `json:"op"`
 	Channel string `json:"channel,omitzero"`
-	// Claim is that of the channel. With it, a request that arrives late has no effect on a later
-	// claim of the same connection.
+	// Claim is that of the channel. With it, a request that arrives late has no effect on a session
+	// that the connection has accepted again. Open always returns the same claim.
 	Claim string `json:"claim,omitzero"`
 	// Retry is set in the first request that is repeated after SERVICE_UNAVAILABLE. Until then,
 	// later requests on the channel fail too, so that none overtakes another.

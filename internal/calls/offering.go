@@ -25,7 +25,7 @@ func (r *Runtime) offer(ctx context.Context, offer string, again bool) error {
 	if err := json.Unmarshal([]byte(offer), &o); err != nil {
 		return fmt.Errorf("decode the offer: %w", err)
 	}
-	return Offer(ctx, r.client, o, again)
+	return wrapStore("offer the session", Offer(ctx, r.client, o, again))
 }
 
 // Offer offers a session to the runtimes. Unless again is set, it changes nothing if an

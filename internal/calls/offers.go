@@ -214,8 +214,11 @@ func (r *Runtime) revoke(ctx context.Context, channelID, token string) (bool, er
 func (r *Runtime) release(ctx context.Context, channelID, token string) (released, offer string, err error) {
 	c := Channel{ID: channelID, runtime: r}
 	reply, err := c.run(ctx, "revoke", token).AsStrSlice()
-	if err != nil || len(reply) != 2 {
-		return "", "", fmt.Errorf("release a claim: %w", err)
+	if err == nil && len(reply) != 2 {
+		err = fmt.Errorf("revoke.lua replied with %d words, not 2", len(reply))
+	}
+	if err != nil {
+		return "", "", wrap("release a claim", err)
 	}
 	return reply[0], reply[1], nil
 }

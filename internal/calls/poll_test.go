@@ -7,6 +7,14 @@ import (
 	"time"
 )
 
+// There is no notice of a deadline that is later than the next look.
+func TestDeadlinesAreLookedForWithinTouchWithin(t *testing.T) {
+	c := &Channel{runtime: &Runtime{opts: Options{Lease: time.Hour}}}
+	if in := time.Until(*c.dueIn(time.Hour.Milliseconds())); in > 20*time.Second {
+		t.Errorf("the next look is in %v, want 20s", in)
+	}
+}
+
 // A notice that arrives while Poll reads makes the next Poll read again, also before the
 // first entry is known.
 func TestNoticeDuringReadIsNotForgotten(t *testing.T) {

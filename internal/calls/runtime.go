@@ -165,7 +165,7 @@ func (r *Runtime) measureClock() bool {
 	return r.clock.Measure(ctx, r.client)
 }
 
-// Close checks abandoned claims a last time, disconnects from the store and waits for all
+// Close makes the calls of later at once, disconnects from the store and waits for all
 // goroutines of the runtime. Calls that wait fail with ErrClosed. Claims expire with their lease; close a
 // channel first to release its claim at once.
 func (r *Runtime) Close() {

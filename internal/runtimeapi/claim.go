@@ -132,11 +132,14 @@ func (c *Conn) remove(cl *claim) bool {
 	return had
 }
 
+// isNamedBy reports whether a request is about this claim, rather than a former one.
+func (cl *claim) isNamedBy(r wire.Request) bool { return r.Claim == "" || r.Claim == cl.secret }
+
 // find returns the connection's claim on a channel, if it is the one that the request names.
 func (c *Conn) find(r wire.Request) (*claim, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cl := c.claims[r.Channel]; cl != nil && (r.Claim == "" || r.Claim == cl.secret) {
+	if cl := c.claims[r.Channel]; cl != nil && cl.isNamedBy(r) {
 		return cl, nil
 	}
 	return nil, errNotClaimed

@@ -84,7 +84,7 @@ func (c *Conn) runNext(q *queue, r *request) {
 	case !waiting || r.Op == wire.OpAudio:
 	case cl != nil && (r.Op == wire.OpSend || r.Op == wire.OpAwait) && (cl.failure == nil || r.Retry):
 		c.mu.Lock()
-		cl.with = q.newestCommit()
+		cl.with = q.newestCommit(cl)
 		c.mu.Unlock()
 		ok, err := c.runInOrder(r)
 		cl.with = ""
@@ -108,10 +108,15 @@ func (c *Conn) runNext(q *queue, r *request) {
 	_ = c.run(r)
 }
 
-// newestCommit returns the highest position of the commits that wait. The caller holds mu of the
-// connection.
-func (q *queue) newestCommit() string {
-	return slices.MaxFunc(q.commits, func(a, b *request) int { return int(wire.EntryNumber(a.position) - wire.EntryNumber(b.position)) }).position
+// newestCommit returns the highest position of the commits of a claim that wait; empty if there is
+// none. The caller holds mu of the connection.
+func (q *queue) newestCommit(cl *claim) (position string) {
+	for _, r := range q.commits {
+		if cl.isNamedBy(r.Request) && wire.EntryNumber(r.position) > wire.EntryNumber(position) {
+			position = r.position
+		}
+	}
+	return position
 }
 
 // canCommit reports whether an entry was pushed and is not committed. The caller holds mu.
@@ -137,8 +142,12 @@ func (c *Conn) flushCommits(claims map[string]*claim) {
 	defer cancel()
 	var flushing sync.WaitGroup
 	for channelID, q := range c.queues { // nothing else uses them any more
-		if cl := claims[channelID]; cl != nil && len(q.commits) > 0 {
-			flushing.Go(func() { _ = cl.commit(ctx, cl.current(), q.newestCommit()) })
+		cl := claims[channelID]
+		if cl == nil {
+			continue
+		}
+		if position := q.newestCommit(cl); position != "" {
+			flushing.Go(func() { _ = cl.commit(ctx, cl.current(), position) })
 		}
 	}
 	flushing.Wait()

@@ -156,6 +156,17 @@ func TestReleaseFailsWithCommitBeforeIt(t *testing.T) {
 	testkit.Must(t, cl.current().Commit(t.Context(), "")) // still claimed
 }
 
+// A commit of a former claim that waits is not done with a request of the next claim.
+func TestCommitOfFormerClaimHasNoEffect(t *testing.T) {
+	of := func(claim, position string) *request {
+		return &request{Request: wire.Request{Claim: claim}, position: position}
+	}
+	q := &queue{commits: []*request{of("former", "5-1"), of("next", "2-1"), of("", "3-1"), of("next", "1-1")}}
+	testkit.Equal(t, "newest commit", q.newestCommit(&claim{secret: "next"}), "3-1")
+	q.commits = q.commits[:1]
+	testkit.Equal(t, "without a commit of the claim", q.newestCommit(&claim{secret: "next"}), "")
+}
+
 // A repeated commit that waits lets the requests after it run, and has no effect on them later.
 func TestRepeatedCommitEndsFailureBeforeItWaits(t *testing.T) {
 	c, _, cl, position := settledEntry(t)

@@ -307,7 +307,7 @@ func (r *channelRecord) checkSends(out []streamed) {
 			r.violation("message %d was sent but is not in the history", m.number)
 		case n == 0 && !lost.IsZero() && got > 0 && r.ledger.world.replicas > 0:
 			r.violation("the browser got message %d before a replica had it", m.number)
-		case n == 0 && !m.acked.IsZero() && !lost.IsZero():
+		case n == 0 && !m.acked.IsZero() && !lost.IsZero() && !r.isMessageForgotten(lost):
 			r.reported("message "+strconv.Itoa(m.number), lost)
 		case n == 1 && got == 0 && m.acked.IsZero() && r.ledger.world.replicas > 0: // held back until the next message is confirmed
 		case n == 1 && got == 0 && !notified && r.finalCode != 4502 && !r.ended:

@@ -87,6 +87,17 @@ func (r *channelRecord) isForgotten(f *frameRecord, lost time.Time) bool {
 	return slices.ContainsFunc(s.removals[r.id], func(x removal) bool { return x.first > entry && x.at.After(lost) && x.at.Before(lost.Add(checkDelay)) })
 }
 
+// isMessageForgotten is isForgotten for a message: as many followed as a small history has.
+func (r *channelRecord) isMessageForgotten(lost time.Time) bool {
+	followed := 0
+	for _, m := range r.sends {
+		if m.started.After(lost) && m.started.Before(lost.Add(checkDelay)) {
+			followed++
+		}
+	}
+	return r.ledger.world.small && followed >= smallHistory
+}
+
 // hasSent reports whether a message was sent after a time, and not lost.
 func (s *store) hasSent(channelID, text string, after time.Time) bool {
 	s.mu.Lock()

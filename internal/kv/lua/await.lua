@@ -27,7 +27,7 @@ if channel.state == 'open' and newest ~= '' and not newestKnown then
   return { 'lost' }
 end
 if known == digest then
-  saveCommit(changes)
+  if #changes > 0 then saveAndDrop(changes) end -- otherwise it works while the store is full
   return { 'awaited', tostring(findCredential(digest).deadline) }
 end
 if known or used then return { 'exists' } end
@@ -47,6 +47,6 @@ redis.call('HSET', WORK, digest, formatCredential(credential), unpack(fields))
 redis.call('ZADD', FORGET, deadline + RETENTION, digest, deadline + RETENTION, '@' .. id)
 if number % FORGET_INTERVAL == 0 then forgetExpired() end
 keepAlive()
-saveCommit(changes)
+saveAndDrop(changes)
 if dueAt ~= oldDueAt then notify() end
 return { 'awaited', tostring(deadline) }

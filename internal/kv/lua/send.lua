@@ -68,7 +68,7 @@ if #newIDs > 0 then
   flowChanged = keepAlive() or flowChanged
 end
 if flowChanged then
-  saveCommit(changes)
+  saveAndDrop(changes)
 elseif #changes > 0 then
   redis.call('HSET', META, unpack(changes))
 end

@@ -154,7 +154,7 @@ class Channel:
         socket, message = self._runtime._socket, {"type": "audio", "audio": payload}
         if self.cause or not socket or socket.buffered() > MAX_AUDIO_BACKLOG:
             return False
-        socket.write(encode({"op": "audio", "channel": self.id, "message": message}))
+        socket.write(encode({"op": "audio", "channel": self.id, "claim": self.claim, "message": message}))
         return True
 
     async def expect(

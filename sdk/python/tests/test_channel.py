@@ -191,7 +191,7 @@ class ContentTest(ScriptedTest):
         peer, channel = await self.claim()
         self.assertTrue(channel.audio({"data": "AAA="}))
         request = await peer.receive("audio")
-        self.assertEqual(request, {"op": "audio", "channel": "ses_1", "message": {"type": "audio", "audio": {"data": "AAA="}}})
+        self.assertEqual(request, {"op": "audio", "channel": "ses_1", "claim": "secret ses_1", "message": {"type": "audio", "audio": {"data": "AAA="}}})
         for sequence in range(300):
             peer.push("audio", channel="ses_1", message={"type": "audio", "audio": {"sequence": sequence}})
         peer.entry("1-5", "end")

@@ -101,7 +101,7 @@ class RequestTest(ScriptedTest):
         expecting = asyncio.create_task(channel.expect("tool", ttl=0.3, work_item_id=entry.id("ask"), entry=entry))
         request = await peer.receive("await")
         item = {"workItemId": request["workItemId"], "token": "cbt_x", "url": "http://x/", "deadline": 5}
-        wanted = {"kind": "tool", "scope": "item", "ttlMs": 300, "trace": {"traceId": "t"}, "workItemId": entry.id("ask")}
+        wanted = {"kind": "tool", "scope": "item", "ttlMs": 300, "trace": {"traceId": "t"}, "workItemId": entry.id("ask"), "claim": channel.claim}
         self.assertEqual({name: request[name] for name in wanted}, wanted)
         peer.reply(request, item)
         expected = await within(expecting)

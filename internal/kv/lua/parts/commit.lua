@@ -43,7 +43,7 @@ local function dropEntries()
 end
 
 -- Commits a position before the rest of a script, unless it is empty. Returns the fields for
--- saveCommit, which must follow; or nil if that needs commit.lua: the entry is not on the
+-- saveAndDrop, which must follow unless there are none; or nil if that needs commit.lua: the entry is not on the
 -- stream, or the channel has ended. Needs state.
 local function commitFirst(position)
   if position == '' then return {} end
@@ -52,8 +52,8 @@ local function commitFirst(position)
   return committed == before and {} or { 'committed', position }
 end
 
--- Saves a commit with fields: name, value, name, value …
-local function saveCommit(fields)
+-- Saves flow and fields, which are name, value, name, value …, and removes committed entries.
+local function saveAndDrop(fields)
   save(unpack(fields))
   dropEntries()
 end

@@ -1,7 +1,7 @@
 -- Work items and their credentials.
 
--- Expired fields of work are deleted with every FORGET_INTERVAL-th item, at most FORGET_BATCH:
--- more than are added meanwhile, so that work does not grow.
+-- Expired fields of work are deleted with every FORGET_INTERVAL-th item, and with every channel
+-- credential and its uses, at most FORGET_BATCH: more than are added meanwhile.
 local FORGET_INTERVAL, FORGET_BATCH = 8, 32
 
 local MAX_USES = 1024 -- of channel credentials that are remembered

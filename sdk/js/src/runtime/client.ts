@@ -100,7 +100,7 @@ export class Client {
   /** Sends audio. Returns false if it was dropped. */
   sendAudio(channel: Channel, message: object): boolean {
     if (!this.welcome || this.link!.bufferedAmount > maxBufferedAudio) return false;
-    this.link!.send(encode({ op: "audio", channel: channel.id, message }));
+    this.link!.send(encode({ op: "audio", channel: channel.id, claim: channel.claim, message }));
     return true;
   }
 

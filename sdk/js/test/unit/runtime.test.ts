@@ -79,6 +79,7 @@ describe("a runtime", () => {
     vi.advanceTimersByTime(1_000);
     await connection.receive("send", 4);
     expect(connection.all("send").slice(2).map(({ messages }) => messages[0].chat.text)).toEqual(["a", "b", "c"]);
+    expect(connection.all("send").every(({ claim }) => claim === "secret")).toBe(true);
     expect(connection.all("send").map(({ retry }) => retry)).toEqual([undefined, undefined, true, undefined, undefined]);
     for (const index of [2, 3, 4]) await connection.answer("send", {}, index);
     await Promise.all(sent);
@@ -186,7 +187,7 @@ describe("a channel", () => {
     connection.send({ event: "audio", channel: "c1", message: { type: "audio", audio: { n: 1 } } });
     connection.send({ event: "audio", channel: "unknown", message: { type: "audio", audio: { n: 2 } } });
     expect(channel.audio({ data: "x" })).toBe(true);
-    expect(await connection.receive("audio")).toEqual({ op: "audio", channel: "c1", message: expect.objectContaining({ type: "audio", audio: { data: "x" } }) });
+    expect(await connection.receive("audio")).toEqual({ op: "audio", channel: "c1", claim: "secret", message: expect.objectContaining({ type: "audio", audio: { data: "x" } }) });
     await settled(connection);
     expect(received).toEqual([{ n: 1 }]);
     remove();
