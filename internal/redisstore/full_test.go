@@ -42,6 +42,8 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 			first := d.await(calls.AwaitOptions{Kind: wire.BotItem, TTL: time.Hour})
 			rejected := d.fill(settle)
 			d.checkFull(d.delivery(first, "answer"))
+			again := calls.AwaitOptions{Kind: wire.BotItem, TTL: time.Hour, WorkItemID: first.ID, Token: first.Token}
+			testkit.NoError(t, "await an item again in a full store", testkit.ErrorOf(d.Await(t.Context(), again)))
 
 			events, position := d.receive(d.Channel, fmt.Sprint(rejected-1))
 			if len(events) != rejected+1 { // and the event of the connection
