@@ -13,7 +13,6 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/test/testkit"
 )
 
 func TestLossIsReportedOnceAndEntriesContinue(t *testing.T) {
@@ -48,11 +47,13 @@ func TestCommitDuringLossHasNoEffect(t *testing.T) {
 	expect(t, c, "1-1", "2-1")
 	committed := async(func() error { return c.Commit(ctx(t), "1-1") })
 	q := p.read(wire.OpCommit)
-	testkit.Equal(t, "claim", q.Claim, "secret")
+	if q.Claim != "secret" {
+		t.Errorf("the request names the claim %q, want secret", q.Claim)
+	}
 	p.write(`{"event":"lost","channel":"s","at":77}`)
 	p.reject(q, "VALIDATION_ERROR")
-	testkit.NoError(t, "commit that was under way", committed())
-	testkit.NoError(t, "commit before the loss is reported", c.Commit(ctx(t), "2-1"))
+	noError(t, "commit that was under way", committed())
+	noError(t, "commit before the loss is reported", c.Commit(ctx(t), "2-1"))
 	expectError(t, c, callruntime.ErrLost)
 }
 
@@ -72,7 +73,7 @@ func TestCommitIsRepeatedAfterLostReply(t *testing.T) {
 		t.Errorf("got %s", q.Raw)
 	}
 	p.reply(q, struct{}{})
-	testkit.Must(t, committed())
+	must(t, committed())
 }
 
 // A commit may wait at the service. Later requests do not overtake it, and the next commit
@@ -81,13 +82,13 @@ func TestCommitDoesNotWait(t *testing.T) {
 	_, _, p, c := claimed(t, "")
 	p.entries("1-1")
 	expect(t, c, "1-1")
-	testkit.Must(t, c.Commit(ctx(t), "1-1"))
+	must(t, c.Commit(ctx(t), "1-1"))
 	sent := async(func() error { return c.Send(ctx(t), chat("0")) })
 	commit := p.read(wire.OpCommit)
 	send := p.read(wire.OpSend)
 	p.reject(commit, "VALIDATION_ERROR")
 	p.reply(send, wire.Sent{})
-	testkit.Must(t, sent())
+	must(t, sent())
 	err := c.Commit(ctx(t), "1-1")
 	for n := 0; err == nil && n < 1000; n++ { // the runtime may still handle the reply
 		p.reject(p.read(wire.OpCommit), "VALIDATION_ERROR")
@@ -107,7 +108,7 @@ func TestLastCommitClosesChannelEvenIfItsReplyIsLost(t *testing.T) {
 	p.read(wire.OpCommit)
 	p.cut()
 	s.welcome() // the service has forgotten the claim
-	testkit.Must(t, committed())
+	must(t, committed())
 	if _, err := c.Receive(ctx(t)); err == nil {
 		t.Error("the channel is still open")
 	}
@@ -130,7 +131,7 @@ func TestLastCommitFailsIfClaimIsLost(t *testing.T) {
 		committed := async(func() error { return c.Commit(ctx(t), "7-1") })
 		p.read(wire.OpCommit)
 		lose(p, r)
-		testkit.WantError(t, fmt.Sprintf("commit of a claim that is lost %s", name), committed(), callruntime.ErrClaimLost)
+		wantError(t, fmt.Sprintf("commit of a claim that is lost %s", name), committed(), callruntime.ErrClaimLost)
 	}
 }
 
@@ -141,7 +142,7 @@ func TestLossUndoesEnd(t *testing.T) {
 	committed := async(func() error { return c.Commit(ctx(t), "7-1") })
 	p.read(wire.OpCommit)
 	p.write(`{"event":"lost","channel":"s","at":77}`)
-	testkit.Must(t, committed())
+	must(t, committed())
 	expectError(t, c, callruntime.ErrLost)
 	p.entries("7-9")
 	expect(t, c, "7-9")
@@ -176,17 +177,17 @@ func TestErrorsOfService(t *testing.T) {
 	for code, want := range map[string]error{"CONVERSATION_ENDED": callruntime.ErrEnded, "NOT_FOUND": callruntime.ErrNotFound, "IDEMPOTENCY_CONFLICT": callruntime.ErrWorkItemExists} {
 		awaited := async(func() error { _, err := c.Await(ctx(t), wire.Await{}); return err })
 		p.reject(p.read(wire.OpAwait), code)
-		testkit.WantError(t, code, awaited(), want)
+		wantError(t, code, awaited(), want)
 	}
 	cancelled := async(func() error { return c.Cancel(ctx(t), "w") })
 	p.reject(p.read(wire.OpCancel), "NOT_FOUND")
-	testkit.WantError(t, "cancel", cancelled(), callruntime.ErrNotFound)
+	wantError(t, "cancel", cancelled(), callruntime.ErrNotFound)
 	opened := async(func() error {
 		_, err := r.Open(ctx(t), "x", wire.Open{Endpoint: "e"})
 		return err
 	})
 	p.reject(p.read(wire.OpOpen), "SESSION_IN_USE")
-	testkit.WantError(t, "open", opened(), callruntime.ErrClaimed)
+	wantError(t, "open", opened(), callruntime.ErrClaimed)
 }
 
 func TestAwaitIsCancelledIfItsOutcomeIsUnknown(t *testing.T) {
@@ -195,7 +196,7 @@ func TestAwaitIsCancelledIfItsOutcomeIsUnknown(t *testing.T) {
 	awaited := async(func() error { _, err := c.Await(short, wire.Await{}); return err })
 	q := p.read(wire.OpAwait)
 	cancel()
-	testkit.WantError(t, "await", awaited(), context.Canceled)
+	wantError(t, "await", awaited(), context.Canceled)
 	if cancelled := p.read(wire.OpCancel); cancelled.WorkItemID != q.WorkItemID {
 		t.Errorf("got %s", cancelled.Raw)
 	}
@@ -206,10 +207,11 @@ func TestAwaitThatWasNotSentIsNotCancelled(t *testing.T) {
 	_, _, p, c := claimed(t, "")
 	ended, cancel := context.WithCancel(ctx(t))
 	cancel()
-	testkit.WantError(t, "await", testkit.ErrorOf(c.Await(ended, wire.Await{})), context.Canceled)
+	_, err := c.Await(ended, wire.Await{})
+	wantError(t, "await", err, context.Canceled)
 	next := async(func() error { return c.End(ctx(t), "done") })
 	p.reply(p.read(wire.OpEnd), "{}") // and nothing before
-	testkit.Must(t, next())
+	must(t, next())
 }
 
 func TestAudioDoesNotDelayEntries(t *testing.T) {
@@ -231,7 +233,7 @@ func TestAudioDoesNotDelayEntries(t *testing.T) {
 	}
 	p.entries("2-1")
 	expect(t, c, "2-1") // the other 44 frames were dropped
-	testkit.Must(t, c.SendAudio(ctx(t), jsontext.Value(`{"data":"y"}`)))
+	must(t, c.SendAudio(ctx(t), jsontext.Value(`{"data":"y"}`)))
 	_, raw, err := p.conn.ReadMessage()
 	var q wire.SendAudio
 	if err != nil || json.Unmarshal(raw, &q) != nil || q.Op != wire.OpAudio || q.Channel != "s" || string(q.Message.Audio) != `{"data":"y"}` {
@@ -243,9 +245,9 @@ func TestCloseReleasesClaim(t *testing.T) {
 	_, r, p, c := claimed(t, "")
 	closed := async(func() error { return c.Close(ctx(t)) })
 	p.reject(p.read(wire.OpRelease), "NOT_FOUND") // a repeated release
-	testkit.Must(t, closed())
+	must(t, closed())
 	expectError(t, c, callruntime.ErrClosed)
-	testkit.WantError(t, "send", c.Send(ctx(t), chat("late")), callruntime.ErrClosed)
+	wantError(t, "send", c.Send(ctx(t), chat("late")), callruntime.ErrClosed)
 	settle(t, p, r) // the message was not sent: the channel may be open again
 }
 
@@ -292,9 +294,9 @@ func TestAcceptTakesOverAbandonedAccept(t *testing.T) {
 	<-waiting.watched // otherwise the reply to the first could come before
 	other := async(func() error { _, err := r.Accept(ctx(t), wire.Accept{Modes: []string{"audio"}}); return err })
 	p.reply(p.read(wire.OpAccept), wire.Claimed{Channel: "other", Claim: "x"}) // the only further request
-	testkit.Must(t, other())
+	must(t, other())
 	p.reply(first, wire.Claimed{Channel: "s", Claim: "secret"})
-	testkit.Must(t, accepted())
+	must(t, accepted())
 }
 
 func TestSessionOfAbandonedAcceptIsReleased(t *testing.T) {
@@ -334,7 +336,7 @@ func TestRepeatedOpenKeepsItsChannel(t *testing.T) {
 	for _, q := range []received{first, second} {
 		p.reply(q, wire.Claimed{Channel: "s", Claim: "secret"})
 	}
-	testkit.Must(t, opened())
+	must(t, opened())
 	for range 3 { // no release follows
 		settle(t, p, r)
 	}

@@ -18,7 +18,6 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/test/testkit"
 )
 
 func TestInvalidOptionsAreRejected(t *testing.T) {
@@ -46,7 +45,7 @@ func TestUnreachableServiceIsReported(t *testing.T) {
 			return nil, unreachable
 		},
 	})
-	testkit.Must(t, err)
+	must(t, err)
 	limited, cancel := context.WithCancel(ctx(t))
 	for range 3 { // the second attempt begins after the first has failed
 		<-tries
@@ -93,7 +92,7 @@ func TestRequestIsRepeatedAfterLostReply(t *testing.T) {
 	p, _ = s.welcome(wire.Resumed{Channel: "s"})
 	for range 2 {
 		_, raw, err := p.conn.ReadMessage()
-		testkit.Must(t, err)
+		must(t, err)
 		switch text := string(raw); {
 		case strings.Contains(text, first.Messages[0].MessageID) && first.Messages[0].MessageID != "":
 			p.write(`{"id":` + id(text) + `,"ok":{"messageIds":["m"]}}`)
@@ -103,7 +102,7 @@ func TestRequestIsRepeatedAfterLostReply(t *testing.T) {
 			t.Fatalf("the runtime sent %s", raw)
 		}
 	}
-	testkit.Must(t, sent())
+	must(t, sent())
 	if err := awaited(); err != nil || item != (wire.Awaited{WorkItemID: "w", Token: "cbt_x", URL: "http://x/", Deadline: 5}) {
 		t.Errorf("awaited %+v, %v", item, err)
 	}
@@ -135,7 +134,7 @@ func TestRepliesMayOvertakeOneAnother(t *testing.T) {
 		p.reply(q, wire.Awaited{WorkItemID: q.WorkItemID, Token: "token " + q.WorkItemID})
 	}
 	for _, wait := range waits {
-		testkit.Must(t, wait())
+		must(t, wait())
 	}
 }
 
@@ -157,7 +156,7 @@ func TestDrainMovesChannelsToNextConnection(t *testing.T) {
 		t.Errorf("the runtime sends another message: %s", again.Raw)
 	}
 	next.reply(again, wire.Sent{})
-	testkit.Must(t, sent())
+	must(t, sent())
 	next.entries("1-1", "2-1")
 	expect(t, c, "1-1", "2-1")
 }
@@ -184,7 +183,7 @@ func TestSessionAcceptedOnDrainedConnectionIsIgnored(t *testing.T) {
 	old.reply(q, wire.Claimed{Channel: "s", Claim: "secret"})
 	next.reply(hello, wire.Welcome{PingIntervalMs: 60_000})
 	next.reply(next.read(wire.OpAccept), wire.Claimed{Channel: "s2", Claim: "secret"})
-	testkit.Must(t, accepted())
+	must(t, accepted())
 }
 
 func TestLostClaimEndsChannel(t *testing.T) {
@@ -197,9 +196,9 @@ func TestLostClaimEndsChannel(t *testing.T) {
 		expect(t, c, "1-1")
 		p.entries("2-1")
 		p.write(`{"event":"claim_lost","channel":"s","claim":"secret"}`)
-		testkit.WantError(t, "send", sent(), callruntime.ErrClaimLost)
+		wantError(t, "send", sent(), callruntime.ErrClaimLost)
 		expectError(t, c, callruntime.ErrClaimLost)
-		testkit.NoError(t, "close", c.Close(ctx(t)))
+		noError(t, "close", c.Close(ctx(t)))
 		p.cut()
 		if _, resume := s.welcome(); len(resume) > 0 {
 			t.Errorf("the runtime resumes %+v", resume)
@@ -210,7 +209,7 @@ func TestLostClaimEndsChannel(t *testing.T) {
 		p.cut()
 		s.welcome()
 		expectError(t, c, callruntime.ErrClaimLost)
-		testkit.WantError(t, "end", c.End(ctx(t), ""), callruntime.ErrClaimLost)
+		wantError(t, "end", c.End(ctx(t), ""), callruntime.ErrClaimLost)
 	})
 }
 
@@ -339,7 +338,7 @@ func TestUnavailableServiceIsAskedAgain(t *testing.T) {
 		t.Errorf("repeated after %v: %s, want the delay of the service and retry", time.Since(rejected), again.Raw)
 	}
 	p.reply(again, struct{}{})
-	testkit.Must(t, ended())
+	must(t, ended())
 }
 
 // While it waits, a call ends with its context and with the claim. Other calls do not wait.
@@ -355,7 +354,7 @@ func TestCallEndsWhileServiceIsUnavailable(t *testing.T) {
 	reject(p.read(wire.OpCancel))
 	settle(t, p, r)
 	cancel()
-	testkit.WantError(t, "end", cancelled(), context.Canceled)
+	wantError(t, "end", cancelled(), context.Canceled)
 	p.write(`{"event":"claim_lost","channel":"s","claim":"secret"}`)
-	testkit.WantError(t, "cancel", lost(), callruntime.ErrClaimLost)
+	wantError(t, "cancel", lost(), callruntime.ErrClaimLost)
 }

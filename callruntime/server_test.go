@@ -15,7 +15,6 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/test/leaks"
-	"telapi/test/testkit"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -87,7 +86,7 @@ func start(t *testing.T) (*service, *callruntime.Runtime) {
 func (s *service) runtime() *callruntime.Runtime {
 	s.t.Helper()
 	r, err := callruntime.New(callruntime.Options{URL: s.url, Key: "tk_1_secret", Name: "test"})
-	testkit.Must(s.t, err)
+	must(s.t, err)
 	s.t.Cleanup(r.Close)
 	return r
 }
@@ -151,16 +150,16 @@ func (p *peer) write(v any) {
 	raw, isText := v.(string)
 	if !isText {
 		encoded, err := json.Marshal(v)
-		testkit.Must(p.t, err)
+		must(p.t, err)
 		raw = string(encoded)
 	}
-	testkit.Must(p.t, p.conn.WriteMessage(websocket.TextMessage, []byte(raw)))
+	must(p.t, p.conn.WriteMessage(websocket.TextMessage, []byte(raw)))
 }
 
 func (p *peer) reply(q received, ok any) {
 	p.t.Helper()
 	raw, err := json.Marshal(ok)
-	testkit.Must(p.t, err)
+	must(p.t, err)
 	p.write(wire.Reply{ID: q.ID, OK: raw})
 }
 
@@ -180,7 +179,7 @@ func (p *peer) entries(positions ...string) {
 // close closes the connection with a code.
 func (p *peer) close(code int) {
 	p.t.Helper()
-	testkit.Must(p.t, p.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, ""), time.Now().Add(timeout)))
+	must(p.t, p.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, ""), time.Now().Add(timeout)))
 	p.closed()
 	_ = p.conn.Close()
 }
@@ -221,7 +220,7 @@ func settle(t *testing.T, p *peer, r *callruntime.Runtime) {
 	t.Helper()
 	reported := async(func() error { return r.ReportSpeech(ctx(t), wire.SpeechReport{Characters: 1}) })
 	p.reply(p.read(wire.OpReport), struct{}{})
-	testkit.Must(t, reported())
+	must(t, reported())
 }
 
 // ctx returns a context that ends with the test, or when it takes too long.
@@ -267,4 +266,28 @@ func async(f func() error) (wait func() error) {
 
 func chat(text string) wire.ChannelMessage {
 	return wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{"text":"` + text + `"}`)}
+}
+
+// These are those of package testkit. The library's tests don't import it, so that users of the
+// library need not list its dependencies.
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func noError(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: error %v, want %v", what, err, want)
+	}
 }

@@ -2,12 +2,9 @@ package wire
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
-
-	"telapi/test/testkit"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -31,13 +28,15 @@ func TestTraceQuery(t *testing.T) {
 		"?parentSpanId=s&traceId=t":    {TraceID: "t", ParentSpanID: "s"},
 		"?callId=a%26b%3D+c&traceId=t": {TraceID: "t", CallID: "a&b= c"},
 	} {
-		testkit.Equal(t, fmt.Sprintf("%+v: query", trace), trace.Query(), want)
+		if got := trace.Query(); got != want {
+			t.Errorf("%+v: query %q, want %q", trace, got, want)
+		}
 	}
 }
 
 func TestUnknownCommandIsDecoded(t *testing.T) {
 	var e Entry
-	testkit.Must(t, json.Unmarshal([]byte(`{"kind":"command_denied","channelId":"c","at":1,"command":{"type":"levitate","source":"bot","commandId":"9","height":3},"reason":"unknown_action"}`), &e))
+	decode(t, `{"kind":"command_denied","channelId":"c","at":1,"command":{"type":"levitate","source":"bot","commandId":"9","height":3},"reason":"unknown_action"}`, &e)
 	other, ok := e.Command.Command.(*OtherCommand)
 	if !ok || other.Type != "levitate" || other.CommandID != "9" {
 		t.Errorf("decoded as %#v", e.Command.Command)
@@ -52,7 +51,7 @@ func TestUnknownCommandIsDecoded(t *testing.T) {
 func TestNameValuesKeepForm(t *testing.T) {
 	for _, form := range []string{`{"b":"1","a":"2"}`, `[{"name":"a","value":"1"},{"name":"a","value":""}]`, `{}`} {
 		var n NameValues
-		testkit.Must(t, json.Unmarshal([]byte(form), &n))
+		decode(t, form, &n)
 		if got, err := json.Marshal(n); err != nil || string(got) != form {
 			t.Errorf("%s is encoded as %s, %v", form, got, err)
 		}
@@ -77,7 +76,7 @@ func TestLogValuesOmitContent(t *testing.T) {
 func TestProfileKeepsUnknownMembers(t *testing.T) {
 	const profile = `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true,"quota":3}],"actions":{"hangup":{"tone":"low"},"later":1},"speech":{"stt":["a"],"mode":"fast"},"theme":{"a":1}}`
 	var p GatewayProfile
-	testkit.Must(t, json.Unmarshal([]byte(profile), &p))
+	decode(t, profile, &p)
 	if got, err := json.Marshal(p); err != nil || string(got) != profile {
 		t.Errorf("encoded as %s, %v", got, err)
 	}
@@ -96,6 +95,15 @@ func TestTokenContainsWorkItemID(t *testing.T) {
 		"":                           "",
 		"cbt_" + secret + "." + strings.Repeat("a", 129): "",
 	} {
-		testkit.Equal(t, fmt.Sprintf("TokenWorkItem(%q)", token), TokenWorkItem(token), want)
+		if got := TokenWorkItem(token); got != want {
+			t.Errorf("TokenWorkItem(%q): %q, want %q", token, got, want)
+		}
+	}
+}
+
+func decode(t *testing.T, text string, v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), v); err != nil {
+		t.Fatal(err)
 	}
 }
