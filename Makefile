@@ -85,7 +85,7 @@ TIDY := -diff -e
 # times as much CPU time, most of the time of all tests. The packages around it are.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
 # These have no goroutines, or test programs and texts.
-NO_RACES := telapi/callruntime/wire telapi/web $(addprefix telapi/internal/,audio command endpoint fault page redact strictjson synth team) \
+NO_RACES := telapi/callruntime/wire telapi/web $(addprefix telapi/internal/,command fault page redact strictjson synth team) \
 	$(addprefix telapi/test/,contract docs media mutate suite)
 
 check: ## Run what `make test` leaves out: linters, race detector, faults under load, deployment
@@ -101,6 +101,8 @@ check: ## Run what `make test` leaves out: linters, race detector, faults under 
 	@$(TESTS) $(STEP) 'tests of programs' $(GOTEST) $(filter-out telapi/test/phone,$(CHECKED))
 	@$(TESTS) $(STEP) 'phone: units' go -C examples/phone test -count=1 ./...
 	@$(TESTS) $(STEP) 'phone' $(GOTEST) telapi/test/phone
+	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
+	@$(STEP) 'sdk: build' $(NPM) $(SDK) run --silent build
 	@$(TESTS) CGO_ENABLED=1 GOFLAGS='$(GOFLAGS)' $(STEP) 'race detector' $(GOTEST) $(RACE) $(filter-out $(NO_RACES),$(PACKAGES))
 	@$(STEP) 'Helm chart' go -C test/helm test -count=1 ./...
 
