@@ -47,11 +47,7 @@ func streamedType(h http.Header) string {
 	if len(contentTypes) != 1 || contentTypes[0] == "application/json" || !isUnencoded(h) {
 		return ""
 	}
-	mediaType, ok := callback.Streamable(contentTypes[0])
-	if !ok {
-		return ""
-	}
-	return mediaType
+	return callback.MediaType(contentTypes[0])
 }
 
 // acceptStream delivers the parts of an answer while it arrives. It returns after the last
@@ -66,10 +62,7 @@ func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, 
 		return callback.Receipt{}, s.deps.Callbacks.Reject(x.ctx, request.Credential, tooLarge(callback.MaxStreamBytes))
 	}
 	request.Interrupt = body.interrupt
-	stream, err := s.deps.Callbacks.OpenStream(request)
-	if err != nil {
-		return callback.Receipt{}, err
-	}
+	stream := s.deps.Callbacks.OpenStream(request)
 	defer stream.Close()
 	defer context.AfterFunc(s.streams, func() { body.interrupt(errStreamRestart) })()
 	var issues fault.Issues
