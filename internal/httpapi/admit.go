@@ -81,13 +81,8 @@ func (s *Server) identify(x *exchange, r *http.Request) (caller team.Team, err e
 	if x.principal, err = s.authenticate(r); err != nil {
 		return caller, err
 	}
-	caller, err = s.deps.Teams.Team(r.Context(), x.principal.TeamID)
-	switch {
-	case err != nil:
-	case caller.Disabled:
-		err = s.deps.Auth.DisabledTeam()
-	case !caller.Exists():
-		err = s.deps.Auth.CheckUnknownTeam(x.principal)
+	if caller, err = s.deps.Teams.Team(r.Context(), x.principal.TeamID); err == nil {
+		err = s.deps.Auth.CheckTeam(x.principal, caller.Exists(), caller.Disabled)
 	}
 	return caller, err
 }

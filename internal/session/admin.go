@@ -87,9 +87,5 @@ func (s *Service) Revoke(ctx context.Context, id string, check func(teamID strin
 	if err != nil {
 		return fmt.Errorf("revoke session: %w", err)
 	}
-	entry, err := audit.New(ctx, s.Now(), audit.RevokeSession, "session:"+id, session.TeamID, nil, nil)
-	if err != nil {
-		return err
-	}
-	return s.revoke(ctx, session, entry)
+	return s.revoke(ctx, session, audit.New(ctx, s.Now(), audit.RevokeSession, "session:"+id, session.TeamID, nil, nil))
 }
