@@ -325,7 +325,7 @@ func (cl *claim) committedTo(ch *calls.Channel, position string) {
 
 // claimed returns the reply that announces a claim.
 func (cl *claim) claimed(ctx context.Context, ch *calls.Channel) (wire.Claimed, error) {
-	items, err := openItems(ctx, ch)
+	items, err := ch.WorkItems(ctx)
 	claimed := wire.Claimed{
 		Channel: ch.ID, Claim: cl.secret, Team: ch.TeamID, Endpoint: ch.EndpointID, Mode: ch.Mode, CallID: ch.CallID, TransactionID: ch.TransactionID,
 		Session: ch.Offer, Position: ch.Committed, WorkItems: items, LostAt: lostAt(ch),
@@ -341,14 +341,6 @@ func lostAt(ch *calls.Channel) int64 {
 		return 0
 	}
 	return ch.LostAt.UnixMilli()
-}
-
-func openItems(ctx context.Context, ch *calls.Channel) (list []wire.OpenWorkItem, err error) {
-	items, err := ch.WorkItems(ctx)
-	for _, item := range items {
-		list = append(list, wire.OpenWorkItem{WorkItemID: item.ID, Kind: item.Kind, Scope: item.Scope, Deadline: item.ExpiresAt.UnixMilli(), Parked: item.Parked})
-	}
-	return list, err
 }
 
 // restore records the claims again after another instance took the connection for dead,

@@ -42,7 +42,7 @@ func claimedSessionOf(t *testing.T, store *redisstore.Store) (*Conn, *countingSo
 	cl := c.newClaim("s", "secret")
 	request := cl.request()
 	request.RequestedAt = time.Now().Add(-time.Minute) // the clock of the store has passed it
-	ch, err := runtime.AttachAs(t.Context(), request, "s")
+	ch, err := runtime.Attach(t.Context(), request, "s")
 	testkit.Must(t, err)
 	return c, socket, cl, ch
 }
@@ -102,10 +102,10 @@ func TestSecondClaimOfConnectionIsSwept(t *testing.T) {
 	testkit.Must(t, ch.Close(t.Context()))
 	second := c.newClaim("s", "other")
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, second.record()))
-	testkit.Must(t, testkit.ErrorOf(c.calls.AttachAs(t.Context(), second.request(), "s")))
+	testkit.Must(t, testkit.ErrorOf(c.calls.Attach(t.Context(), second.request(), "s")))
 	c.remove(first)
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
-	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
+	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
 }
 
 // Another instance takes a connection for dead and releases its claim, and the connection claims the
@@ -119,7 +119,7 @@ func TestClaimMadeAgainIsSwept(t *testing.T) {
 	testkit.Must(t, cl.recover(t.Context(), ch))
 	c.Close()
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
-	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
+	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
 }
 
 // The reply to a recovery is lost. The next attempt gets the claim that the store has.

@@ -148,7 +148,7 @@ func (c *Conn) resumeClaim(ctx context.Context, r wire.Resume, arrived time.Time
 	if !ch.Lost {
 		cl.known = r.Received
 	}
-	items, err := openItems(ctx, ch)
+	items, err := ch.WorkItems(ctx)
 	if err == nil && !c.add(cl, ch) {
 		err = calls.ErrClosed
 	}

@@ -282,9 +282,7 @@ func (c *Conn) open(ctx context.Context, r wire.Open) error {
 		if err := c.calls.RecordClaims(ctx, c.id, cl.record()); err != nil {
 			return err
 		}
-		ch, err = c.calls.OpenAs(ctx, cl.request(), calls.OpenOptions{
-			ChannelID: r.Channel, TeamID: r.Team, EndpointID: r.Endpoint, Mode: r.Mode, CallID: r.CallID, TransactionID: r.TransactionID, Profile: r.Profile,
-		})
+		ch, err = c.calls.Open(ctx, cl.request(), r)
 		return err
 	}, "open", c.team, c.name, r.Channel)
 	if err != nil {
