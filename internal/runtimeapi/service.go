@@ -257,16 +257,9 @@ func (s *Service) Open(p Params) (*Conn, error) {
 func (s *Service) conn(r *calls.Runtime, p Params) *Conn {
 	c := &Conn{
 		service: s, calls: r, params: p,
-		claims: map[string]*claim{}, queues: map[string]*queue{}, slots: make(chan struct{}, maxRequests), accepts: map[int64]accept{},
+		claims: map[string]*claim{}, queues: map[string]*queue{}, slots: make(chan struct{}, maxRequests), accepts: map[*calls.Demand]int64{},
 		released: map[string]bool{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
-}
-
-func limits() wire.RuntimeLimits {
-	return wire.RuntimeLimits{
-		FrameBytes: frameBytes, MessageBytes: calls.MaxMessageBytes, Messages: maxMessages, PushedEntries: pushedEntries, PushedBytes: pushedBytes,
-		Accepts: maxAccepts, TTLMs: calls.MaxTTL.Milliseconds(),
-	}
 }
