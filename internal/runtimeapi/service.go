@@ -10,6 +10,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -144,13 +146,10 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-func (s *Service) list() (conns []*Conn) {
+func (s *Service) list() []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	return conns
+	return slices.Collect(maps.Keys(s.conns))
 }
 
 // keepAlive extends the lifetimes of this instance's connections. It returns some of all
