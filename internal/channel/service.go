@@ -239,30 +239,32 @@ type metrics struct {
 
 func newMetrics(registry prometheus.Registerer) metrics {
 	auto := promauto.With(registry)
-	counter := func(name, help string) prometheus.Counter {
-		return auto.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	}
-	gauge := func(name, help string) prometheus.Gauge {
-		return auto.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
-	}
 	m := metrics{
 		frames: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_frames_total", Help: "Frames sent and received on sockets, by type and direction."}, []string{"type", "direction"}),
 		rejected: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_frames_rejected_total", Help: "Frames from browsers that were rejected, by error code."}, []string{"code"}),
-		audioDropped: counter("telapi_browser_audio_dropped_total", "Audio frames from browsers dropped above SESSION_MAX_AUDIO_BYTES_PER_SECOND."),
-		replayed:     counter("telapi_messages_replayed_total", "Messages replayed to browsers after a reconnect or a gap."),
+		audioDropped: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_browser_audio_dropped_total", Help: "Audio frames from browsers dropped above SESSION_MAX_AUDIO_BYTES_PER_SECOND."}),
+		replayed: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_messages_replayed_total", Help: "Messages replayed to browsers after a reconnect or a gap."}),
 		recoveries: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_recoveries_total", Help: "Attempts to resume from a cursor, by outcome."}, []string{"outcome"}),
 		ackSeconds: auto.NewHistogram(prometheus.HistogramOpts{
 			Name: "telapi_frame_ack_seconds", Help: "Time from receiving a frame to acknowledging it.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}}),
-		dropped:    counter("telapi_messages_dropped_total", "Runtimes' messages dropped because they are not JSON objects."),
-		offers:     counter("telapi_offers_total", "Offers of sessions to runtimes, including repeated ones."),
-		expired:    counter("telapi_claims_expired_total", "Claims that expired while the session's browser was connected."),
-		claimed:    gauge("telapi_sessions_claimed", "Sessions of this instance's WebSockets that a runtime has claimed."),
-		waiting:    gauge("telapi_sessions_waiting", "Sessions of this instance's WebSockets that wait for a runtime. Add those of all instances."),
-		oldestWait: gauge("telapi_sessions_waiting_seconds", "Longest time that a session of this instance's WebSockets has been waiting for a runtime."),
+		dropped: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_messages_dropped_total", Help: "Runtimes' messages dropped because they are not JSON objects."}),
+		offers: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_offers_total", Help: "Offers of sessions to runtimes, including repeated ones."}),
+		expired: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_claims_expired_total", Help: "Claims that expired while the session's browser was connected."}),
+		claimed: auto.NewGauge(prometheus.GaugeOpts{
+			Name: "telapi_sessions_claimed", Help: "Sessions of this instance's WebSockets that a runtime has claimed."}),
+		waiting: auto.NewGauge(prometheus.GaugeOpts{
+			Name: "telapi_sessions_waiting", Help: "Sessions of this instance's WebSockets that wait for a runtime. Add those of all instances."}),
+		oldestWait: auto.NewGauge(prometheus.GaugeOpts{
+			Name: "telapi_sessions_waiting_seconds", Help: "Longest time that a session of this instance's WebSockets has been waiting for a runtime."}),
 	}
 	// Start at 0 so that an alert sees the first one as an increase.
 	m.rejected.WithLabelValues(string(codeBackpressure))

@@ -95,14 +95,11 @@ type Service struct {
 // New returns a service. The caller starts Run.
 func New(deps Deps) *Service {
 	auto := promauto.With(deps.Registry)
-	gauge := func(name, help string) prometheus.Gauge {
-		return auto.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
-	}
 	return &Service{
 		Deps: deps, conns: map[*Conn]struct{}{}, othersFirst: othersFirst, commitDelay: commitDelay,
 		requests:     ratelimit.NewBudget(deps.Registry, "runtime_request_bytes", "bytes for requests of call runtimes", requestBudget, deps.TeamShare),
-		connections:  gauge("telapi_runtime_connections", "Connections of call runtimes to this instance."),
-		claims:       gauge("telapi_runtime_claims", "Channels that call runtimes have claimed through this instance."),
+		connections:  auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_runtime_connections", Help: "Connections of call runtimes to this instance."}),
+		claims:       auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_runtime_claims", Help: "Channels that call runtimes have claimed through this instance."}),
 		audioDropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_runtime_audio_dropped_total", Help: "Audio frames dropped because a runtime had too many requests in progress or read too slowly."}),
 	}
 }
