@@ -294,28 +294,30 @@ type response struct {
 	body   []byte
 }
 
-// roundTrip sends a request with an optional JSON body.
+// roundTrip sends a request. The body is sent as JSON, unless it is a reader or nil.
 func roundTrip(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (r response, err error) {
 	const maxResponse = 16 << 20 // audio
-	var raw []byte
-	if body != nil {
-		if raw, err = json.Marshal(body); err != nil {
+	content, isReader := body.(io.Reader)
+	if body != nil && !isReader {
+		raw, err := json.Marshal(body)
+		if err != nil {
 			return r, err
 		}
+		content = bytes.NewReader(raw)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(ctx, method, url, content)
 	if err != nil {
 		return r, err
 	}
-	maps.Copy(req.Header, header)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	maps.Copy(req.Header, header)
 	resp, err := client.Do(req)
 	if err != nil {
 		return r, err
 	}
 	defer resp.Body.Close()
-	content, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
-	return response{resp.StatusCode, resp.Header, content}, err
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+	return response{resp.StatusCode, resp.Header, raw}, err
 }
