@@ -182,7 +182,7 @@ func (a *App) playground() *httpapi.Playground {
 		return nil
 	}
 	p := &httpapi.Playground{Files: web.Playground(), Docs: web.Docs(), Config: func() httpapi.PlaygroundConfig { return httpapi.PlaygroundConfig{} }}
-	feed := demo.Feed{Observer: a.observer.open, Unclaimed: a.unclaimed}
+	feed := demo.Feed{Hub: demo.NewHub(), Observer: a.observer.open, Unclaimed: a.unclaimed}
 	if a.demo != nil {
 		feed.Hub, p.Config = a.demo.events, a.demo.currentConfig
 	}

@@ -30,7 +30,7 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 		tokens <- r.Header.Get("Token")
 	}))
 	defer api.Close()
-	bot, err := NewBot(api.URL, api.Client(), nil, nil, slog.New(slog.DiscardHandler))
+	bot, err := NewBot(api.URL, api.Client(), nil, NewHub(), slog.New(slog.DiscardHandler))
 	testkit.Must(t, err)
 	ended := make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
@@ -79,7 +79,7 @@ func TestAnswersOutOfOrderArePostedInReverse(t *testing.T) {
 				return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 			})}
 			const api = "http://api.example"
-			bot, err := NewBot(api, client, nil, nil, slog.New(slog.DiscardHandler))
+			bot, err := NewBot(api, client, nil, NewHub(), slog.New(slog.DiscardHandler))
 			testkit.Must(t, err)
 			defer bot.Close()
 			bot.ctx = t.Context()
@@ -137,14 +137,14 @@ func TestWordsOfModelAreCollected(t *testing.T) {
 		pieces     []string
 		want, text string
 	}{
-		"joined":          {[]string{role, event("There"), event(" was ") + event("a") + ": comment\n" + event(" \"king\"."), done}, delta("There") + delta(` was a "king".`) + end, `There was a "king".`},
-		"cut":             {[]string{event("so") + cut[:9], cut[9:30], cut[30:] + event(" ago"), done}, delta("solong ago") + end, "solong ago"},
-		"one piece":       {[]string{event("all") + event(" of it") + done}, delta("all of it") + end, "all of it"},
-		"no end":          {[]string{event("There")}, delta("There") + failed("the model broke off its answer"), "There"},
-		"failed":          {[]string{event("There"), "data: " + noMemory, done}, delta("There") + failed("no memory"), "There"},
-		"failed at once":  {[]string{noMemory}, failed("no memory"), ""},
-		"other form":      {[]string{"data: {\"choices\":[]}\n\n", "data:[DONE]"}, end, ""},
-		"long line":       {[]string{strings.Repeat("x", 60<<10), "\n" + event("There") + done}, delta("There") + end, "There"},
+		"joined":         {[]string{role, event("There"), event(" was ") + event("a") + ": comment\n" + event(" \"king\"."), done}, delta("There") + delta(` was a "king".`) + end, `There was a "king".`},
+		"cut":            {[]string{event("so") + cut[:9], cut[9:30], cut[30:] + event(" ago"), done}, delta("solong ago") + end, "solong ago"},
+		"one piece":      {[]string{event("all") + event(" of it") + done}, delta("all of it") + end, "all of it"},
+		"no end":         {[]string{event("There")}, delta("There") + failed("the model broke off its answer"), "There"},
+		"failed":         {[]string{event("There"), "data: " + noMemory, done}, delta("There") + failed("no memory"), "There"},
+		"failed at once": {[]string{noMemory}, failed("no memory"), ""},
+		"other form":     {[]string{"data: {\"choices\":[]}\n\n", "data:[DONE]"}, end, ""},
+		"long line":      {[]string{strings.Repeat("x", 60<<10), "\n" + event("There") + done}, delta("There") + end, "There"},
 	} {
 		answer := newStreamedAnswer(&pieces{tt.pieces})
 		for attempt := range 2 {
