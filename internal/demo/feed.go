@@ -63,6 +63,7 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 		events := make(chan Event, feedBuffer)
 		recorded, unsubscribe := f.Hub.Subscribe(sessionID, events)
 		defer unsubscribe()
+		// The demo's events come first: the page pairs its requests with the entries that answer them.
 		if !send(slices.Values(recorded), yield) || !send(entries.events(ctx), yield) || !send(messages.events(ctx), yield) || entries.err != nil || messages.err != nil {
 			return
 		}
