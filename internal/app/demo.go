@@ -116,8 +116,8 @@ func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err e
 	}
 	if a.instances != nil {
 		a.demo.playgroundConfig.Instances = len(a.instances.all)
-		for _, i := range a.instances.all {
-			if err := a.instances.Start(ctx, i.number); err != nil {
+		for n := range a.instances.all {
+			if err := a.instances.Start(ctx, n+1); err != nil {
 				return nil, err
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // instance returns the command that runs an instance of telapi dev. It has the same
 // settings, except that only the process with the given configuration connects to it.
 func (c *cli) instance(ctx context.Context, cfg config.Config) *exec.Cmd {
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.Program, "dev-instance") //nolint:gosec // this program
+	cmd := exec.CommandContext(ctx, c.Program, "dev-instance") //nolint:gosec // this program
 	cmd.Env = slices.Concat(c.Env, []string{
 		"TELAPI_HOST=127.0.0.1", "TELAPI_PORT=0", "API_TLS_ENABLED=false", "TRUSTED_PROXIES=127.0.0.1",
 		"TTS_MEDIA_CACHE_BASE_URL=" + cfg.MediaCacheURL, "TTS_MEDIA_CACHE_UPLOAD_TOKEN=" + cfg.MediaCacheToken.Reveal(),

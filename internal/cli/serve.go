@@ -156,7 +156,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		}
 		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: true, DemoBot: !*noDemo, BotURL: *bot}
 		if *instances > 1 {
-			opts.Instances, opts.InstanceCommand = *instances, func() *exec.Cmd { return c.instance(ctx, cfg) }
+			opts.Instances, opts.InstanceCommand = *instances, func(ctx context.Context) *exec.Cmd { return c.instance(ctx, cfg) }
 		}
 		if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
 			stopMedia, mediaErr := startMedia(ctx, &cfg, opts)
