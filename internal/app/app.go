@@ -84,7 +84,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		return nil, err
 	}
 	if opts.Development && !opts.Join {
-		a.demo = newDemoState(ctx, opts)
+		a.demo = newDemoState(ctx)
 	}
 	var deps httpapi.Deps
 	for _, assemble := range []func(context.Context, *httpapi.Deps) error{
