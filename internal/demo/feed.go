@@ -175,15 +175,10 @@ func gather(ctx context.Context, events <-chan Event) (batch []Event, open bool)
 		return nil, true
 	case <-ctx.Done():
 	}
-	for len(batch) < feedBuffer {
-		select {
-		case e := <-events:
-			batch = append(batch, e)
-		default:
-			return batch, ctx.Err() == nil || len(batch) > 0
-		}
+	for len(events) > 0 && len(batch) < feedBuffer { // nobody else receives
+		batch = append(batch, <-events)
 	}
-	return batch, true
+	return batch, len(batch) > 0
 }
 
 // send encodes events, one per line, and yields them in chunks: at least one, which
