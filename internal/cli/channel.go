@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,9 +17,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
 	"telapi/internal/calls"
-	"telapi/internal/config"
 	"telapi/internal/demo"
-	"telapi/internal/redisstore"
 )
 
 // channelCommand is also called session: a session's channel has its ID.
@@ -300,9 +297,4 @@ func sampleBody(kind wire.WorkItemKind, channelID string) string {
 	default:
 		return fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hello"}}}]}}`, channelID)
 	}
-}
-
-func channelIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string, error) {
-	channels, err := app.ListChannels(ctx, cfg, io.Discard)
-	return describe(channels, func(c redisstore.ChannelInfo) (id, description string) { return c.ID, c.State }), err
 }
