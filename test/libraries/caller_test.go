@@ -36,8 +36,8 @@ type caller struct {
 
 type frame struct{ id, json string }
 
-// call opens a session. The browser disconnects when the test ends.
-func call(t *testing.T, i *harness.Instance, tenant harness.Tenant) *caller {
+// newCaller opens a session. The browser disconnects when the test ends.
+func newCaller(t *testing.T, i *harness.Instance, tenant harness.Tenant) *caller {
 	t.Helper()
 	c := &caller{t: t, url: i.URL, stopped: make(chan struct{})}
 	c.session, c.token = harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
