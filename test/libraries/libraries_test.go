@@ -202,8 +202,8 @@ func (s *site) check(all []*caller) {
 			count[text]++
 			switch {
 			case count[text] > 1:
-				if count[text] > max(1, handled[c.session+" "+text]) {
-					s.t.Errorf("caller %d received %q %d times; the runtime received it %d times", n, text, count[text], handled[c.session+" "+text])
+				if count[text] > max(1, handled[c.Session+" "+text]) {
+					s.t.Errorf("caller %d received %q %d times; the runtime received it %d times", n, text, count[text], handled[c.Session+" "+text])
 				}
 			case strings.HasPrefix(text, "result "):
 				results = append(results, text)
