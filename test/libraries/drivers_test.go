@@ -178,8 +178,11 @@ func (r *goRuntime) run(ctx context.Context, c command, channel *callruntime.Cha
 		return r.keep(c)(r.Accept(ctx, wire.Accept{}))
 	case "receive":
 		d, err := channel.Receive(ctx)
-		if errors.Is(err, callruntime.ErrLost) {
+		switch {
+		case errors.Is(err, callruntime.ErrLost):
 			return object{"kind": "lost"}, nil
+		case errors.Is(err, callruntime.ErrEnded):
+			err = errEnded
 		}
 		return object{"kind": d.Entry.Kind, "position": d.Position}, err
 	case "commit":
@@ -212,11 +215,15 @@ func (r *goRuntime) keep(c command) func(*callruntime.Channel, error) (any, erro
 	}
 }
 
+// errEnded is the end of the entries, which is not that of a request.
+var errEnded = errors.New("no more entries")
+
 // goError returns the code of an error that programs compare with, or else its text.
 func goError(err error) (code, message string) {
 	for code, known := range map[string]error{
 		"NOT_FOUND": callruntime.ErrNotFound, "CONVERSATION_ENDED": callruntime.ErrEnded, "SESSION_IN_USE": callruntime.ErrClaimed,
 		"IDEMPOTENCY_CONFLICT": callruntime.ErrWorkItemExists, "CLAIM_LOST": callruntime.ErrClaimLost, "CLOSED": callruntime.ErrClosed, "CANCELLED": context.Canceled,
+		"ENDED": errEnded,
 	} {
 		if errors.Is(err, known) {
 			return code, ""

@@ -168,7 +168,7 @@ func (s *script) control(verb, rest string) {
 		for want := range strings.FieldsSeq(rest) {
 			r := s.result(call{0, s.library.start(command{Runtime: s.url, Do: "receive", Channel: name})})
 			entry, _ := r.OK.(object)
-			if entry["position"] != want && entry["kind"] != want && !r.failed(want) {
+			if entry["position"] != want && entry["kind"] != want && r.Error != want {
 				s.t.Fatalf("received %+v, want %s", r, want)
 			}
 		}
