@@ -66,7 +66,7 @@ func (c *Conn) greet(envelope wire.Request, frame []byte, err error) bool {
 	}
 	c.reply(envelope.ID, wire.Welcome{Instance: c.service.Instance, Connection: c.id, Resumed: replies, PingIntervalMs: PingInterval.Milliseconds(), Limits: limits()}, nil)
 	if c.service.isConnectionID(hello.Previous, c.team) {
-		c.running.Go(func() { _ = c.calls.Sweep(c.ctx, hello.Previous) }) // if it fails, the connection expires
+		c.running.Go(func() { _ = c.calls.Replace(c.ctx, hello.Previous) }) // if it fails, the connection expires
 	}
 	for _, cl := range resumed {
 		cl.mu.Lock()
