@@ -42,6 +42,7 @@ var (
 	ErrClaimLost       = errors.New("claim on the channel is lost")
 	ErrUnknownPosition = errors.New("position is not on the stream")
 	ErrClosed          = errors.New("channel or runtime is closed")
+	ErrReplaced        = errors.New("the runtime has another connection")
 	ErrFull            = errors.New("the store is full")
 	ErrTooLarge        = errors.New("message too large")
 	ErrUnavailable     = errors.New("the store is unavailable")

@@ -11,6 +11,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
+	"telapi/internal/channel"
 )
 
 // maxAttempts is how often a request is run if the store loses data.
@@ -64,6 +65,16 @@ func records(claims map[string]*claim) (list []string) {
 		list = append(list, cl.record())
 	}
 	return list
+}
+
+// recordClaims records claims that the connection is about to make. It closes the connection if the
+// runtime has another one.
+func (c *Conn) recordClaims(ctx context.Context, list ...string) error {
+	err := c.calls.RecordClaims(ctx, c.id, list...)
+	if errors.Is(err, calls.ErrReplaced) {
+		c.socket.Close(channel.CloseReplaced)
+	}
+	return err
 }
 
 // request returns how to claim the channel.
@@ -346,7 +357,7 @@ func (c *Conn) restore(ctx context.Context) {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	_ = c.calls.RecordClaims(ctx, c.id, records(claims)...) // otherwise the claims expire with their lease
+	_ = c.recordClaims(ctx, records(claims)...) // otherwise the claims expire with their lease
 	for _, cl := range claims {
 		cl.current().Check()
 	}

@@ -122,6 +122,20 @@ func TestClaimMadeAgainIsSwept(t *testing.T) {
 	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
 }
 
+// A runtime has connected again before the instance of its former connection notices the end. A
+// session that is claimed for that connection is released, rather than kept to be resumed.
+func TestReplacedConnectionKeepsNoClaims(t *testing.T) {
+	c, socket, cl, ch := claimedSession(t)
+	c.resume = time.Hour
+	testkit.Must(t, c.service.start(t.Context(), c))
+	testkit.Must(t, c.calls.Replace(t.Context(), c.id))
+	testkit.WantError(t, "claim on a replaced connection", c.recordClaims(t.Context(), cl.record()), calls.ErrReplaced)
+	testkit.Equal(t, "close code", socket.code, channel.CloseReplaced)
+	c.mustAdd(t, cl, ch)
+	c.Close()
+	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
+}
+
 // The reply to a recovery is lost. The next attempt gets the claim that the store has.
 func TestRecoveryWithLostReplyIsRepeated(t *testing.T) {
 	c, socket, cl, ch := claimedSession(t)

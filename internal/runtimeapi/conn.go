@@ -132,7 +132,7 @@ func translate(err error) error {
 	switch {
 	case errors.Is(err, calls.ErrNotFound), errors.Is(err, calls.ErrOtherTeam):
 		return fault.New(fault.NotFound, "Channel not found.").WithCause(err)
-	case errors.Is(err, calls.ErrClaimLost), errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrClosed):
+	case errors.Is(err, calls.ErrClaimLost), errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrClosed), errors.Is(err, calls.ErrReplaced):
 		return errNotClaimed.WithCause(err)
 	case errors.Is(err, calls.ErrWorkItemNotFound):
 		return fault.New(fault.NotFound, "Work item not found, or its result is already on the stream.").WithCause(err)
@@ -269,7 +269,10 @@ func (s *Service) end(c *Conn, claims map[string]*claim) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	// Another instance may have taken the connection for dead and forgotten its claims before it
-	// has made some of them again.
-	_ = c.calls.RecordClaims(ctx, c.id, records(claims)...)                                    // otherwise they expire with their lease
+	// has made some of them again. Claims that cannot be recorded expire with their lease.
+	err := c.calls.RecordClaims(ctx, c.id, records(claims)...)
+	if errors.Is(err, calls.ErrReplaced) && c.calls.Sweep(ctx, c.id) == nil { // the runtime does not know claims that it has not resumed
+		return
+	}
 	_, _, _ = c.calls.KeepConnections(ctx, calls.Lifetime{ConnectionID: c.id, Left: c.resume}) // otherwise it expires a little later
 }

@@ -86,7 +86,7 @@ func (c *Conn) welcome(hello *wire.Hello, resumed map[*claim]wire.Resumed) {
 		},
 	}, nil)
 	if c.service.isConnectionID(hello.Previous, c.team) {
-		c.running.Go(func() { _ = c.calls.Sweep(c.ctx, hello.Previous) }) // if it fails, the connection expires
+		c.running.Go(func() { _ = c.calls.Replace(c.ctx, hello.Previous) }) // if it fails, the connection expires
 	}
 	for cl := range resumed {
 		cl.start()

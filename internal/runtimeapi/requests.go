@@ -280,7 +280,7 @@ func (c *Conn) open(ctx context.Context, r *wire.Open) (any, error) {
 	var ch *calls.Channel
 	err := c.service.derive(calls.ErrClaimed, func(secret string) (err error) {
 		cl = c.newClaim(r.Channel, secret)
-		if err := c.calls.RecordClaims(ctx, c.id, cl.record()); err != nil {
+		if err := c.recordClaims(ctx, cl.record()); err != nil {
 			return err
 		}
 		ch, err = c.calls.Open(ctx, cl.request(), *r)
@@ -330,7 +330,7 @@ func (c *Conn) acceptSession(r *wire.Accept, bytes int64) error {
 	}
 	d.Claim = func(ctx context.Context, sessionID string) (calls.Claim, error) {
 		cl = c.newClaim(sessionID, rand.Text())
-		return cl.request(), c.calls.RecordClaims(ctx, c.id, cl.record())
+		return cl.request(), c.recordClaims(ctx, cl.record())
 	}
 	d.Missed = func() { c.calls.ForgetClaim(c.ctx, c.id, cl.record()) }
 	d.Got = func(ch *calls.Channel) {
