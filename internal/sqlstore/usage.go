@@ -85,29 +85,31 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 			return err
 		}
 		added = len(newIDs)
-		used, totals := usageSums[[6]string]{}, usageSums[[4]string]{}
+		used, totals := usageSums{}, usageSums{}
 		for _, id := range newIDs {
 			r := byID[id]
 			on := day(time.UnixMilli(r.At))
-			used.add([6]string{r.TeamID, on, r.EndpointID, r.Provider, r.Voice, r.Model}, r)
+			used.add(usageKey{r.TeamID, on, r.EndpointID, r.Provider, r.Voice, r.Model}, r)
 			for property, value := range map[speech.Property]string{
 				"": "", speech.ByProvider: r.Provider, speech.ByVoice: r.Voice, speech.ByModel: r.Model, speech.ByEndpoint: r.EndpointID,
 			} {
-				totals.add([4]string{r.TeamID, string(property), on, value}, r)
+				totals.add(usageKey{r.TeamID, string(property), on, value}, r)
 			}
 		}
-		if err := used.write(ctx, tx, addUsage, func(k [6]string) []string { return k[:] }); err != nil {
+		if err := used.write(ctx, tx, addUsage, 6); err != nil {
 			return err
 		}
-		return totals.write(ctx, tx, addTotals, func(k [4]string) []string { return k[:] })
+		return totals.write(ctx, tx, addTotals, 4)
 	})
 	return added, err
 }
 
-// usageSums are rows of usage by their primary key.
-type usageSums[K comparable] map[K]speech.UsageCounts
+// usageKey is a primary key of usage. The key of a total has four columns.
+type usageKey [6]string
 
-func (s usageSums[K]) add(key K, r wire.SpeechReport) {
+type usageSums map[usageKey]speech.UsageCounts
+
+func (s usageSums) add(key usageKey, r wire.SpeechReport) {
 	sum := s[key]
 	sum.Characters += r.Characters
 	sum.Requests++
@@ -117,14 +119,13 @@ func (s usageSums[K]) add(key K, r wire.SpeechReport) {
 	s[key] = sum
 }
 
-// write adds the sums to a table. insert is a format string; columns returns the values of
-// a key.
-func (s usageSums[K]) write(ctx context.Context, tx *sql.Tx, insert string, columns func(K) []string) error {
-	byKey := func(a, b K) int { return slices.Compare(columns(a), columns(b)) }
-	for keys := range slices.Chunk(slices.SortedFunc(maps.Keys(s), byKey), maxUsageRows) {
+// write adds the sums to a table. insert is a format string.
+func (s usageSums) write(ctx context.Context, tx *sql.Tx, insert string, columns int) error {
+	sorted := slices.SortedFunc(maps.Keys(s), func(a, b usageKey) int { return slices.Compare(a[:], b[:]) })
+	for keys := range slices.Chunk(sorted, maxUsageRows) {
 		var args []any
 		for _, key := range keys {
-			for _, column := range columns(key) {
+			for _, column := range key[:columns] {
 				args = append(args, column)
 			}
 			args = append(args, s[key].Characters, s[key].Cached, s[key].Requests)
@@ -168,7 +169,7 @@ func placeholders(rows, args int) string {
 func (s *Store) DeleteReports(ctx context.Context, before time.Time) error {
 	const page = 5000
 	for {
-		deleted, err := s.execAny(ctx, "delete usage reports", deleteReports, before.UnixMilli(), page)
+		deleted, err := s.execBatch(ctx, "delete usage reports", deleteReports, []any{before.UnixMilli(), page})
 		if err != nil || deleted < page {
 			return err
 		}
