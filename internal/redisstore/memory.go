@@ -35,7 +35,7 @@ type effect int
 const (
 	adds    effect = iota + 1 // rejected by a full engine
 	removes                   // or has a small, bounded need
-	unknown                   // adds, to any key
+	unknown                   // adds or removes; any argument may be a key
 )
 
 // effects has the commands that the program uses, and those that need no memory
@@ -64,7 +64,6 @@ type memory struct {
 	mu      sync.Mutex // protects the fields below
 	keys    map[string]*keySize
 	changed map[string]struct{} // keys to measure
-	lost    bool                // any key may have changed
 	used    int                 // sum of keys
 	swept   time.Time
 
@@ -175,24 +174,19 @@ func (m *memory) isFull() bool {
 func (m *memory) count(effect effect, command string, args []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(args) == 0 {
-		m.lost = true
-		return
-	}
-	keys := args
-	switch command {
-	case "DEL", "UNLINK", "RENAME", "COPY": // all arguments; others name no key and have no size
-	case "XGROUP":
+	size, keys := 0, args // an argument that is not a key has no size when it is measured
+	switch {
+	case len(args) == 0 || effect == unknown:
+	case command == "COPY":
+		if source := m.keys[args[0]]; source != nil {
+			size = source.measured + source.added
+		}
+	case command == "XGROUP":
 		keys = args[1:min(2, len(args))]
-	case "XREADGROUP":
+	case command == "XREADGROUP":
 		keys = args[slices.Index(args, "STREAMS")+1:]
-	default:
+	case command != "DEL" && command != "UNLINK" && command != "RENAME":
 		keys = args[:1]
-	}
-	m.lost = m.lost || effect == unknown
-	size := 0
-	if source := m.keys[args[0]]; command == "COPY" && source != nil {
-		size = source.measured + source.added
 	}
 	if effect != removes {
 		for _, arg := range args {
@@ -207,7 +201,7 @@ func (m *memory) count(effect effect, command string, args []string) {
 			m.used += keyOverhead
 		}
 		key.added += size
-		key.removed = key.removed || effect == removes
+		key.removed = key.removed || effect != adds
 		m.used += size
 		m.changed[name] = struct{}{}
 	}
@@ -259,14 +253,14 @@ func (m *memory) measureKey(console *console, name string) {
 	}
 }
 
-// sweep finds keys that have expired, and all keys if any may have changed.
+// sweep finds keys that have expired, or that a command created without naming them.
 func (m *memory) sweep(console *console) {
 	m.engine.Lock()
 	defer m.engine.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.swept = time.Now()
-	if count, _ := console.do("DBSIZE").(int); count == len(m.keys) && !m.lost {
+	if count, _ := console.do("DBSIZE").(int); count == len(m.keys) {
 		return
 	}
 	exists := map[string]bool{}
@@ -274,10 +268,6 @@ func (m *memory) sweep(console *console) {
 		exists[name] = true
 		if m.keys[name] == nil {
 			m.keys[name] = &keySize{}
-			m.changed[name] = struct{}{}
-		}
-		if m.lost {
-			m.keys[name].removed = true
 			m.changed[name] = struct{}{}
 		}
 	}
@@ -288,5 +278,4 @@ func (m *memory) sweep(console *console) {
 			delete(m.changed, name)
 		}
 	}
-	m.lost = false
 }

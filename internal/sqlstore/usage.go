@@ -31,27 +31,21 @@ const (
 		requests = usage_totals.requests + excluded.requests`
 )
 
-// sumUsage is a format string. Its argument is an expression of usageIntervals.
-const sumUsage = `SELECT %[1]s, value, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
-	FROM usage_totals WHERE team_id = $1 AND property = $2 AND day >= $3 AND day <= $4 GROUP BY %[1]s, value`
+// sumUsage has an interval as the length of its start: that of a day or of a month.
+const sumUsage = `SELECT substr(day, 1, $5), value, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
+	FROM usage_totals WHERE team_id = $1 AND property = $2 AND day >= $3 AND day <= $4 GROUP BY 1, 2`
 
 const deleteReports = `DELETE FROM usage_reports WHERE id IN (SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`
 
-// usageIntervals are expressions for the interval of a day.
-var usageIntervals = map[speech.Interval]string{
-	speech.Day:   `day`,
-	speech.Month: `substr(day, 1, 7)`,
-}
-
 // UsageBuckets implements speech.UsageStore.
 func (s *Store) UsageBuckets(ctx context.Context, q speech.UsageQuery) ([]speech.UsageBucket, error) {
-	interval := usageIntervals[q.Interval]
-	if interval == "" || q.GroupBy != "" && !slices.Contains(speech.Properties, q.GroupBy) {
-		return nil, fmt.Errorf("unknown interval %q or group %q", q.Interval, q.GroupBy)
+	length := len("2006-01-02")
+	if q.Interval == speech.Month {
+		length = len("2006-01")
 	}
 	buckets, err := list(ctx, s, "usage", func(b *speech.UsageBucket) []any {
 		return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Requests}
-	}, fmt.Sprintf(sumUsage, interval), q.TeamID, q.GroupBy, day(q.From), day(q.To))
+	}, sumUsage, q.TeamID, q.GroupBy, day(q.From), day(q.To), length)
 	// Sorted here because databases differ in their order of text. Each bucket has a group.
 	slices.SortFunc(buckets, func(a, b speech.UsageBucket) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*a.Group, *b.Group))
