@@ -227,12 +227,7 @@ func (c *Clock) AtEarliest(channelID string, at time.Time) string {
 
 // Earliest returns a time that every node has reached. It is empty before the first
 // Measure.
-func (c *Clock) Earliest() string {
-	if b := c.of(""); b != nil {
-		return unixMillis(time.Since(started) + b.earliest)
-	}
-	return ""
-}
+func (c *Clock) Earliest() string { return c.AtEarliest("", time.Now()) }
 
 // Forget makes the next Measure replace its estimates, because a script has shown that they
 // are wrong. They are used until then.

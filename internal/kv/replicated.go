@@ -68,10 +68,11 @@ func (s *ReplicatedScript) Exec(ctx context.Context, c rueidis.Client, channelID
 	case <-ctx.Done():
 		return rueidis.NewErrorResult(ctx.Err())
 	}
-	call := replicatedCall{script: s, channelID: channelID, args: args}
 	node := c
+	withText := false // send the script's text instead of its digest
+	asking := false   // the node is importing the slot
 	for {
-		result := call.run(ctx, node)
+		result := s.run(ctx, node, channelID, args, withText, asking)
 		reply, ok := rueidis.IsRedisErr(result.Error())
 		if !ok {
 			return result
@@ -79,18 +80,18 @@ func (s *ReplicatedScript) Exec(ctx context.Context, c rueidis.Client, channelID
 		moved, isMoved := reply.IsMoved()
 		ask, isAsk := reply.IsAsk()
 		switch {
-		case reply.IsNoScript() && !call.withText:
-			call.withText = true
+		case reply.IsNoScript() && !withText:
+			withText = true
 			continue
 		case isMoved:
-			node, call.asking = c.Nodes()[moved], false
+			node, asking = c.Nodes()[moved], false
 		case isAsk:
-			node, call.asking = c.Nodes()[ask], true
+			node, asking = c.Nodes()[ask], true
 		default:
 			return result
 		}
 		if node == nil { // the client does not know it yet
-			node, call.asking = c, false
+			node, asking = c, false
 		}
 		if background.Sleep(ctx, redirectDelay) != nil {
 			return result
@@ -98,29 +99,21 @@ func (s *ReplicatedScript) Exec(ctx context.Context, c rueidis.Client, channelID
 	}
 }
 
-// replicatedCall is one call of a script.
-type replicatedCall struct {
-	script    *ReplicatedScript
-	channelID string
-	args      []string
-	withText  bool // send the script's text instead of its digest
-	asking    bool // the node is importing the slot
-}
-
-func (r *replicatedCall) run(ctx context.Context, node rueidis.Client) (result rueidis.RedisResult) {
+// run runs the script once, on one node.
+func (s *ReplicatedScript) run(ctx context.Context, node rueidis.Client, channelID string, args []string, withText, asking bool) (result rueidis.RedisResult) {
 	_ = node.Dedicated(func(conn rueidis.DedicatedClient) error {
-		keys := ChannelKeys(r.channelID)
-		name, script := "EVALSHA", r.script.digest
-		if r.withText {
-			name, script = "EVAL", r.script.text
+		keys := ChannelKeys(channelID)
+		name, script := "EVALSHA", s.digest
+		if withText {
+			name, script = "EVAL", s.text
 		}
 		commands := rueidis.Commands{
-			conn.B().Arbitrary(name, script, strconv.Itoa(len(keys))).Keys(keys...).Args(r.args...).Build(),
-			conn.B().Set().Key(ReplicatedKey(r.channelID)).Value("").Px(markerTTL).Build(),
-			wait(ctx, conn, r.script.replicas),
+			conn.B().Arbitrary(name, script, strconv.Itoa(len(keys))).Keys(keys...).Args(args...).Build(),
+			conn.B().Set().Key(ReplicatedKey(channelID)).Value("").Px(markerTTL).Build(),
+			wait(ctx, conn, s.replicas),
 		}
 		first := 0
-		if r.asking { // applies to the next command only
+		if asking { // applies to the next command only
 			first = 1
 			commands = rueidis.Commands{conn.B().Asking().Build(), commands[0], conn.B().Asking().Build(), commands[1], commands[2]}
 		}
@@ -129,7 +122,7 @@ func (r *replicatedCall) run(ctx context.Context, node rueidis.Client) (result r
 		if result.Error() != nil && !rueidis.IsRedisNil(result.Error()) {
 			return nil
 		}
-		if err := checkReplicas(replies[len(replies)-1], r.script.replicas); err != nil {
+		if err := checkReplicas(replies[len(replies)-1], s.replicas); err != nil {
 			result = rueidis.NewErrorResult(err)
 		}
 		return nil

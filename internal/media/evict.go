@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -24,9 +25,9 @@ const (
 
 // accessTimes holds access times that are not written to their files yet.
 type accessTimes struct {
-	flushing         sync.Mutex // one flush at a time
-	mu               sync.Mutex // guards the maps
-	pending, writing map[Path]time.Time
+	flushing sync.Mutex // one flush at a time
+	mu       sync.Mutex // guards pending
+	pending  map[Path]time.Time
 }
 
 // recordAccess records the use of a blob. An unlimited store needs no access times.
@@ -47,8 +48,7 @@ func (a *accessTimes) has(p Path) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, pending := a.pending[p]
-	_, writing := a.writing[p]
-	return pending || writing
+	return pending
 }
 
 // flush writes the pending access times. It ignores errors: either the blob does not
@@ -57,14 +57,14 @@ func (a *accessTimes) flush(root *os.Root) {
 	a.flushing.Lock()
 	defer a.flushing.Unlock()
 	a.mu.Lock()
-	a.writing, a.pending = a.pending, make(map[Path]time.Time, len(a.pending))
+	written := maps.Clone(a.pending)
 	a.mu.Unlock()
-	for p, at := range a.writing {
+	for p, at := range written {
 		_ = root.Chtimes(string(p), at, time.Time{})
 	}
 	a.mu.Lock()
-	a.writing = nil
-	a.mu.Unlock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.pending, func(p Path, at time.Time) bool { return at.Equal(written[p]) }) // others were used meanwhile
 }
 
 // Run writes access times until ctx ends.

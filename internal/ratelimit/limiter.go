@@ -42,16 +42,7 @@ type Limiter struct {
 	grants    prometheus.Counter
 
 	mu      sync.Mutex
-	buckets *simplelru.LRU[bucketKey, *bucket]
-}
-
-// bucketKey is a tier and an address, a team and a day, or a session.
-type bucketKey struct {
-	tier    Tier
-	client  netip.Addr
-	team    string
-	day     int64
-	session string
+	buckets *simplelru.LRU[string, *bucket] // by name in the store
 }
 
 // Source returns the current limits, as Settings.Limits does. A new pointer
@@ -60,7 +51,7 @@ type Source func(ctx context.Context) (*Limits, error)
 
 // NewLimiter returns a limiter without grants.
 func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) *Limiter {
-	buckets, err := simplelru.NewLRU[bucketKey, *bucket](maxBuckets, nil)
+	buckets, err := simplelru.NewLRU[string, *bucket](maxBuckets, nil)
 	if err != nil {
 		panic(err) // the size is a positive constant
 	}
@@ -113,18 +104,31 @@ func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Deci
 		return Decision{}, fmt.Errorf("limit requests: unknown tier %q", tier)
 	}
 	d := Decision{Policy: string(tier), Limit: limit.Max, Window: limit.Window()}
-	err = l.decide(ctx, &d, bucketKey{tier: tier, client: Client(client).Addr()}, rule{limits, d.Limit, d.Window})
+	err = l.decide(ctx, &d, clientName(tier, client), rule{limits, d.Limit, d.Window})
 	return d, err
+}
+
+// The functions named ...Name return the names of buckets in the store.
+func clientName(tier Tier, client netip.Addr) string {
+	network := Client(client)
+	name := network.Addr().String()
+	if network.Addr().Is6() {
+		name = network.String()
+	}
+	return "ip:" + string(tier) + ":" + name
 }
 
 // AllowTeam counts a request of a team against its quota for the UTC day.
 func (l *Limiter) AllowTeam(ctx context.Context, teamID string, quota int64) (Decision, error) {
 	now := time.Now()
-	today := now.Unix() / int64(day/time.Second)
 	d := Decision{Policy: teamPolicy, Limit: quota, Window: day}
-	err := l.decide(ctx, &d, bucketKey{team: teamID, day: today}, rule{nil, quota, quotaWindow})
-	d.Reset = time.Unix(0, 0).Add(time.Duration(today+1) * day).Sub(now)
+	err := l.decide(ctx, &d, quotaName(teamID, now), rule{nil, quota, quotaWindow})
+	d.Reset = now.Truncate(day).Add(day).Sub(now)
 	return d, err
+}
+
+func quotaName(teamID string, at time.Time) string {
+	return "team:" + teamID + ":" + at.UTC().Format(time.DateOnly)
 }
 
 // Granted returns how many permits of each bucket were granted in its window. The
@@ -138,7 +142,7 @@ type Granted interface {
 func UsedToday(ctx context.Context, counts Granted, teamIDs ...string) ([]int64, error) {
 	names := make([]string, len(teamIDs))
 	for i, id := range teamIDs {
-		names[i] = bucketKey{team: id, day: time.Now().Unix() / int64(day/time.Second)}.String()
+		names[i] = quotaName(id, time.Now())
 	}
 	used, err := counts.Granted(ctx, names)
 	if err != nil {
@@ -149,21 +153,23 @@ func UsedToday(ctx context.Context, counts Granted, teamIDs ...string) ([]int64,
 
 // AllowHandshake counts a WebSocket handshake of a session.
 func (l *Limiter) AllowHandshake(ctx context.Context, sessionID string, perMinute int64) (Decision, error) {
-	d, key := Decision{Policy: sessionPolicy, Limit: perMinute, Window: time.Minute}, bucketKey{session: sessionID}
-	err := l.decide(ctx, &d, key, rule{nil, perMinute, time.Minute})
+	d, name := Decision{Policy: sessionPolicy, Limit: perMinute, Window: time.Minute}, handshakesName(sessionID)
+	err := l.decide(ctx, &d, name, rule{nil, perMinute, time.Minute})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b, ok := l.buckets.Peek(key); ok && b.isUnused() { // it would only use memory while the session is open
-		l.buckets.Remove(key)
+	if b, ok := l.buckets.Peek(name); ok && b.isUnused() { // it would only use memory while the session is open
+		l.buckets.Remove(name)
 	}
 	return d, err
 }
+
+func handshakesName(sessionID string) string { return "session:" + sessionID }
 
 // HandshakeRejection returns true if this instance knows that AllowHandshake would
 // reject the next handshake. It counts nothing.
 func (l *Limiter) HandshakeRejection(sessionID string, perMinute int64) (d Decision, rejected bool) {
 	l.mu.Lock()
-	b, ok := l.buckets.Get(bucketKey{session: sessionID})
+	b, ok := l.buckets.Get(handshakesName(sessionID))
 	l.mu.Unlock()
 	if !ok {
 		return d, false
@@ -178,10 +184,10 @@ func (l *Limiter) HandshakeRejection(sessionID string, perMinute int64) (d Decis
 // decide sets the fields of d. It applies the rule only once, before the first wait.
 // If callers with different rules applied theirs after every wait, they could
 // invalidate each other's grants forever.
-func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule) error {
-	b := l.bucket(key)
+func (l *Limiter) decide(ctx context.Context, d *Decision, name string, r rule) error {
+	b := l.bucket(name)
 	defer b.users.Add(-1)
-	for pending := l.takeOrRequest(ctx, b, d, key, &r); pending != nil; pending = l.takeOrRequest(ctx, b, d, key, nil) {
+	for pending := l.takeOrRequest(ctx, b, d, name, &r); pending != nil; pending = l.takeOrRequest(ctx, b, d, name, nil) {
 		var err error
 		select {
 		case <-pending.done:
@@ -207,7 +213,7 @@ func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule
 
 // takeOrRequest sets the fields of d, or returns the grant to wait for. Callers pass
 // their rule in the first call, and nil after a wait.
-func (l *Limiter) takeOrRequest(ctx context.Context, b *bucket, d *Decision, key bucketKey, first *rule) *grantRequest {
+func (l *Limiter) takeOrRequest(ctx context.Context, b *bucket, d *Decision, name string, first *rule) *grantRequest {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if first != nil {
@@ -221,32 +227,32 @@ func (l *Limiter) takeOrRequest(ctx context.Context, b *bucket, d *Decision, key
 	}
 	b.waiting++
 	if b.request == nil {
-		b.request = l.requestGrant(ctx, b, key, now)
+		b.request = l.requestGrant(ctx, b, name, now)
 	}
 	return b.request
 }
 
-// bucket returns the bucket of a key. The caller decrements its users.
-func (l *Limiter) bucket(key bucketKey) *bucket {
+// bucket returns the bucket with a name. The caller decrements its users.
+func (l *Limiter) bucket(name string) *bucket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b, ok := l.buckets.Get(key)
+	b, ok := l.buckets.Get(name)
 	if !ok {
 		b = &bucket{}
-		l.buckets.Add(key, b)
+		l.buckets.Add(name, b)
 	}
 	b.users.Add(1)
 	return b
 }
 
 // requestGrant requests permits from the store. The caller holds b.mu.
-func (l *Limiter) requestGrant(ctx context.Context, b *bucket, key bucketKey, now time.Time) *grantRequest {
+func (l *Limiter) requestGrant(ctx context.Context, b *bucket, name string, now time.Time) *grantRequest {
 	r, want := b.rule, b.want()
 	pending := &grantRequest{done: make(chan struct{})}
 	err := l.requests.Go(ctx, func(ctx context.Context) {
 		defer close(pending.done)
 		l.grants.Inc()
-		grant, err := l.counter.Grant(ctx, key.String(), want, r.max, r.window)
+		grant, err := l.counter.Grant(ctx, name, want, r.max, r.window)
 		if err != nil {
 			pending.err = fmt.Errorf("request permits: %w", err)
 		}
@@ -265,18 +271,4 @@ func (l *Limiter) requestGrant(ctx context.Context, b *bucket, key bucketKey, no
 		close(pending.done)
 	}
 	return pending
-}
-
-// String is the name of the bucket in the store.
-func (k bucketKey) String() string {
-	switch {
-	case k.session != "":
-		return "session:" + k.session
-	case k.tier == "":
-		return "team:" + k.team + ":" + time.Unix(k.day*int64(day/time.Second), 0).UTC().Format(time.DateOnly)
-	case k.client.Is6():
-		return "ip:" + string(k.tier) + ":" + k.client.String() + "/64"
-	default:
-		return "ip:" + string(k.tier) + ":" + k.client.String()
-	}
 }

@@ -235,7 +235,7 @@ func TestPermitsExpireWithTheirWindow(t *testing.T) {
 		for range 500 {
 			before := time.Now()
 			f.allow(clientA)
-			b := f.bucket(bucketKey{tier: API, client: clientA})
+			b := f.bucket("ip:api:203.0.113.7")
 			if w := f.counter.byKey["ip:api:203.0.113.7"]; b.ends.After(w.ends) {
 				t.Fatalf("after %v the local window ends %v later than in the store", before.Sub(start), b.ends.Sub(w.ends))
 			}

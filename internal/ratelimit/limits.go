@@ -5,12 +5,9 @@ package ratelimit
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/internal/audit"
 	"telapi/internal/fault"
@@ -127,21 +124,27 @@ func (l Limits) JSON() []byte {
 // reports all issues at once. It rejects unknown members, because a misspelled
 // one would be ignored and its default would apply. A missing tier has its default.
 func ParseLimits(value []byte) (Limits, error) {
-	type members map[string]jsontext.Value
+	type limitBody struct {
+		Max      *int64 `json:"max"`
+		WindowMs *int64 `json:"windowMs"`
+	}
 	var in struct {
-		Tiers map[string]struct {
-			Max      *int64  `json:"max"`
-			WindowMs *int64  `json:"windowMs"`
-			Others   members `json:",embed"`
+		Tiers *struct {
+			API     *limitBody `json:"api"`
+			Webhook *limitBody `json:"webhook"`
+			Auth    *limitBody `json:"auth"`
 		} `json:"tiers"`
-		Others members `json:",embed"`
 	}
 	var issues fault.Issues
 	if err := strictjson.Decode(value, &in, "", &issues); err != nil {
 		return Limits{}, err
 	}
-	unknown := func(path, name, known string) {
-		issues.Add(fault.Pointer(path, name), fault.IssueUnknown, "Unknown member. Known members: %s.", known)
+	for _, unknown := range strictjson.UnknownMembers(value, in, "", true, nil) {
+		issues.Add(unknown.Path, fault.IssueUnknown, "%s", unknown.Message)
+	}
+	if in.Tiers == nil {
+		issues.Missing("/tiers", "This member is required.")
+		return Limits{}, issues.Err()
 	}
 	number := func(into, given *int64, path string, lowest, highest int64) {
 		if given == nil {
@@ -151,23 +154,12 @@ func ParseLimits(value []byte) (Limits, error) {
 		*into = *given
 		fault.CheckRange(&issues, path, *given, lowest, highest)
 	}
-	if in.Tiers == nil {
-		issues.Missing("/tiers", "This member is required.")
-	}
-	for _, name := range slices.Sorted(maps.Keys(in.Others)) {
-		unknown("", name, "tiers")
-	}
 	limits := DefaultLimits()
-	for _, name := range slices.Sorted(maps.Keys(in.Tiers)) {
-		limit, given, path := limits.Tier(Tier(name)), in.Tiers[name], fault.Pointer("/tiers", name)
-		if limit == nil {
-			unknown("/tiers", name, fault.Join(Tiers))
-			continue
-		}
-		number(&limit.Max, given.Max, path+"/max", 1, maxLimit)
-		number(&limit.WindowMs, given.WindowMs, path+"/windowMs", MinWindow.Milliseconds(), MaxWindow.Milliseconds())
-		for _, name := range slices.Sorted(maps.Keys(given.Others)) {
-			unknown(path, name, "max, windowMs")
+	for i, given := range []*limitBody{in.Tiers.API, in.Tiers.Webhook, in.Tiers.Auth} {
+		if given != nil {
+			limit, path := limits.Tier(Tiers[i]), "/tiers/"+string(Tiers[i])
+			number(&limit.Max, given.Max, path+"/max", 1, maxLimit)
+			number(&limit.WindowMs, given.WindowMs, path+"/windowMs", MinWindow.Milliseconds(), MaxWindow.Milliseconds())
 		}
 	}
 	if err := issues.Err(); err != nil {

@@ -22,16 +22,14 @@ func NewCallbacks(s *Store) *Callbacks { return &Callbacks{s} }
 
 // Channel implements callback.Store.
 func (c *Callbacks) Channel(ctx context.Context, channelID string) (callback.Channel, error) {
-	fields, err := query(ctx, c.store, "read a channel", func(ctx context.Context, client rueidis.Client) ([]string, error) {
-		return client.Do(ctx, client.B().Hmget().Key(kv.MetaKey(channelID)).Field("epoch", "profile", "callId", "transactionId", "team").Build()).AsStrSlice()
+	var found callback.Channel
+	err := c.store.readFields(ctx, "read a channel", []string{channelID}, []string{"epoch", "profile", "callId", "transactionId", "team"}, func(_ string, fields []string) {
+		found = callback.Channel{Epoch: fields[0], Profile: []byte(fields[1]), CallID: fields[2], TransactionID: fields[3], TeamID: fields[4]}
 	})
-	if err != nil {
-		return callback.Channel{}, err
+	if err == nil && found.Epoch == "" {
+		err = callback.ErrChannelNotFound
 	}
-	if fields[0] == "" {
-		return callback.Channel{}, callback.ErrChannelNotFound
-	}
-	return callback.Channel{Epoch: fields[0], Profile: []byte(fields[1]), CallID: fields[2], TransactionID: fields[3], TeamID: fields[4]}, nil
+	return found, err
 }
 
 // CheckCredential implements callback.Store.
@@ -53,14 +51,11 @@ func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Cre
 // Deliver implements callback.Store.
 func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (result callback.DeliverResult, err error) {
 	args := make([]string, 0, 9+len(d.Entries))
-	duplicateFor, park, use := "", "", d.CallbackID // use: as callback.lua names it
+	duplicateFor, use := "", d.CallbackID // use: as callback.lua names it
 	if d.DuplicateFor > 0 {
 		duplicateFor, use = millis(d.DuplicateFor), d.BodyDigest
 	}
-	if d.Park {
-		park = "1"
-	}
-	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch, rueidis.BinaryString(d.Receipt), park)
+	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch, rueidis.BinaryString(d.Receipt), boolArg(d.Park))
 	for _, entry := range d.Entries {
 		args = append(args, rueidis.BinaryString(entry))
 	}
@@ -74,11 +69,7 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (resu
 // DeliverStream implements callback.Store.
 func (c *Callbacks) DeliverStream(ctx context.Context, p callback.StreamParams) (result callback.DeliverResult, err error) {
 	args := make([]string, 0, 10+len(p.Parts)+len(p.Last))
-	park := ""
-	if p.Park {
-		park = "1"
-	}
-	args = append(args, p.Digest, string(p.Kind), p.WorkItemID, p.CallbackID, p.Digests, p.Epoch, park, rueidis.BinaryString(p.Receipt), strconv.Itoa(len(p.Parts)))
+	args = append(args, p.Digest, string(p.Kind), p.WorkItemID, p.CallbackID, p.Digests, p.Epoch, boolArg(p.Park), rueidis.BinaryString(p.Receipt), strconv.Itoa(len(p.Parts)))
 	for _, entries := range [][][]byte{p.Parts, p.Last} {
 		for _, entry := range entries {
 			args = append(args, rueidis.BinaryString(entry))

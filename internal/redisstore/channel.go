@@ -182,55 +182,52 @@ func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) err
 
 // Claims implements channel.Store. It compares leases with the estimated clock of the
 // store.
-func (c *Channels) Claims(ctx context.Context, channelIDs []string) ([]*channel.Claim, error) {
-	return query(ctx, c.store, "read claims", func(ctx context.Context, client rueidis.Client) ([]*channel.Claim, error) {
-		commands := make(rueidis.Commands, len(channelIDs))
-		for i, id := range channelIDs {
-			commands[i] = client.B().Hmget().Key(kv.MetaKey(id)).Field("state", "claimUntil", "openedAt", "offeredAt").Build()
+func (c *Channels) Claims(ctx context.Context, channelIDs []string) (claims []*channel.Claim, err error) {
+	now := parseMillis(c.store.clock.At("", time.Now()))
+	err = c.store.readFields(ctx, "read claims", channelIDs, []string{"state", "claimUntil", "openedAt", "offeredAt"}, func(_ string, fields []string) {
+		var claim *channel.Claim
+		if fields[0] == "open" {
+			until := parseMillis(fields[1])
+			unclaimedSince := max(until, parseMillis(fields[2]))
+			claim = &channel.Claim{Claimed: until > now, Offered: fields[3] != "", Waiting: time.Duration(now-unclaimedSince) * time.Millisecond}
 		}
-		claims := make([]*channel.Claim, len(channelIDs))
-		now := parseMillis(c.store.clock.At("", time.Now()))
-		for i, reply := range client.DoMulti(ctx, commands...) {
-			fields, err := reply.AsStrSlice()
-			if err != nil {
-				return nil, err
-			}
-			if fields[0] == "open" {
-				until := parseMillis(fields[1])
-				unclaimedSince := max(until, parseMillis(fields[2]))
-				claims[i] = &channel.Claim{Claimed: until > now, Offered: fields[3] != "", Waiting: time.Duration(now-unclaimedSince) * time.Millisecond}
-			}
-		}
-		return claims, nil
+		claims = append(claims, claim)
 	})
+	return claims, err
 }
 
 // Presence returns which of the channels are owned by a connection, and which have
 // ended. It compares leases with the local clock, because leases are much longer
 // than the difference between the clocks of instances and store.
 func (c *Channels) Presence(ctx context.Context, channelIDs []string) (connected, ended []string, err error) {
-	err = c.store.do(ctx, "read presence", func(ctx context.Context, client rueidis.Client) error {
+	err = c.store.readFields(ctx, "read presence", channelIDs, []string{"owner", "ownerUntil", "state"}, func(id string, fields []string) {
+		switch owner, state := fields[0], fields[2]; {
+		case state == "ended":
+			ended = append(ended, id)
+		case owner != "" && parseMillis(fields[1]) > time.Now().UnixMilli():
+			connected = append(connected, id)
+		}
+	})
+	return connected, ended, err
+}
+
+// readFields reads fields of channels and calls each with those of every channel, in the
+// order of the IDs. Missing fields are empty.
+func (s *Store) readFields(ctx context.Context, operation string, channelIDs, fields []string, each func(id string, values []string)) error {
+	return s.do(ctx, operation, func(ctx context.Context, client rueidis.Client) error {
 		commands := make(rueidis.Commands, len(channelIDs))
 		for i, id := range channelIDs {
-			commands[i] = client.B().Hmget().Key(kv.MetaKey(id)).Field("owner", "ownerUntil", "state").Build()
+			commands[i] = client.B().Hmget().Key(kv.MetaKey(id)).Field(fields...).Build()
 		}
 		for i, reply := range client.DoMulti(ctx, commands...) {
-			fields, err := reply.AsStrSlice()
+			values, err := reply.AsStrSlice()
 			if err != nil {
 				return err
 			}
-			owner, state := fields[0], fields[2]
-			until, _ := strconv.ParseInt(fields[1], 10, 64)
-			switch {
-			case state == "ended":
-				ended = append(ended, channelIDs[i])
-			case owner != "" && until > time.Now().UnixMilli():
-				connected = append(connected, channelIDs[i])
-			}
+			each(channelIDs[i], values)
 		}
 		return nil
 	})
-	return connected, ended, err
 }
 
 // messages parses a list of ID, message, ID, message …

@@ -63,34 +63,22 @@ type EmbeddedOptions struct {
 
 // StartEmbedded starts an engine with the content that the last one on DataDir has
 // saved there, and records in DataDir how to connect to it.
-func StartEmbedded(o EmbeddedOptions, log *slog.Logger) (*Embedded, error) {
-	dataDir := o.DataDir
-	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+func StartEmbedded(o EmbeddedOptions, log *slog.Logger) (_ *Embedded, err error) {
+	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(dataDir, engineLock), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(o.DataDir, engineLock), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			_ = lock.Close()
+		}
+	}()
 	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
-		_ = lock.Close()
-		return nil, fmt.Errorf("another server is running on %s: stop it, use another DATA_DIR, or set REDIS_URL so that several servers share one store", dataDir)
+		return nil, fmt.Errorf("another server is running on %s: stop it, use another DATA_DIR, or set REDIS_URL so that several servers share one store", o.DataDir)
 	}
-	e, err := startLocked(o, log)
-	if err != nil {
-		_ = lock.Close()
-		return nil, err
-	}
-	e.lock = lock
-	e.jobs.Go(e.tick)
-	e.jobs.Go(e.saveSnapshots)
-	log.Warn("using the embedded key-value store: for one machine and for development; a crash can lose its last seconds",
-		"address", e.addr, "record", e.file, "snapshot", e.snapshots.path)
-	return e, nil
-}
-
-// startLocked starts the engine of a data directory that is locked.
-func startLocked(o EmbeddedOptions, log *slog.Logger) (*Embedded, error) {
 	password := rand.Text()
 	engine, err := startEngine(password, cmp.Or(o.MaxBytes, defaultMaxBytes))
 	if err != nil {
@@ -102,6 +90,7 @@ func startLocked(o EmbeddedOptions, log *slog.Logger) (*Embedded, error) {
 		addr:      engine.Addr(),
 		pass:      redact.Secret(password),
 		file:      filepath.Join(o.DataDir, kv.EmbeddedFile),
+		lock:      lock,
 		done:      make(chan struct{}),
 	}
 	if err = e.snapshots.load(); err != nil {
@@ -113,6 +102,10 @@ func startLocked(o EmbeddedOptions, log *slog.Logger) (*Embedded, error) {
 		engine.Close()
 		return nil, err
 	}
+	e.jobs.Go(e.tick)
+	e.jobs.Go(e.saveSnapshots)
+	log.Warn("using the embedded key-value store: for one machine and for development; a crash can lose its last seconds",
+		"address", e.addr, "record", e.file, "snapshot", e.snapshots.path)
 	return e, nil
 }
 

@@ -54,9 +54,16 @@ func (s *Store) List(ctx context.Context) iter.Seq2[ChannelInfo, error] {
 		for _, node := range s.Nodes() {
 			for cursor := uint64(0); ; {
 				page, err := node.scan(ctx, cursor)
+				var ids []string
+				for _, key := range page.Elements {
+					if id, _ := kv.SplitChannelKey(key); !listed[id] {
+						listed[id] = true
+						ids = append(ids, id)
+					}
+				}
 				var channels []ChannelInfo
 				if err == nil {
-					channels, err = s.describe(ctx, page.Elements, listed)
+					channels, err = s.describe(ctx, ids)
 				}
 				if err != nil {
 					yield(ChannelInfo{}, fmt.Errorf("list channels of %s: %w", node.Name, err))
@@ -77,7 +84,7 @@ func (s *Store) List(ctx context.Context) iter.Seq2[ChannelInfo, error] {
 
 // Channel returns a live channel. An unknown one has the zero value.
 func (s *Store) Channel(ctx context.Context, id string) (ChannelInfo, error) {
-	found, err := s.describe(ctx, []string{kv.MetaKey(id)}, map[string]bool{})
+	found, err := s.describe(ctx, []string{id})
 	if err != nil || len(found) == 0 {
 		return ChannelInfo{}, err
 	}
@@ -96,36 +103,19 @@ var listedFields = []string{
 	"state", "team", "endpoint", "mode", "claimedBy", "claimUntil", "owner", "ownerUntil", "openedAt", "inLast", "outLast", "flow",
 }
 
-// describe reads the live channels of a page of keys that are not listed yet.
-func (s *Store) describe(ctx context.Context, keys []string, listed map[string]bool) ([]ChannelInfo, error) {
-	return query(ctx, s, "read channels", func(ctx context.Context, client rueidis.Client) (found []ChannelInfo, err error) {
-		var ids []string
-		var commands rueidis.Commands
-		prefix, suffix, _ := strings.Cut(kv.MetaKey("*"), "*")
-		for _, key := range keys {
-			id := strings.TrimSuffix(strings.TrimPrefix(key, prefix), suffix)
-			if !listed[id] {
-				listed[id] = true
-				ids = append(ids, id)
-				commands = append(commands, client.B().Hmget().Key(key).Field(listedFields...).Build())
-			}
+// describe reads those of the channels that are live.
+func (s *Store) describe(ctx context.Context, ids []string) (found []ChannelInfo, err error) {
+	now := parseMillis(s.clock.At("", time.Now()))
+	err = s.readFields(ctx, "read channels", ids, listedFields, func(id string, values []string) {
+		fields := make(map[string]string, len(values))
+		for i, name := range listedFields {
+			fields[name] = values[i]
 		}
-		now := parseMillis(s.clock.At("", time.Now()))
-		for i, reply := range client.DoMulti(ctx, commands...) {
-			values, err := reply.AsStrSlice()
-			if err != nil {
-				return nil, err
-			}
-			fields := make(map[string]string, len(values))
-			for j, name := range listedFields {
-				fields[name] = values[j]
-			}
-			if c := newChannelInfo(ids[i], fields, now); c.State == "open" || c.BacklogEntries > 0 {
-				found = append(found, c)
-			}
+		if c := newChannelInfo(id, fields, now); c.State == "open" || c.BacklogEntries > 0 {
+			found = append(found, c)
 		}
-		return found, nil
 	})
+	return found, err
 }
 
 // newChannelInfo describes a channel at a time of the store's clock.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
@@ -34,7 +35,7 @@ type effect int
 const (
 	adds    effect = iota + 1 // rejected by a full engine
 	removes                   // or has a small, bounded need
-	unknown                   // adds, to any key
+	unknown                   // adds or removes; any argument may be a key
 )
 
 // effects has the commands that the program uses, and those that need no memory
@@ -61,17 +62,16 @@ type memory struct {
 	limit  int
 
 	mu      sync.Mutex // protects the fields below
-	peers   map[*server.Peer]bool
 	keys    map[string]*keySize
 	changed map[string]struct{} // keys to measure
-	lost    bool                // any key may have changed
 	used    int                 // sum of keys
 	swept   time.Time
 
-	writing  sync.Mutex // held while a script or a command that writes runs; protects the fields below
-	full     bool       // when the script started
-	wrote    bool       // the script has changed something
-	rejected bool       // a command of the script was rejected
+	running  atomic.Pointer[server.Peer] // whose script or command that writes runs
+	writing  sync.Mutex                  // held meanwhile; protects the fields below
+	full     bool                        // when the script started
+	wrote    bool                        // the script has changed something
+	rejected bool                        // a command of the script was rejected
 }
 
 // keySize is the size of a key: when it was measured, and what was added since.
@@ -81,7 +81,7 @@ type keySize struct {
 }
 
 func newMemory(e *engine, limit int) *memory {
-	return &memory{engine: e, limit: limit, peers: map[*server.Peer]bool{}, keys: map[string]*keySize{}, changed: map[string]struct{}{}}
+	return &memory{engine: e, limit: limit, keys: map[string]*keySize{}, changed: map[string]struct{}{}}
 }
 
 // hook runs before each command, and instead of it if it returns true. It counts what
@@ -89,42 +89,40 @@ func newMemory(e *engine, limit int) *memory {
 // does so only if the script has changed nothing before, so that a script runs as a
 // whole or not at all.
 func (m *memory) hook(c *server.Peer, command string, args ...string) bool {
-	if c.Ctx == nil {
-		m.register(c)
+	if c.Ctx == nil { // the first command of a connection; scripts call commands with a context
+		c.ClientName = "connection"
 	}
 	isScript := command == "EVAL" || command == "EVALSHA"
 	effect := m.effect(command)
-	if effect == 0 && !isScript {
+	switch {
+	case effect == 0 && !isScript || c == m.running.Load():
 		return false
-	}
-	switch m.caller(c) {
-	case running:
+	case command == "XREADGROUP": // may wait for others, so it does not hold the lock
+		m.count(effect, command, args)
 		return false
-	case connection:
-		if isScript {
-			m.runScript(c, append([]string{command}, args...))
-			return true
-		}
-		if command != "XREADGROUP" { // the only one that may wait for others
-			m.writing.Lock()
-			defer m.writing.Unlock()
-		}
-		if effect != removes && m.isFull() {
+	case c.ClientName == "": // called by a script
+		if effect != removes && m.full && !m.wrote {
+			m.rejected = true
 			c.WriteError(errorFull)
 			return true
 		}
+		m.wrote = true
+		m.count(effect, command, args) // no tick measures while a script runs
+		return false
+	}
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	full := m.isFull()
+	switch {
+	case isScript:
+		m.runScript(c, full, append([]string{command}, args...))
+	case effect != removes && full:
+		c.WriteError(errorFull)
+	default:
 		m.dispatch(c, append([]string{command}, args...))
 		m.count(effect, command, args) // after the command: a tick may measure before it
-		return true
 	}
-	if effect != removes && m.full && !m.wrote {
-		m.rejected = true
-		c.WriteError(errorFull)
-		return true
-	}
-	m.wrote = true
-	m.count(effect, command, args) // no tick measures while a script runs
-	return false
+	return true
 }
 
 func (m *memory) effect(command string) effect {
@@ -137,71 +135,27 @@ func (m *memory) effect(command string) effect {
 	return unknown
 }
 
-// caller is who calls a command.
-type caller int
-
-const (
-	script     caller = iota // or a console with the context of scripts
-	connection               // of a client
-	running                  // a connection whose command hook runs
-)
-
-func (m *memory) caller(c *server.Peer) caller {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	isRunning, known := m.peers[c]
-	switch {
-	case isRunning:
-		return running
-	case known:
-		return connection
-	}
-	return script
-}
-
-// register notes that c is a connection. It has no context before its first command; the
-// peers of scripts always have one.
-func (m *memory) register(c *server.Peer) {
-	m.setRunning(c, false)
-	c.OnDisconnect(func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.peers, c)
-	})
-}
-
-// dispatch runs a command of a connection.
+// dispatch runs a command of a connection. The hook lets it pass.
 func (m *memory) dispatch(c *server.Peer, args []string) {
-	m.setRunning(c, true)
+	m.running.Store(c)
+	defer m.running.Store(nil)
 	m.engine.server.Dispatch(c, args)
-	m.setRunning(c, false)
-}
-
-func (m *memory) setRunning(c *server.Peer, isRunning bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.peers[c] = isRunning
 }
 
 // runScript runs a script. If one of its commands was rejected, the reply is that
 // command's error.
-func (m *memory) runScript(c *server.Peer, args []string) {
-	m.writing.Lock()
-	defer m.writing.Unlock()
-	m.full, m.wrote, m.rejected = m.isFull(), false, false
-	defer func() { m.full = false }()
-	if !m.full {
+func (m *memory) runScript(c *server.Peer, full bool, args []string) {
+	m.full, m.wrote, m.rejected = full, false, false
+	if !full {
 		m.dispatch(c, args)
 		return
 	}
+	defer func() { m.full = false }()
 	var reply bytes.Buffer
 	writer := bufio.NewWriter(&reply)
 	buffered := server.NewPeer(writer)
 	buffered.Ctx, buffered.Resp3 = c.Ctx, c.Resp3
 	m.dispatch(buffered, args)
-	m.mu.Lock()
-	delete(m.peers, buffered)
-	m.mu.Unlock()
 	_ = writer.Flush()
 	if m.rejected {
 		c.WriteError(errorFull)
@@ -220,24 +174,19 @@ func (m *memory) isFull() bool {
 func (m *memory) count(effect effect, command string, args []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(args) == 0 {
-		m.lost = true
-		return
-	}
-	keys := args
-	switch command {
-	case "DEL", "UNLINK", "RENAME", "COPY": // all arguments; others name no key and have no size
-	case "XGROUP":
+	size, keys := 0, args // an argument that is not a key has no size when it is measured
+	switch {
+	case len(args) == 0 || effect == unknown:
+	case command == "COPY":
+		if source := m.keys[args[0]]; source != nil {
+			size = source.measured + source.added
+		}
+	case command == "XGROUP":
 		keys = args[1:min(2, len(args))]
-	case "XREADGROUP":
+	case command == "XREADGROUP":
 		keys = args[slices.Index(args, "STREAMS")+1:]
-	default:
+	case command != "DEL" && command != "UNLINK" && command != "RENAME":
 		keys = args[:1]
-	}
-	m.lost = m.lost || effect == unknown
-	size := 0
-	if source := m.keys[args[0]]; command == "COPY" && source != nil {
-		size = source.measured + source.added
 	}
 	if effect != removes {
 		for _, arg := range args {
@@ -252,7 +201,7 @@ func (m *memory) count(effect effect, command string, args []string) {
 			m.used += keyOverhead
 		}
 		key.added += size
-		key.removed = key.removed || effect == removes
+		key.removed = key.removed || effect != adds
 		m.used += size
 		m.changed[name] = struct{}{}
 	}
@@ -304,14 +253,14 @@ func (m *memory) measureKey(console *console, name string) {
 	}
 }
 
-// sweep finds keys that have expired, and all keys if any may have changed.
+// sweep finds keys that have expired, or that a command created without naming them.
 func (m *memory) sweep(console *console) {
 	m.engine.Lock()
 	defer m.engine.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.swept = time.Now()
-	if count, _ := console.do("DBSIZE").(int); count == len(m.keys) && !m.lost {
+	if count, _ := console.do("DBSIZE").(int); count == len(m.keys) {
 		return
 	}
 	exists := map[string]bool{}
@@ -319,10 +268,6 @@ func (m *memory) sweep(console *console) {
 		exists[name] = true
 		if m.keys[name] == nil {
 			m.keys[name] = &keySize{}
-			m.changed[name] = struct{}{}
-		}
-		if m.lost {
-			m.keys[name].removed = true
 			m.changed[name] = struct{}{}
 		}
 	}
@@ -333,5 +278,4 @@ func (m *memory) sweep(console *console) {
 			delete(m.changed, name)
 		}
 	}
-	m.lost = false
 }

@@ -60,20 +60,51 @@ func (r *ReportStream) do(ctx context.Context, operation string, build func(ruei
 	})
 }
 
-// Read implements speech.ReportStream.
+// Read implements speech.ReportStream. It creates the group if it does not exist; that
+// call returns nothing.
 func (r *ReportStream) Read(caller context.Context, limit int, wait time.Duration) (list []speech.ReportEntry, err error) {
 	err = r.store.do(caller, "read usage reports", func(_ context.Context, c rueidis.Client) error {
 		// A blocking read uses its own connection and ends with its caller.
 		ctx, cancel := context.WithTimeout(caller, wait+commandTimeout)
 		defer cancel()
-		group := kv.Group{Stream: kv.ReportsStream, Name: reportsGroup, Consumer: reportsConsumer, MinIdle: r.redeliverAfter}
-		entries, err := group.Read(ctx, c, limit, wait)
+		entries, err := r.abandoned(ctx, c, limit)
+		if err == nil && len(entries) == 0 {
+			entries, err = readNew(ctx, c, limit, wait)
+		}
+		if kv.ErrorCode(err) == "NOGROUP" {
+			err = c.Do(ctx, c.B().XgroupCreate().Key(kv.ReportsStream).Group(reportsGroup).Id("0").Mkstream().Build().ToRetryable()).Error()
+			if kv.ErrorCode(err) == "BUSYGROUP" { // another instance was faster
+				err = nil
+			}
+		}
 		for _, e := range entries {
 			list = append(list, speech.ReportEntry{ID: e.ID, Report: []byte(e.FieldValues["report"])})
 		}
 		return err
 	})
 	return list, err
+}
+
+// abandoned returns reports that a crashed instance has read.
+func (r *ReportStream) abandoned(ctx context.Context, c rueidis.Client, limit int) ([]rueidis.XRangeEntry, error) {
+	reply, err := c.Do(ctx, c.B().Xautoclaim().Key(kv.ReportsStream).Group(reportsGroup).Consumer(reportsConsumer).
+		MinIdleTime(millis(r.redeliverAfter)).Start("0-0").Count(int64(limit)).Build().ToRetryable()).ToArray()
+	if err != nil || len(reply) < 2 {
+		return nil, err
+	}
+	return reply[1].AsXRange()
+}
+
+func readNew(ctx context.Context, c rueidis.Client, limit int, wait time.Duration) ([]rueidis.XRangeEntry, error) {
+	read := c.B().Xreadgroup().Group(reportsGroup, reportsConsumer).Count(int64(limit))
+	var command rueidis.Completed
+	if wait > 0 {
+		command = read.Block(wait.Milliseconds()).Streams().Key(kv.ReportsStream).Id(">").Build()
+	} else {
+		command = read.Streams().Key(kv.ReportsStream).Id(">").Build()
+	}
+	streams, err := c.Do(ctx, command).AsXRead()
+	return streams[kv.ReportsStream], ignoreNil(err)
 }
 
 // Ack implements speech.ReportStream. It deletes reports before it acknowledges them: if

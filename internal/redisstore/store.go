@@ -56,7 +56,6 @@ type Store struct {
 	log        *slog.Logger
 	topics     *kv.Topics
 	state      atomic.Pointer[state]
-	timeouts   timeouts
 	clock      kv.Clock      // of the servers
 	probes     chan struct{} // requests for an early probe
 	rejected   atomic.Int64  // when the store was last full, in Unix ns
@@ -160,7 +159,7 @@ func (s *Store) do(caller context.Context, operation string, run func(context.Co
 	if caller.Err() != nil {
 		return fmt.Errorf("%s: %w", operation, caller.Err())
 	}
-	ctx, cancel := s.timeouts.context(caller)
+	ctx, cancel := operationContext(caller)
 	defer cancel()
 	err := run(ctx, current.client)
 	if err == nil {
@@ -233,39 +232,15 @@ const (
 	commandTimeout = 3 * time.Second
 	// tryAgainDelay is the time between two attempts of a script that did not run.
 	tryAgainDelay = 20 * time.Millisecond
-	// timerWindow is the period in which operations that share a timer start.
-	timerWindow = commandTimeout / 16
 )
 
-// timeouts creates the contexts of operations. Operations that start within
-// timerWindow share one: a timer per operation would use more CPU than the rest of
-// the operation.
-type timeouts struct{ newest atomic.Pointer[sharedTimeout] }
-
-type sharedTimeout struct {
-	context.Context
-	start time.Time
-}
-
-// context returns a context that ends after commandTimeout, or at the caller's
+// operationContext returns a context that ends after commandTimeout, or at the caller's
 // deadline if that is earlier. It is not cancelled together with the caller: the
 // operation may be dialing a connection that other callers wait for.
-func (t *timeouts) context(caller context.Context) (context.Context, context.CancelFunc) {
-	shared := t.shared()
-	if deadline, ok := caller.Deadline(); ok && time.Until(deadline) < commandTimeout-timerWindow {
-		return context.WithDeadline(context.WithoutCancel(caller), deadline)
+func operationContext(caller context.Context) (context.Context, context.CancelFunc) {
+	deadline := time.Now().Add(commandTimeout)
+	if earlier, ok := caller.Deadline(); ok && earlier.Before(deadline) {
+		deadline = earlier
 	}
-	return shared, func() {}
-}
-
-func (t *timeouts) shared() context.Context {
-	now := time.Now()
-	if newest := t.newest.Load(); newest != nil && now.Sub(newest.start) < timerWindow {
-		return newest
-	}
-	ctx, cancel := context.WithDeadline(context.Background(), now.Add(commandTimeout))
-	context.AfterFunc(ctx, cancel)
-	next := &sharedTimeout{ctx, now}
-	t.newest.Store(next)
-	return next
+	return context.WithDeadline(context.WithoutCancel(caller), deadline)
 }

@@ -2,9 +2,11 @@ package speech
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"iter"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -141,13 +143,14 @@ type cleanup struct {
 }
 
 func (c cleanup) all(ctx context.Context) error {
-	if err := c.expire(ctx); err != nil {
-		return err
+	err := c.expire(ctx)
+	if err == nil && c.retention > 0 {
+		err = c.removeRecordings(ctx, Unused, Recordings{UnusedSince: c.now().Add(-c.retention)})
 	}
-	if err := c.expireUnused(ctx); err != nil {
-		return err
+	if err == nil {
+		err = c.reconcile(ctx)
 	}
-	return c.reconcile(ctx)
+	return err
 }
 
 // remove calls do and, if the item is gone afterwards, counts and reports it. A
@@ -165,34 +168,20 @@ func (c cleanup) remove(r Removal, do func() (gone bool, err error)) (gone bool,
 
 // expire removes expired recordings.
 func (c cleanup) expire(ctx context.Context) error {
-	return c.removeRecordings(ctx, Expired, c.recordings(ctx, c.now()), func(r Recording) time.Time { return r.ExpiresAt })
+	return c.removeRecordings(ctx, Expired, Recordings{ExpiredBy: c.now()})
 }
 
-// expireUnused removes recordings that were not requested for the retention.
-func (c cleanup) expireUnused(ctx context.Context) error {
-	if c.retention == 0 {
-		return nil
-	}
-	since := c.now().Add(-c.retention)
-	unused := pages(func(after string) ([]Recording, error) {
-		return c.store.ListUnusedRecordings(ctx, after, since, cleanupPage)
-	}, func(r Recording) string { return r.Hash })
-	return c.removeRecordings(ctx, Unused, unused, func(r Recording) time.Time { return r.lastUse().Add(c.retention) })
-}
-
-func (c cleanup) removeRecordings(ctx context.Context, reason string, recordings iter.Seq2[Recording, error], expiry func(Recording) time.Time) error {
+func (c cleanup) removeRecordings(ctx context.Context, reason string, which Recordings) error {
 	checked := false // that this is a media service: on a wrong address every blob is "not found"
-	for rec, err := range recordings {
-		if err != nil {
-			return err
-		}
-		if !checked {
-			if _, err := c.blobs.List(ctx, "", 1); err != nil {
-				return fmt.Errorf("list blobs: %w", err)
-			}
+	for rec, err := range c.recordings(ctx, which) {
+		if err == nil && !checked {
 			checked = true
+			_, err = c.blobs.List(ctx, "", 1)
 		}
-		if err := c.removeRecording(ctx, reason, rec, expiry(rec)); err != nil {
+		if err == nil {
+			err = c.removeRecording(ctx, reason, rec)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -202,8 +191,11 @@ func (c cleanup) removeRecordings(ctx context.Context, reason string, recordings
 // removeRecording removes the blobs before the recording, so that the next
 // cleanup continues after an error. It keeps a blob modified after the expiry,
 // because a renewal is storing it, but for at most orphanAge.
-func (c cleanup) removeRecording(ctx context.Context, reason string, rec Recording, expiry time.Time) error {
-	since := expiry
+func (c cleanup) removeRecording(ctx context.Context, reason string, rec Recording) error {
+	since := rec.ExpiresAt
+	if since.IsZero() {
+		since = rec.lastUse().Add(c.retention)
+	}
 	if ago := c.now().Add(-orphanAge); ago.After(since) {
 		since = ago
 	}
@@ -220,94 +212,90 @@ func (c cleanup) removeRecording(ctx context.Context, reason string, rec Recordi
 	return c.store.DeleteUnchangedRecording(ctx, rec)
 }
 
-// reconcile merges the ordered lists of recordings and blobs, and removes items
-// without a counterpart. It does nothing if only one of the lists is empty: an
+// reconcile merges the lists of variants and blobs, which are in order of path, and removes
+// items without a counterpart. It does nothing if only one of the lists is empty: an
 // unmounted volume or a wrong database must not delete the whole cache.
 func (c cleanup) reconcile(ctx context.Context) error {
-	next, stop := iter.Pull2(c.recordings(ctx, time.Time{}))
+	nextVariant, stop := iter.Pull2(c.variants(ctx))
 	defer stop()
-	rec, err, more := next()
-	if err != nil {
-		return err
-	}
-	found := map[Encoding]bool{}    // blobs of rec
-	nextRecording := func() error { // changes rec and more
-		if err := c.removeLost(ctx, rec, found); err != nil {
-			return err
-		}
-		clear(found)
-		rec, err, more = next()
-		return err
-	}
-	hasBlobs := false
-	blobs := pages(func(after string) ([]BlobInfo, error) { return c.blobs.List(ctx, after, cleanupPage) },
-		func(b BlobInfo) string { return b.Path })
-	for blob, err := range blobs {
-		if err != nil {
-			return fmt.Errorf("list blobs: %w", err)
-		}
-		if !hasBlobs && !more {
-			c.log.WarnContext(ctx, "media cache not reconciled: there are blobs but no recordings. Check the database.")
-			return nil
-		}
-		hasBlobs = true
-		_, name, _ := strings.Cut(blob.Path, "/")
-		hash, e, ok := ParseBlobName(name)
-		if !ok || BlobPath(hash, e) != blob.Path { // not a speech blob: leave it
-			continue
-		}
-		for more && rec.Hash < hash {
-			if err := nextRecording(); err != nil {
-				return err
-			}
-		}
-		if more && rec.Hash == hash && rec.Variants[e] != "" {
-			found[e] = true
-		} else if err := c.removeOrphan(ctx, blob, hash, e); err != nil {
-			return err
-		}
-	}
-	if !hasBlobs && more {
+	nextBlob, stop := iter.Pull2(pages(func(after string) ([]BlobInfo, error) { return c.blobs.List(ctx, after, cleanupPage) },
+		func(b BlobInfo) string { return b.Path }))
+	defer stop()
+	v, err, hasVariant := nextVariant()
+	b, blobErr, hasBlob := nextBlob()
+	switch err = errors.Join(err, blobErr); {
+	case err != nil:
+	case hasBlob && !hasVariant:
+		c.log.WarnContext(ctx, "media cache not reconciled: there are blobs but no recordings. Check the database.")
+		return nil
+	case hasVariant && !hasBlob:
 		c.log.WarnContext(ctx, "media cache not reconciled: there are recordings but no blobs. Check the media service's volume.")
 		return nil
 	}
-	for more {
-		if err := nextRecording(); err != nil {
-			return err
+	for err == nil && (hasVariant || hasBlob) {
+		isLost := hasVariant && (!hasBlob || v.path < b.Path)
+		isOrphan := hasBlob && (!hasVariant || b.Path < v.path)
+		if isLost {
+			err = c.removeLost(ctx, v)
+		} else if isOrphan {
+			err = c.removeOrphan(ctx, b)
+		}
+		if err == nil && !isOrphan {
+			v, err, hasVariant = nextVariant()
+		}
+		if err == nil && !isLost {
+			b, err, hasBlob = nextBlob()
 		}
 	}
-	return nil
+	return err
 }
 
-// removeLost deletes the variants without a blob. It checks again, since the blob
-// may have been stored after the listing. It skips expired recordings: expire removes them.
-func (c cleanup) removeLost(ctx context.Context, rec Recording, found map[Encoding]bool) error {
-	for e, sum := range rec.Variants {
-		if found[e] || rec.expired(c.now()) {
-			continue
-		}
-		path := BlobPath(rec.Hash, e)
-		exists, err := c.blobs.Exists(ctx, path)
-		if err != nil {
-			return fmt.Errorf("check blob: %w", err)
-		}
-		if exists {
-			continue
-		}
-		if _, err := c.remove(Removal{Lost, path, 0}, func() (bool, error) {
-			err := c.store.DeleteVariant(ctx, rec.Hash, e, sum)
-			return err == nil, err
-		}); err != nil {
-			return err
+// variant is a variant of a recording.
+type variant struct {
+	Recording
+	encoding Encoding
+	path     string // of its blob
+}
+
+// variants iterates over the variants of all recordings in order of path.
+func (c cleanup) variants(ctx context.Context) iter.Seq2[variant, error] {
+	return func(yield func(variant, error) bool) {
+		for rec, err := range c.recordings(ctx, Recordings{}) {
+			if err != nil {
+				yield(variant{}, err)
+				return
+			}
+			for _, e := range slices.Sorted(maps.Keys(rec.Variants)) {
+				if !yield(variant{rec, e, BlobPath(rec.Hash, e)}, nil) {
+					return
+				}
+			}
 		}
 	}
-	return nil
 }
 
-// removeOrphan deletes a blob that is older than orphanAge and still has no
+// removeLost deletes a variant without a blob. It checks again, since the blob may have
+// been stored after the listing. It skips expired recordings: expire removes them.
+func (c cleanup) removeLost(ctx context.Context, v variant) error {
+	if v.expired(c.now()) {
+		return nil
+	}
+	if exists, err := c.blobs.Exists(ctx, v.path); err != nil || exists {
+		return err
+	}
+	_, err := c.remove(Removal{Lost, v.path, 0}, func() (bool, error) {
+		err := c.store.DeleteVariant(ctx, v.Hash, v.encoding, v.Variants[v.encoding])
+		return err == nil, err
+	})
+	return err
+}
+
+// removeOrphan deletes a blob of speech that is older than orphanAge and still has no
 // recording.
-func (c cleanup) removeOrphan(ctx context.Context, blob BlobInfo, hash string, e Encoding) error {
-	if c.now().Sub(blob.ModifiedAt) < orphanAge {
+func (c cleanup) removeOrphan(ctx context.Context, blob BlobInfo) error {
+	_, name, _ := strings.Cut(blob.Path, "/")
+	hash, e, ok := ParseBlobName(name)
+	if !ok || BlobPath(hash, e) != blob.Path || c.now().Sub(blob.ModifiedAt) < orphanAge {
 		return nil
 	}
 	rec, err := c.store.Recording(ctx, hash)
@@ -320,11 +308,10 @@ func (c cleanup) removeOrphan(ctx context.Context, blob BlobInfo, hash string, e
 	return err
 }
 
-// recordings iterates over the recordings that are expired at a time, or over all if it is
-// zero, in order of hash.
-func (c cleanup) recordings(ctx context.Context, expiredBy time.Time) iter.Seq2[Recording, error] {
+// recordings iterates over recordings in order of hash.
+func (c cleanup) recordings(ctx context.Context, which Recordings) iter.Seq2[Recording, error] {
 	return pages(func(after string) ([]Recording, error) {
-		return c.store.ListRecordings(ctx, after, expiredBy, cleanupPage)
+		return c.store.ListRecordings(ctx, which, after, cleanupPage)
 	}, func(r Recording) string { return r.Hash })
 }
 

@@ -150,14 +150,7 @@ func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (R
 // caching.
 func (s *Service) share(ctx context.Context, r Request, providers []Provider) (made result, billed bool, err error) {
 	if r.DisableCache {
-		ctx, cancel := context.WithTimeout(ctx, synthesisTimeout)
-		defer cancel()
-		release, err := s.reserve(ctx, r)
-		if err != nil {
-			return result{}, false, err
-		}
-		defer release()
-		made, err := s.synthesize(ctx, r, providers, false)
+		made, err := s.run(ctx, r, providers)
 		return made, true, err
 	}
 	first := false
@@ -177,7 +170,7 @@ func (s *Service) share(ctx context.Context, r Request, providers []Provider) (m
 	}
 }
 
-// runTask returns the result of findOrSynthesize, which only Close cancels.
+// runTask is run, but only Close cancels it.
 func (s *Service) runTask(ctx context.Context, r Request, providers []Provider) (made result, err error) {
 	finished := make(chan struct{})
 	closed := s.tasks.Go(ctx, func(ctx context.Context) {
@@ -187,13 +180,7 @@ func (s *Service) runTask(ctx context.Context, r Request, providers []Provider) 
 				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 			}
 		}()
-		ctx, cancel := context.WithTimeout(ctx, synthesisTimeout)
-		defer cancel()
-		release, busy := s.reserve(ctx, r)
-		if err = busy; err == nil {
-			defer release()
-			made, err = s.findOrSynthesize(ctx, r, providers)
-		}
+		made, err = s.run(ctx, r, providers)
 	})
 	if closed != nil {
 		return result{}, closed
@@ -202,13 +189,16 @@ func (s *Service) runTask(ctx context.Context, r Request, providers []Provider) 
 	return made, err
 }
 
-// reserve waits until the team may use the memory for the audio of a request.
-func (s *Service) reserve(ctx context.Context, r Request) (release func(), err error) {
+// run waits until the team may use the memory for the audio of a request, and runs it.
+func (s *Service) run(ctx context.Context, r Request, providers []Provider) (result, error) {
+	ctx, cancel := context.WithTimeout(ctx, synthesisTimeout)
+	defer cancel()
 	size := min(int64(float64(r.Characters())*memoryPerCharacter/r.Speed), s.memory.Share())
 	if err := s.memory.Wait(ctx, r.TeamID, size); err != nil {
-		return nil, err
+		return result{}, err
 	}
-	return func() { s.memory.Return(r.TeamID, size) }, nil
+	defer s.memory.Return(r.TeamID, size)
+	return s.findOrSynthesize(ctx, r, providers)
 }
 
 // requestKey identifies identical requests, on this instance and in leases.
@@ -235,7 +225,7 @@ func (s *Service) recording(r Request, p Provider) Recording {
 // instance at a time creates it; the others wait and use its result, which may
 // come from any of the providers.
 func (s *Service) findOrSynthesize(ctx context.Context, r Request, providers []Provider) (result, error) {
-	if !s.blobsUsable() {
+	if r.DisableCache || !s.blobsUsable() {
 		return s.synthesize(ctx, r, providers, false)
 	}
 	if found, ok, err := s.find(ctx, r, providers[:1]); ok || err != nil {

@@ -69,17 +69,18 @@ type Store interface {
 	// deletes the recording with its last variant.
 	DeleteVariant(ctx context.Context, hash string, e Encoding, checksum string) error
 	// ListRecordings lists recordings with a hash greater than after, in order of
-	// hash. Unless expiredBy is zero it lists only those expired at that time.
-	ListRecordings(ctx context.Context, after string, expiredBy time.Time, limit int) ([]Recording, error)
+	// hash.
+	ListRecordings(ctx context.Context, which Recordings, after string, limit int) ([]Recording, error)
 	// TouchRecording sets UsedAt of a recording, if it exists.
 	TouchRecording(ctx context.Context, hash string, usedAt time.Time) error
-	// ListUnusedRecordings lists recordings without an expiry like ListRecordings,
-	// but only those that were not used after since.
-	ListUnusedRecordings(ctx context.Context, after string, since time.Time, limit int) ([]Recording, error)
 	// DeleteUnchangedRecording deletes a recording unless its expiry or its last use
 	// has changed.
 	DeleteUnchangedRecording(ctx context.Context, r Recording) error
 }
+
+// Recordings selects recordings: those that have expired at a time, those without an
+// expiry that were not used after a time, or all.
+type Recordings struct{ ExpiredBy, UnusedSince time.Time }
 
 // Errors of a BlobStore. Any other error counts as ErrBlobsUnavailable.
 var (

@@ -30,23 +30,6 @@ func writeAudit(ctx context.Context, tx *sql.Tx, entries []audit.Entry) error {
 	return nil
 }
 
-// execAudited is exec with audit entries in the same transaction.
-func (s *Store) execAudited(ctx context.Context, verb, kind string, entries []audit.Entry, query string, args ...any) error {
-	if len(entries) == 0 {
-		return s.exec(ctx, verb, kind, query, args...)
-	}
-	return s.inTx(ctx, verb+" "+kind, func(ctx context.Context, tx *sql.Tx) error {
-		changed, err := execRows(ctx, tx, query, args...)
-		if err == nil && changed == 0 {
-			return notFound(kind)
-		}
-		if err == nil {
-			err = writeAudit(ctx, tx, entries)
-		}
-		return constraintError(err, kind)
-	})
-}
-
 // AddAuditEntries implements audit.Store.
 func (s *Store) AddAuditEntries(ctx context.Context, entries ...audit.Entry) error {
 	return s.inTx(ctx, "add audit entries", func(ctx context.Context, tx *sql.Tx) error { return writeAudit(ctx, tx, entries) })
@@ -54,11 +37,7 @@ func (s *Store) AddAuditEntries(ctx context.Context, entries ...audit.Entry) err
 
 // DeleteAuditEntries implements audit.Store.
 func (s *Store) DeleteAuditEntries(ctx context.Context, before time.Time, limit int) (deleted int64, err error) {
-	err = s.inTx(ctx, "delete audit entries", func(ctx context.Context, tx *sql.Tx) (err error) {
-		deleted, err = execRows(ctx, tx, deleteAudit, audit.FirstID(before), limit)
-		return err
-	})
-	return deleted, err
+	return s.execBatch(ctx, "delete audit entries", deleteAudit, []any{audit.FirstID(before), limit})
 }
 
 // AuditEntries implements audit.Store.

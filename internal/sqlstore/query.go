@@ -91,14 +91,24 @@ func queryAll[T any](ctx context.Context, c conn, fields func(*T) []any, query s
 // column is a Fields function for results with a single column.
 func column[T any](v *T) []any { return []any{v} }
 
-// exec writes one record. It returns NOT_FOUND if no row matches.
-func (s *Store) exec(ctx context.Context, verb, kind, query string, args ...any) error {
-	return s.do(ctx, verb+" "+kind, func(ctx context.Context) error {
-		changed, err := execRows(ctx, s.write, query, args...)
+// exec writes one record, and audit entries in the same transaction. It returns NOT_FOUND
+// if no row matches.
+func (s *Store) exec(ctx context.Context, verb, kind string, entries []audit.Entry, query string, args ...any) error {
+	write := func(ctx context.Context, c conn) error {
+		changed, err := execRows(ctx, c, query, args...)
 		if err == nil && changed == 0 {
 			return notFound(kind)
 		}
 		return constraintError(err, kind)
+	}
+	if len(entries) == 0 { // needs no transaction
+		return s.do(ctx, verb+" "+kind, func(ctx context.Context) error { return write(ctx, s.write) })
+	}
+	return s.inTx(ctx, verb+" "+kind, func(ctx context.Context, tx *sql.Tx) error {
+		if err := write(ctx, tx); err != nil {
+			return err
+		}
+		return writeAudit(ctx, tx, entries)
 	})
 }
 
@@ -132,11 +142,6 @@ func update[T any](ctx context.Context, s *Store, kind string, fields func(*T) [
 		return writeAudit(ctx, tx, entries)
 	})
 	return updated, err
-}
-
-// execAny runs a statement that may match no row. It returns the number of changed rows.
-func (s *Store) execAny(ctx context.Context, op, query string, args ...any) (changed int64, err error) {
-	return s.execBatch(ctx, op, query, args)
 }
 
 // execBatch runs one statement with many sets of values in one transaction.

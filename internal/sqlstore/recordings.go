@@ -100,27 +100,25 @@ func updateVariants(ctx context.Context, tx *sql.Tx, r speech.Recording) error {
 
 // ListRecordings implements speech.Store. Hashes are hex, which all databases sort
 // alike.
-func (s *Store) ListRecordings(ctx context.Context, after string, expiredBy time.Time, limit int) ([]speech.Recording, error) {
-	if expiredBy.IsZero() {
-		return list(ctx, s, "recordings", recordingFields, recordingsAfter, after, limit)
+func (s *Store) ListRecordings(ctx context.Context, which speech.Recordings, after string, limit int) ([]speech.Recording, error) {
+	query, args := recordingsAfter, []any{after, limit}
+	switch {
+	case !which.ExpiredBy.IsZero():
+		query, args = expiredRecordings, append(args, which.ExpiredBy.UnixMilli())
+	case !which.UnusedSince.IsZero():
+		query, args = unusedRecordings, append(args, which.UnusedSince.UnixMilli())
 	}
-	return list(ctx, s, "recordings", recordingFields, expiredRecordings, after, limit, expiredBy.UnixMilli())
-}
-
-// ListUnusedRecordings implements speech.Store.
-func (s *Store) ListUnusedRecordings(ctx context.Context, after string, since time.Time, limit int) ([]speech.Recording, error) {
-	return list(ctx, s, "recordings", recordingFields, unusedRecordings, after, limit, since.UnixMilli())
+	return list(ctx, s, "recordings", recordingFields, query, args...)
 }
 
 // TouchRecording implements speech.Store.
 func (s *Store) TouchRecording(ctx context.Context, hash string, usedAt time.Time) error {
-	_, err := s.execAny(ctx, "touch recording", `UPDATE tts_media_cache SET used_at = $2 WHERE hash = $1`, hash, usedAt.UnixMilli())
-	return err
+	return s.touch(ctx, "touch recording", `UPDATE tts_media_cache SET used_at = $2 WHERE hash = $1`, map[string]time.Time{hash: usedAt})
 }
 
 // DeleteUnchangedRecording implements speech.Store. A recording that is already gone is
 // not an error.
 func (s *Store) DeleteUnchangedRecording(ctx context.Context, r speech.Recording) error {
-	_, err := s.execAny(ctx, "delete recording", deleteUnchanged, r.Hash, timestamp{&r.ExpiresAt}, timestamp{&r.UsedAt})
+	_, err := s.execBatch(ctx, "delete recording", deleteUnchanged, []any{r.Hash, timestamp{&r.ExpiresAt}, timestamp{&r.UsedAt}})
 	return err
 }

@@ -76,7 +76,7 @@ func sessionFields(s *session.Session) []any {
 func (s *Store) CreateSession(ctx context.Context, added session.Session, r session.IdempotencyRecord, staleBefore time.Time) (created bool, err error) {
 	args := sessionFields(&added)[:issuedFields]
 	if r.Key == "" {
-		err := s.exec(ctx, "create", "session", insertSession, args...)
+		err := s.exec(ctx, "create", "session", nil, insertSession, args...)
 		return err == nil, err
 	}
 	err = s.inTx(ctx, "create session", func(ctx context.Context, tx *sql.Tx) error {
@@ -141,12 +141,12 @@ func listSessions(q session.Query) string {
 // RedeemSession records that a call token was used, unless the session has ended or
 // expired, or its team is disabled.
 func (s *Store) RedeemSession(ctx context.Context, id string, at time.Time) error {
-	return s.exec(ctx, "redeem", "session", redeemSession, id, at.UnixMilli())
+	return s.exec(ctx, "redeem", "session", nil, redeemSession, id, at.UnixMilli())
 }
 
 // EndSession ends a session. It returns false if the session has already ended.
 func (s *Store) EndSession(ctx context.Context, id string, as session.State, at time.Time, entries ...audit.Entry) (bool, error) {
-	err := s.execAudited(ctx, "end", "session", entries, endSession, id, at.UnixMilli(), as, as == session.Ended)
+	err := s.exec(ctx, "end", "session", entries, endSession, id, at.UnixMilli(), as, as == session.Ended)
 	if fault.Is(err, fault.NotFound) {
 		return false, nil
 	}

@@ -31,27 +31,21 @@ const (
 		requests = usage_totals.requests + excluded.requests`
 )
 
-// sumUsage is a format string. Its argument is an expression of usageIntervals.
-const sumUsage = `SELECT %[1]s, value, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
-	FROM usage_totals WHERE team_id = $1 AND property = $2 AND day >= $3 AND day <= $4 GROUP BY %[1]s, value`
+// sumUsage has an interval as the length of its start: that of a day or of a month.
+const sumUsage = `SELECT substr(day, 1, $5), value, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
+	FROM usage_totals WHERE team_id = $1 AND property = $2 AND day >= $3 AND day <= $4 GROUP BY 1, 2`
 
 const deleteReports = `DELETE FROM usage_reports WHERE id IN (SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`
 
-// usageIntervals are expressions for the interval of a day.
-var usageIntervals = map[speech.Interval]string{
-	speech.Day:   `day`,
-	speech.Month: `substr(day, 1, 7)`,
-}
-
 // UsageBuckets implements speech.UsageStore.
 func (s *Store) UsageBuckets(ctx context.Context, q speech.UsageQuery) ([]speech.UsageBucket, error) {
-	interval := usageIntervals[q.Interval]
-	if interval == "" || q.GroupBy != "" && !slices.Contains(speech.Properties, q.GroupBy) {
-		return nil, fmt.Errorf("unknown interval %q or group %q", q.Interval, q.GroupBy)
+	length := len("2006-01-02")
+	if q.Interval == speech.Month {
+		length = len("2006-01")
 	}
 	buckets, err := list(ctx, s, "usage", func(b *speech.UsageBucket) []any {
 		return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Requests}
-	}, fmt.Sprintf(sumUsage, interval), q.TeamID, q.GroupBy, day(q.From), day(q.To))
+	}, sumUsage, q.TeamID, q.GroupBy, day(q.From), day(q.To), length)
 	// Sorted here because databases differ in their order of text. Each bucket has a group.
 	slices.SortFunc(buckets, func(a, b speech.UsageBucket) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*a.Group, *b.Group))
@@ -85,29 +79,31 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 			return err
 		}
 		added = len(newIDs)
-		used, totals := usageSums[[6]string]{}, usageSums[[4]string]{}
+		used, totals := usageSums{}, usageSums{}
 		for _, id := range newIDs {
 			r := byID[id]
 			on := day(time.UnixMilli(r.At))
-			used.add([6]string{r.TeamID, on, r.EndpointID, r.Provider, r.Voice, r.Model}, r)
+			used.add(usageKey{r.TeamID, on, r.EndpointID, r.Provider, r.Voice, r.Model}, r)
 			for property, value := range map[speech.Property]string{
 				"": "", speech.ByProvider: r.Provider, speech.ByVoice: r.Voice, speech.ByModel: r.Model, speech.ByEndpoint: r.EndpointID,
 			} {
-				totals.add([4]string{r.TeamID, string(property), on, value}, r)
+				totals.add(usageKey{r.TeamID, string(property), on, value}, r)
 			}
 		}
-		if err := used.write(ctx, tx, addUsage, func(k [6]string) []string { return k[:] }); err != nil {
+		if err := used.write(ctx, tx, addUsage, 6); err != nil {
 			return err
 		}
-		return totals.write(ctx, tx, addTotals, func(k [4]string) []string { return k[:] })
+		return totals.write(ctx, tx, addTotals, 4)
 	})
 	return added, err
 }
 
-// usageSums are rows of usage by their primary key.
-type usageSums[K comparable] map[K]speech.UsageCounts
+// usageKey is a primary key of usage. The key of a total has four columns.
+type usageKey [6]string
 
-func (s usageSums[K]) add(key K, r wire.SpeechReport) {
+type usageSums map[usageKey]speech.UsageCounts
+
+func (s usageSums) add(key usageKey, r wire.SpeechReport) {
 	sum := s[key]
 	sum.Characters += r.Characters
 	sum.Requests++
@@ -117,14 +113,13 @@ func (s usageSums[K]) add(key K, r wire.SpeechReport) {
 	s[key] = sum
 }
 
-// write adds the sums to a table. insert is a format string; columns returns the values of
-// a key.
-func (s usageSums[K]) write(ctx context.Context, tx *sql.Tx, insert string, columns func(K) []string) error {
-	byKey := func(a, b K) int { return slices.Compare(columns(a), columns(b)) }
-	for keys := range slices.Chunk(slices.SortedFunc(maps.Keys(s), byKey), maxUsageRows) {
+// write adds the sums to a table. insert is a format string.
+func (s usageSums) write(ctx context.Context, tx *sql.Tx, insert string, columns int) error {
+	sorted := slices.SortedFunc(maps.Keys(s), func(a, b usageKey) int { return slices.Compare(a[:], b[:]) })
+	for keys := range slices.Chunk(sorted, maxUsageRows) {
 		var args []any
 		for _, key := range keys {
-			for _, column := range columns(key) {
+			for _, column := range key[:columns] {
 				args = append(args, column)
 			}
 			args = append(args, s[key].Characters, s[key].Cached, s[key].Requests)
@@ -168,7 +163,7 @@ func placeholders(rows, args int) string {
 func (s *Store) DeleteReports(ctx context.Context, before time.Time) error {
 	const page = 5000
 	for {
-		deleted, err := s.execAny(ctx, "delete usage reports", deleteReports, before.UnixMilli(), page)
+		deleted, err := s.execBatch(ctx, "delete usage reports", deleteReports, []any{before.UnixMilli(), page})
 		if err != nil || deleted < page {
 			return err
 		}

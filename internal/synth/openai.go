@@ -9,7 +9,6 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,22 +62,14 @@ func (o *OpenAI) Resolve(voice, model string) (string, string) {
 	return cmp.Or(voice, o.Voice), cmp.Or(model, o.Model)
 }
 
-// Synthesize implements speech.Provider.
+// Synthesize implements speech.Provider. The timeout does not limit the whole response,
+// because a long text takes long: it is how long no data may arrive.
 func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (speech.Sound, error) {
-	body, err := json.Marshal(map[string]any{"model": u.Model, "voice": u.Voice, "input": u.Text, "speed": u.Speed, "response_format": "pcm"})
+	ctx, watchdog, stop := newWatchdog(ctx, o.Timeout)
+	defer stop()
+	req, err := o.newRequest(ctx, u)
 	if err != nil {
-		return speech.Sound{}, fmt.Errorf("encode request: %w", err)
-	}
-	ctx, watchdog, done := newWatchdog(ctx, o.Timeout)
-	defer done()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.URL+"/v1/audio/speech", bytes.NewReader(body))
-	if err != nil {
-		return speech.Sound{}, fmt.Errorf("create request: %w", err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
-	if o.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+o.Key.Reveal())
+		return speech.Sound{}, err
 	}
 	resp, err := o.http.Do(req)
 	if err != nil {
@@ -88,15 +79,29 @@ func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (speech.Sou
 	if err := o.checkResponse(resp, u); err != nil {
 		return speech.Sound{}, err
 	}
-	content, err := watchdog.readAll(ctx, resp.Body)
+	audio, err := watchdog.readAll(ctx, resp.Body)
 	if err != nil {
 		return speech.Sound{}, err
 	}
-	return decode(content, openAIRate)
+	return decode(audio, openAIRate)
 }
 
-// rejections are the statuses for an unsupported model, voice or text.
-var rejections = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
+func (o *OpenAI) newRequest(ctx context.Context, u speech.Utterance) (*http.Request, error) {
+	body, err := json.Marshal(map[string]any{"model": u.Model, "voice": u.Voice, "input": u.Text, "speed": u.Speed, "response_format": "pcm"})
+	if err != nil {
+		return nil, fmt.Errorf("encode request: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.URL+"/v1/audio/speech", bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("create request: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if o.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+o.Key.Reveal())
+	}
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
+	return req, nil
+}
 
 const (
 	maxErrorBytes = 4 << 10 // of a service's error message that are read
@@ -105,23 +110,24 @@ const (
 	maxRetryAfter = 5 * time.Minute // a service may recover earlier than it said
 )
 
-// checkResponse returns an error if the response is not PCM or WAV.
+// checkResponse returns an error unless the response may be audio. Some compatible
+// services ignore the requested format, or send errors with status 200.
 func (o *OpenAI) checkResponse(resp *http.Response, u speech.Utterance) error {
-	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if resp.StatusCode == http.StatusOK {
+		mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 		if strings.HasPrefix(mediaType, "text/") || mediaType == "application/json" || mediaType == "audio/mpeg" {
 			return fmt.Errorf("received %s instead of PCM", mediaType)
 		}
 		return nil
 	}
 	err := fmt.Errorf("status %d: %s", resp.StatusCode, o.errorText(resp.Body, u))
-	switch status := resp.StatusCode; {
-	case slices.Contains(rejections, status):
+	switch resp.StatusCode {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity: // because of model, voice or text
 		return fmt.Errorf("%w: %w", speech.ErrRejected, err)
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+	case http.StatusUnauthorized, http.StatusForbidden:
 		return fmt.Errorf("%w; check SPEECH_OPENAI_KEY and its permissions: %w", speech.ErrMisconfigured, err)
-	case status == http.StatusTooManyRequests:
-		return &speech.RateLimitError{RetryAfter: retryAfter(resp.Header, time.Now()), Err: err}
+	case http.StatusTooManyRequests:
+		return &speech.RateLimitError{RetryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()), Err: err}
 	}
 	return err
 }
@@ -133,14 +139,14 @@ func (o *OpenAI) errorText(body io.Reader, u speech.Utterance) string {
 	return cmp.Or(redact.Excerpt(raw, maxErrorText, o.Key.Reveal(), u.Text), "no error message")
 }
 
-// retryAfter returns the pause that a service asks for, in seconds or until a date.
-func retryAfter(h http.Header, now time.Time) time.Duration {
-	value := h.Get("Retry-After")
-	pause := minRetryAfter
-	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
-		pause = time.Duration(seconds * float64(time.Second))
-	} else if date, err := http.ParseTime(value); err == nil {
-		pause = date.Sub(now)
+// retryAfter returns how long to wait according to a Retry-After header, which has a number
+// of seconds or a date.
+func retryAfter(header string, now time.Time) time.Duration {
+	wait := minRetryAfter
+	if seconds, err := strconv.ParseFloat(header, 64); err == nil {
+		wait = time.Duration(seconds * float64(time.Second))
+	} else if date, err := http.ParseTime(header); err == nil {
+		wait = date.Sub(now)
 	}
-	return min(maxRetryAfter, max(minRetryAfter, pause))
+	return min(maxRetryAfter, max(minRetryAfter, wait))
 }

@@ -38,7 +38,6 @@ var (
 // watchdog cancels a context with errStalled when no data has arrived for a
 // while.
 type watchdog struct {
-	io.Reader
 	limit time.Duration
 	timer *time.Timer
 }
@@ -46,16 +45,15 @@ type watchdog struct {
 func newWatchdog(ctx context.Context, limit time.Duration) (context.Context, *watchdog, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() { cancel(errStalled) })
-	return ctx, &watchdog{nil, limit, timer}, func() {
+	return ctx, &watchdog{limit, timer}, func() {
 		timer.Stop()
 		cancel(nil)
 	}
 }
 
-// readAll reads a stream of audio. Each read must finish before the limit.
+// readAll reads a stream of audio.
 func (w *watchdog) readAll(ctx context.Context, r io.Reader) ([]byte, error) {
-	w.Reader = r
-	all, err := io.ReadAll(io.LimitReader(w, maxBytes+1))
+	all, err := io.ReadAll(io.LimitReader(io.TeeReader(r, w), maxBytes+1))
 	switch {
 	case context.Cause(ctx) != nil: // also after EOF: the output of a killed program ends normally
 		return nil, context.Cause(ctx)
@@ -67,12 +65,10 @@ func (w *watchdog) readAll(ctx context.Context, r io.Reader) ([]byte, error) {
 	return all, nil
 }
 
-func (w *watchdog) Read(p []byte) (int, error) {
-	n, err := w.Reader.Read(p)
-	if n > 0 {
-		w.timer.Reset(w.limit)
-	}
-	return n, err
+// Write is called with data that has arrived.
+func (w *watchdog) Write(p []byte) (int, error) {
+	w.timer.Reset(w.limit)
+	return len(p), nil
 }
 
 // decode decodes WAV, or PCM with the given sample rate. It rejects other data.

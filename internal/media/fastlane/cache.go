@@ -17,19 +17,15 @@ const (
 
 // entry is a cached blob, in memory or as an open file. It is immutable.
 type entry struct {
-	path    string
-	head    []byte // of the response, up to the Date
-	body    []byte
-	file    *source       // nil if body is set
-	length  int64         // of the body
-	size    int64         // of the entry, including overhead
-	used    atomic.Bool   // since the hand has passed it
-	element *list.Element // in cache.order
+	path   string
+	head   []byte // of the response, up to the Date
+	body   []byte
+	file   *source // nil if body is set
+	length int64   // of the body
+	size   int64   // of the entry, including overhead
 }
 
-// cache holds blobs up to a number of bytes and evicts them with the SIEVE
-// algorithm: a hand moves from the oldest to the newest entry, skips entries that
-// were used since it last passed, and evicts the others. So a hit only sets a flag.
+// cache holds the most recently used blobs up to a number of bytes.
 //
 // A path is cached, or being loaded by one goroutine, or neither. A change of the
 // path removes its entry, invalidates its load, and prevents new loads until the
@@ -41,38 +37,43 @@ type cache struct {
 
 	hits atomic.Uint64
 
-	mu      sync.RWMutex
-	entries map[string]*entry
-	loading map[string]uint64 // ID of the valid load
+	mu      sync.Mutex
+	entries map[string]*list.Element // of order
+	loading map[string]uint64        // ID of the valid load
 	loadID  uint64
 	changes map[string]int // number of active changes
-	order   list.List      // of *entry, newest first
-	hand    *list.Element
+	order   list.List      // of *entry, most recently used first
 	bytes   int64
 	files   uint64
 }
 
 func newCache(maximum int64, load func(string, int64) (Blob, bool)) *cache {
 	return &cache{max: maximum, maxFiles: maxCachedFiles(), load: load,
-		entries: map[string]*entry{}, loading: map[string]uint64{}, changes: map[string]int{}}
+		entries: map[string]*list.Element{}, loading: map[string]uint64{}, changes: map[string]int{}}
 }
 
 // get returns the blob of a path and loads it if necessary. It returns nil if the
 // server should serve the request.
 func (c *cache) get(path []byte, inMemory bool) *entry {
-	c.mu.RLock()
-	e := c.entries[string(path)]
-	c.mu.RUnlock()
+	e := c.find(path)
 	if e == nil || inMemory && e.file != nil {
-		if e = c.fetch(string(path), inMemory); e == nil {
-			return nil
-		}
+		e = c.fetch(string(path), inMemory)
 	}
-	if !e.used.Load() {
-		e.used.Store(true)
+	if e != nil {
+		c.hits.Add(1)
 	}
-	c.hits.Add(1)
 	return e
+}
+
+func (c *cache) find(path []byte) *entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	element := c.entries[string(path)]
+	if element == nil {
+		return nil
+	}
+	c.order.MoveToFront(element)
+	return element.Value.(*entry)
 }
 
 // fetch loads a blob. While another goroutine loads it, fetch returns nil instead
@@ -119,39 +120,22 @@ func (c *cache) read(path string, inMemory bool) *entry {
 }
 
 func (c *cache) insert(e *entry) {
-	if old := c.entries[e.path]; old != nil {
-		c.remove(old)
-	}
+	c.remove(c.entries[e.path])
 	for c.bytes+e.size > c.max {
-		c.evict()
+		c.remove(c.order.Back())
 	}
-	c.entries[e.path] = e
-	e.element = c.order.PushFront(e)
+	c.entries[e.path] = c.order.PushFront(e)
 	c.bytes += e.size
 	if e.file != nil {
 		c.files++
 	}
 }
 
-func (c *cache) evict() {
-	for {
-		if c.hand == nil {
-			c.hand = c.order.Back()
-		}
-		e := c.hand.Value.(*entry)
-		if !e.used.Swap(false) {
-			c.remove(e)
-			return
-		}
-		c.hand = c.hand.Prev()
+func (c *cache) remove(element *list.Element) {
+	if element == nil {
+		return
 	}
-}
-
-func (c *cache) remove(e *entry) {
-	if c.hand == e.element {
-		c.hand = e.element.Prev()
-	}
-	c.order.Remove(e.element)
+	e := c.order.Remove(element).(*entry)
 	delete(c.entries, e.path)
 	c.bytes -= e.size
 	if e.file != nil {
@@ -166,9 +150,7 @@ func (c *cache) beginChange(path string) {
 	defer c.mu.Unlock()
 	c.changes[path]++
 	delete(c.loading, path)
-	if e := c.entries[path]; e != nil {
-		c.remove(e)
-	}
+	c.remove(c.entries[path])
 }
 
 func (c *cache) endChange(path string) {

@@ -132,8 +132,8 @@ type Stats struct {
 
 // Stats returns current figures.
 func (f *FastPath) Stats() Stats {
-	f.cache.mu.RLock()
-	defer f.cache.mu.RUnlock()
+	f.cache.mu.Lock()
+	defer f.cache.mu.Unlock()
 	return Stats{Hits: f.cache.hits.Load(), Objects: int64(len(f.cache.entries)), Bytes: f.cache.bytes}
 }
 

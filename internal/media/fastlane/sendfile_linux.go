@@ -29,20 +29,24 @@ func maxCachedFiles() uint64 {
 	return limit.Cur / 4
 }
 
-// sender sends a header and a file with sendfile. It belongs to one connection
-// and is reused, so that responses don't allocate.
+// sender sends files to one connection with sendfile(2). net.TCPConn would do so too,
+// but from the file's own position, which connections that send the same file share.
 type sender struct {
-	socket   syscall.RawConn
-	onFile   func(file uintptr)        // for RawConn.Control of the file
-	onSocket func(socket uintptr) bool // for RawConn.Write of the socket
+	socket syscall.RawConn
 
-	// The current response.
-	head         []byte
-	file         int
-	offset, size int64
+	// The response that is being sent. It is stored here, and not in closures, so that
+	// responses need no memory.
+	head         []byte // unsent part of the header
+	file         int    // descriptor
+	offset, size int64  // of the file
 	err          error
+
+	// Method values, which are created once for the same reason.
+	sendOpened func(file uintptr)
+	sendSome   func(socket uintptr) (done bool)
 }
 
+// newSender returns nil if the socket has no descriptor.
 func newSender(socket net.Conn) *sender {
 	tcp, ok := socket.(*net.TCPConn)
 	if !ok {
@@ -53,45 +57,48 @@ func newSender(socket net.Conn) *sender {
 		return nil
 	}
 	s := &sender{socket: raw}
-	s.onFile = func(file uintptr) {
-		s.file = int(file)
-		if err := s.socket.Write(s.onSocket); err != nil {
-			s.err = err
-		}
-	}
-	s.onSocket = func(socket uintptr) bool {
-		s.err = s.write(int(socket))
-		return !errors.Is(s.err, syscall.EAGAIN)
-	}
+	s.sendOpened, s.sendSome = s.sendFile, s.write
 	return s
 }
 
-// send returns errGone if the file was closed. Then nothing was sent.
+// send sends a header and a file. It returns errGone if the file was closed. Then
+// nothing was sent.
 func (s *sender) send(head []byte, f *source, size int64) error {
 	s.head, s.offset, s.size, s.err = head, 0, size, nil
-	if err := f.raw.Control(s.onFile); err != nil { // the file cannot be closed during Control
+	// Control keeps the descriptor open until sendOpened returns, even if the cache
+	// closes the file. Otherwise another file could get the same number.
+	if err := f.raw.Control(s.sendOpened); err != nil {
 		return errGone
 	}
 	return s.err
 }
 
-// write writes until the socket blocks.
-func (s *sender) write(socket int) error {
-	for len(s.head) > 0 {
-		n, err := syscall.SendmsgN(socket, s.head, nil, nil, syscall.MSG_MORE|syscall.MSG_NOSIGNAL)
-		if err != nil && !errors.Is(err, syscall.EINTR) {
-			return err
-		}
+// sendFile sends the response. RawConn.Write calls write until that returns true, and
+// waits in between until the socket is writable or its deadline expires.
+func (s *sender) sendFile(file uintptr) {
+	s.file = int(file)
+	if err := s.socket.Write(s.sendSome); err != nil {
+		s.err = err
+	}
+}
+
+// write sends until the response is complete, the socket's buffer is full, or a call
+// fails. It returns false if the buffer is full.
+func (s *sender) write(socket uintptr) (done bool) {
+	for s.err = nil; s.err == nil && len(s.head) > 0; {
+		var n int
+		n, s.err = syscall.SendmsgN(int(socket), s.head, nil, nil, syscall.MSG_MORE|syscall.MSG_NOSIGNAL) // MSG_MORE: the file follows
 		s.head = s.head[max(n, 0):]
 	}
-	for s.offset < s.size {
-		switch n, err := syscall.Sendfile(socket, s.file, &s.offset, int(s.size-s.offset)); {
-		case errors.Is(err, syscall.EINTR):
-		case err != nil:
-			return err
-		case n == 0:
-			return io.ErrUnexpectedEOF
+	for s.err == nil && s.offset < s.size {
+		var n int
+		n, s.err = syscall.Sendfile(int(socket), s.file, &s.offset, int(s.size-s.offset)) // advances the offset
+		if n == 0 && s.err == nil {
+			s.err = io.ErrUnexpectedEOF
 		}
 	}
-	return nil
+	if errors.Is(s.err, syscall.EINTR) {
+		return s.write(socket)
+	}
+	return !errors.Is(s.err, syscall.EAGAIN)
 }
