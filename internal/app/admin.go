@@ -188,11 +188,10 @@ func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly b
 // commandLogger returns the logger of a command. Its level is LOG_LEVEL if that is
 // set explicitly, and otherwise error: the command itself reports failures.
 func commandLogger(cfg config.Config, w io.Writer) *slog.Logger {
-	level := "error"
-	if cfg.IsSet("LOG_LEVEL") {
-		level = cfg.LogLevel
+	if !cfg.IsSet("LOG_LEVEL") {
+		cfg.LogLevel = "error"
 	}
-	return telemetry.NewLogger(telemetry.Options{Level: level, Format: cfg.LogFormat, Writer: w, Color: cfg.Color, MSISDNDigits: cfg.MSISDNUnmaskedDigits})
+	return telemetry.NewLogger(cfg, w)
 }
 
 // OpenRuntime returns a call runtime for commands and the playground's feed.

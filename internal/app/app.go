@@ -45,7 +45,7 @@ type Options struct {
 	// such a process; it prints its address when it is ready and shuts down when its
 	// input ends.
 	Instances       int
-	InstanceCommand func() *exec.Cmd
+	InstanceCommand func(context.Context) *exec.Cmd
 	// Join makes this process one of the Instances of another process: it uses the
 	// stores that the other one has opened in the same data directory.
 	Join bool
@@ -84,7 +84,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		return nil, err
 	}
 	if opts.Development && !opts.Join {
-		a.demo = newDemoState(ctx, opts)
+		a.demo = newDemoState(ctx)
 	}
 	var deps httpapi.Deps
 	for _, assemble := range []func(context.Context, *httpapi.Deps) error{
@@ -233,9 +233,9 @@ func (a *App) assembleSpeech(ctx context.Context, deps *httpapi.Deps) error {
 }
 
 // assembleServer adds the settings of the HTTP server and creates it.
-func (a *App) assembleServer(_ context.Context, deps *httpapi.Deps) error {
+func (a *App) assembleServer(ctx context.Context, deps *httpapi.Deps) error {
 	if a.opts.Instances > 0 {
-		a.instances = newInstances(a.opts.Instances, a.opts.InstanceCommand, a.log)
+		a.instances = newInstances(ctx, a.opts.Instances, a.opts.InstanceCommand, a.log)
 		a.onClose(a.instances.close)
 		deps.Instances = a.instances
 	}

@@ -66,9 +66,9 @@ func TestDemoClosesBotIfRuntimeFails(t *testing.T) {
 
 // running returns instances with the given addresses that count as running.
 func running(hosts ...string) *instances {
-	s := newInstances(len(hosts), nil, slog.New(slog.DiscardHandler))
+	s := newInstances(context.Background(), len(hosts), nil, slog.New(slog.DiscardHandler))
 	for n, host := range hosts {
-		s.all[n].state, s.all[n].host = instanceRunning, host
+		s.all[n] = &instance{number: n + 1, host: host}
 	}
 	return s
 }
@@ -119,21 +119,21 @@ func TestInstanceThatDoesNotStart(t *testing.T) {
 		"ends at once":    {"false"},
 		"prints nothing":  {"sh", "-c", "exec 1>&-; exec cat"},
 	} {
-		s := newInstances(1, func() *exec.Cmd { return exec.CommandContext(t.Context(), command[0], command[1:]...) }, slog.New(slog.DiscardHandler))
+		s := newInstances(t.Context(), 1, func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, command[0], command[1:]...) }, slog.New(slog.DiscardHandler))
 		if err := s.Start(t.Context(), 1); err == nil {
 			t.Errorf("%s: started, want an error", name)
 		}
 		testkit.WantError(t, name, testkit.ErrorOf(s.post(t, "")), errNoInstance)
 		s.close()
-		if list := s.List(""); list[0].State != instanceStopped {
+		if list := s.List(""); list[0].State != "stopped" {
 			t.Errorf("%s: the instance is %s, want stopped", name, list[0].State)
 		}
 	}
 }
 
 func TestInstancesThatDoNotShutDownAreKilled(t *testing.T) {
-	s := newInstances(3, func() *exec.Cmd {
-		return exec.CommandContext(t.Context(), "sh", "-c", "echo 127.0.0.1:1; exec sleep 3600")
+	s := newInstances(t.Context(), 3, func(ctx context.Context) *exec.Cmd {
+		return exec.CommandContext(ctx, "sh", "-c", "echo 127.0.0.1:1; exec sleep 3600")
 	}, slog.New(slog.DiscardHandler))
 	s.stopTimeout = time.Millisecond
 	for number := range 3 {
@@ -141,7 +141,7 @@ func TestInstancesThatDoNotShutDownAreKilled(t *testing.T) {
 	}
 	s.close()
 	for _, i := range s.List("") {
-		if i.State != instanceStopped {
+		if i.State != "stopped" {
 			t.Errorf("instance %d is %s after close, want stopped", i.Number, i.State)
 		}
 	}

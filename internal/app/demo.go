@@ -29,8 +29,6 @@ const (
 
 // demoState is the demo of a development server.
 type demoState struct {
-	withBot bool   // whether the demo has a runtime and a bot
-	botURL  string // of another bot; empty: the demo bot
 	events  *demo.Hub
 	ctx     context.Context // ends when stop is called
 	cancel  context.CancelFunc
@@ -42,8 +40,8 @@ type demoState struct {
 	err              error
 }
 
-func newDemoState(ctx context.Context, opts Options) *demoState {
-	d := &demoState{withBot: opts.DemoBot, botURL: opts.BotURL, events: demo.NewHub(), stopped: make(chan struct{}), ready: make(chan struct{})}
+func newDemoState(ctx context.Context) *demoState {
+	d := &demoState{events: demo.NewHub(), stopped: make(chan struct{}), ready: make(chan struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return d
 }
@@ -116,27 +114,16 @@ func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err e
 	}
 	if a.instances != nil {
 		a.demo.playgroundConfig.Instances = len(a.instances.all)
-		for _, i := range a.instances.all {
-			if err := a.instances.Start(ctx, i.number); err != nil {
+		for n := range a.instances.all {
+			if err := a.instances.Start(ctx, n+1); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if !a.demo.withBot {
+	if !a.opts.DemoBot {
 		return nil, nil
 	}
-	for _, p := range a.phrases() {
-		a.demo.playgroundConfig.Phrases = append(a.demo.playgroundConfig.Phrases, httpapi.Phrase(p))
-	}
 	return a.openDemo(resources)
-}
-
-// phrases returns what the demo bot understands. Those of another bot are unknown.
-func (a *App) phrases() []demo.Phrase {
-	if a.demo.botURL != "" {
-		return nil
-	}
-	return demo.Phrases()
 }
 
 // openDemo opens the demo's runtime and bot and returns a function that runs them.
@@ -150,17 +137,21 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 	insecure := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the client only connects to this machine, over loopback
 	transport.TLSClientConfig = insecure
 	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
-	botURL, runBot, closeBot := a.demo.botURL, func(context.Context) {}, func() {}
-	if botURL == "" {
+	page := &a.demo.playgroundConfig
+	page.BotURL, page.OwnBot = a.opts.BotURL, a.opts.BotURL != ""
+	runBot, closeBot := func(context.Context) {}, func() {}
+	if !page.OwnBot {
 		bot, err := demo.NewBot(a.URL(), client, demo.NewModel("DEMO_LLM_URL", a.cfg.DemoLLMURL, a.cfg.DemoLLMModel, a.cfg.DemoLLMKey), a.demo.events, a.log)
 		if err != nil {
 			return nil, err
 		}
-		botURL, runBot, closeBot = bot.URL(), bot.Run, bot.Close
+		page.BotURL, runBot, closeBot = bot.URL(), bot.Run, bot.Close
+		for _, p := range demo.Phrases() {
+			page.Phrases = append(page.Phrases, httpapi.Phrase(p))
+		}
 	}
-	a.demo.playgroundConfig.BotURL, a.demo.playgroundConfig.OwnBot = botURL, a.demo.botURL != ""
 	runtime, err := demo.NewRuntime(demo.RuntimeOptions{
-		Name: fmt.Sprintf("demo-%s-%d", host, a.Address().Port), Demo: resources, API: a.URL(), TLS: insecure, Bot: botURL, OwnBot: a.demo.botURL != "", Client: client,
+		Name: fmt.Sprintf("demo-%s-%d", host, a.Address().Port), Demo: resources, API: a.URL(), TLS: insecure, Bot: page.BotURL, OwnBot: page.OwnBot, Client: client,
 		Recognizer: demo.NewModel("DEMO_STT_URL", a.cfg.DemoSTTURL, a.cfg.DemoSTTModel, a.cfg.DemoSTTKey), Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {
@@ -182,7 +173,7 @@ func (a *App) playground() *httpapi.Playground {
 		return nil
 	}
 	p := &httpapi.Playground{Files: web.Playground(), Docs: web.Docs(), Config: func() httpapi.PlaygroundConfig { return httpapi.PlaygroundConfig{} }}
-	feed := demo.Feed{Observer: a.observer.open, Unclaimed: a.unclaimed}
+	feed := demo.Feed{Hub: demo.NewHub(), Observer: a.observer.open, Unclaimed: a.unclaimed}
 	if a.demo != nil {
 		feed.Hub, p.Config = a.demo.events, a.demo.currentConfig
 	}

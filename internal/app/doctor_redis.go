@@ -7,10 +7,13 @@ import (
 	"telapi/internal/redisstore"
 )
 
-// redisSettings lists the settings that a Redis server needs to keep channels.
-var redisSettings = []struct{ name, value, risk string }{
-	{"maxmemory-policy", "noeviction", "a full server deletes live channels instead of rejecting new ones"},
-	{"appendonly", "yes", "acknowledged data is lost when the server restarts"},
+// redisSettings lists the settings that a Redis server needs to keep channels. A tolerated
+// value is a warning.
+var redisSettings = []struct{ name, value, risk, tolerated, loss string }{
+	{name: "maxmemory-policy", value: "noeviction", risk: "a full server deletes live channels instead of rejecting new ones"},
+	{name: "appendonly", value: "yes", risk: "acknowledged data is lost when the server restarts"},
+	{name: "appendfsync", value: "always", risk: "a machine crash loses all that the operating system has not written yet",
+		tolerated: "everysec", loss: "a machine crash loses up to 2 s of acknowledged frames and callbacks. Set it to always to keep them"},
 }
 
 // redisNode checks the clock, the settings and the replicas of a Redis server.
@@ -22,27 +25,13 @@ func (d *diagnosis) redisNode(ctx context.Context, node redisstore.Node) {
 			d.add(s.name, value+" on "+node.Name, nil)
 		case "":
 			d.add(s.name, "", warningf("not readable on %s: make sure that it is %s", node.Name, s.value))
+		case s.tolerated:
+			d.add(s.name, "", warningf("%s on %s: %s", value, node.Name, s.loss))
 		default:
 			d.add(s.name, "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value))
 		}
 	}
-	d.appendfsync(ctx, node)
 	d.replicas(ctx, node)
-}
-
-// appendfsync checks how much data a crash of the machine loses.
-func (d *diagnosis) appendfsync(ctx context.Context, node redisstore.Node) {
-	const check = "appendfsync"
-	switch value := node.Setting(ctx, check); value {
-	case "always":
-		d.add(check, value+" on "+node.Name, nil)
-	case "everysec":
-		d.add(check, "", warningf("everysec on %s: a machine crash loses up to 2 s of acknowledged frames and callbacks. Set it to always to keep them", node.Name))
-	case "":
-		d.add(check, "", warningf("not readable on %s: make sure that it is always, or everysec", node.Name))
-	default:
-		d.add(check, "", fmt.Errorf("%s on %s: a machine crash loses all that the operating system has not written yet. Set it to always, or to everysec", value, node.Name))
-	}
 }
 
 // replicas checks how much data a failover loses.

@@ -86,7 +86,7 @@ func (s *instances) inTurn(turn *int) *instance {
 	defer s.mu.Unlock()
 	for range s.all {
 		*turn = (*turn + 1) % len(s.all)
-		if i := s.all[*turn]; i.state == instanceRunning {
+		if i := s.all[*turn]; i.isRunning() {
 			return i
 		}
 	}
@@ -94,11 +94,8 @@ func (s *instances) inTurn(turn *int) *instance {
 }
 
 func (s *instances) send(r *http.Request, target *instance) (*http.Response, error) {
-	s.mu.Lock()
-	host := target.host
-	s.mu.Unlock()
 	out := r.Clone(r.Context())
-	out.URL.Host = host
+	out.URL.Host = target.host
 	if r.Body != nil {
 		out.Body = io.NopCloser(r.Body) // it can be sent to another instance
 	}

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,53 +21,46 @@ import (
 
 const (
 	instanceStartTimeout = 30 * time.Second
-	metricsTimeout       = 2 * time.Second
 	instanceStopTimeout  = 12 * time.Second // longer than instances take to shut down
-)
-
-// States of an instance.
-const (
-	instanceRunning  = "running"
-	instanceStarting = "starting"
-	instanceStopped  = "stopped"
+	metricsTimeout       = 2 * time.Second
 )
 
 // instances are the processes of telapi dev --instances. They join the stores of this
 // process, which forwards requests to the running ones in turn.
 type instances struct {
-	command     func() *exec.Cmd
+	command     func(context.Context) *exec.Cmd
 	transport   *http.Transport
 	log         *slog.Logger
 	stopTimeout time.Duration
+	ctx         context.Context // lets the processes shut down when it ends
+	shutDown    context.CancelFunc
 
 	mu         sync.Mutex
-	all        []*instance
-	handshakes int // index of the instance that got the last one
-	requests   int // the same for other requests; a session begins with one of each
-	closed     bool
+	all        []*instance          // by number, which counts from 1; nil: stopped
 	sessions   map[string]*instance // that have the newest socket of a session
+	handshakes int                  // index of the instance that got the last one
+	requests   int                  // the same for other requests; a session begins with one of each
 }
 
+// instance is a process that has not ended.
 type instance struct {
 	number int
-	state  string
-	host   string // while it is running
 	cmd    *exec.Cmd
-	stdin  io.Closer     // the process shuts down when it is closed, or when this process ends
+	host   string        // empty until it accepts requests
+	ready  chan struct{} // closed when host is set, or never will be
 	exited chan struct{} // closed when the process has ended
 }
 
-func newInstances(count int, command func() *exec.Cmd, log *slog.Logger) *instances {
+func newInstances(ctx context.Context, count int, command func(context.Context) *exec.Cmd, log *slog.Logger) *instances {
 	s := &instances{
 		command:     command,
 		transport:   &http.Transport{DisableCompression: true, DisableKeepAlives: true}, // a kept connection may belong to a killed instance
 		log:         log,
 		stopTimeout: instanceStopTimeout,
+		all:         make([]*instance, count),
 		sessions:    map[string]*instance{},
 	}
-	for n := range count {
-		s.all = append(s.all, &instance{number: n + 1, state: instanceStopped})
-	}
+	s.ctx, s.shutDown = context.WithCancel(context.WithoutCancel(ctx))
 	return s
 }
 
@@ -73,23 +68,31 @@ func newInstances(count int, command func() *exec.Cmd, log *slog.Logger) *instan
 func (s *instances) List(sessionID string) []httpapi.Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := make([]httpapi.Instance, 0, len(s.all))
-	for _, i := range s.all {
-		view := httpapi.Instance{Number: i.number, State: i.state, Serving: s.sessions[sessionID] == i}
-		if i.state != instanceStopped {
-			view.PID = i.cmd.Process.Pid
+	list := make([]httpapi.Instance, len(s.all))
+	for n, i := range s.all {
+		list[n] = httpapi.Instance{Number: n + 1, State: "stopped"}
+		if i != nil {
+			list[n].State, list[n].PID, list[n].Serving = "starting", i.cmd.Process.Pid, s.sessions[sessionID] == i
 		}
-		list = append(list, view)
+		if i.isRunning() {
+			list[n].State = "running"
+		}
 	}
 	return list
 }
+
+// isRunning reports whether the instance accepts requests. The caller holds mu.
+func (i *instance) isRunning() bool { return i != nil && i.host != "" }
 
 // Metrics implements httpapi.Instances. It leaves out an instance that does not answer.
 func (s *instances) Metrics(ctx context.Context) (all []byte) {
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
-	for _, host := range s.hosts() {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/metrics", http.NoBody)
+	s.mu.Lock()
+	running := slices.DeleteFunc(slices.Clone(s.all), func(i *instance) bool { return !i.isRunning() })
+	s.mu.Unlock()
+	for _, i := range running {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+i.host+"/metrics", http.NoBody)
 		if err != nil {
 			continue
 		}
@@ -106,91 +109,64 @@ func (s *instances) Metrics(ctx context.Context) (all []byte) {
 	return all
 }
 
-// hosts returns the addresses of the running instances.
-func (s *instances) hosts() (hosts []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, i := range s.all {
-		if i.state == instanceRunning {
-			hosts = append(hosts, i.host)
-		}
-	}
-	return hosts
-}
-
 // Start implements httpapi.Instances.
 func (s *instances) Start(ctx context.Context, number int) error {
-	i, stdout, err := s.launch(number)
-	if err != nil || stdout == nil {
+	i, err := s.launch(number)
+	if err != nil || i == nil {
 		return err
 	}
-	process, exited := i.cmd.Process, i.exited // i gets others if it is started again
-	ready := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(stdout).ReadString('\n') // empty if the process ends before
-		ready <- strings.TrimSpace(line)
-		err := i.cmd.Wait()
-		s.log.InfoContext(ctx, "instance ended", "instance", number, "pid", i.cmd.Process.Pid, "cause", err)
-		s.ended(i)
-	}()
-	starting, cancel := context.WithTimeout(ctx, instanceStartTimeout)
+	ctx, cancel := context.WithTimeout(ctx, instanceStartTimeout)
 	defer cancel()
+	err = errors.New("the process ended; see its log")
 	select {
-	case host := <-ready:
-		if s.setRunning(i, host) {
+	case <-i.ready:
+		if i.host != "" {
 			return nil
 		}
-		err = errors.New("the process ended; see its log")
-	case <-starting.Done():
-		err = starting.Err()
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
-	_ = process.Kill() // fails only if it has ended
-	<-exited
+	i.kill()
 	return fault.Unavailable(fmt.Sprintf("Instance %d", number), fmt.Errorf("start instance: %w", err))
 }
 
-// launch starts the process of an instance. stdout is nil if it was already started.
-func (s *instances) launch(number int) (i *instance, stdout io.Reader, err error) {
+// launch starts the process of an instance. It returns nil if the instance has one.
+func (s *instances) launch(number int) (*instance, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i, err = s.find(number); err != nil || s.closed || i.state != instanceStopped {
-		return i, nil, err
+	current, err := s.find(number)
+	if err != nil || current != nil || s.ctx.Err() != nil {
+		return nil, err
 	}
-	i.cmd = s.command()
-	if i.stdin, err = i.cmd.StdinPipe(); err == nil {
-		if stdout, err = i.cmd.StdoutPipe(); err == nil {
-			err = i.cmd.Start()
-		}
+	i := &instance{number: number, cmd: s.command(s.ctx), ready: make(chan struct{}), exited: make(chan struct{})}
+	stdin, err := i.cmd.StdinPipe()
+	i.cmd.Cancel = func() error { return stdin.Close() } // the process shuts down when its input ends
+	i.cmd.WaitDelay = s.stopTimeout                      // then it is killed
+	stdout, outErr := i.cmd.StdoutPipe()
+	if err = errors.Join(err, outErr); err == nil {
+		err = i.cmd.Start()
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("start instance %d: %w", number, err)
+		return nil, fmt.Errorf("start instance %d: %w", number, err)
 	}
-	i.state, i.exited = instanceStarting, make(chan struct{})
-	return i, stdout, nil
+	s.all[number-1] = i
+	go s.watch(i, stdout)
+	return i, nil
 }
 
-// setRunning records that an instance accepts requests at an address. It returns
-// false if the instance has ended before.
-func (s *instances) setRunning(i *instance, host string) bool {
+// watch reads the address of a new process and waits for its end.
+func (s *instances) watch(i *instance, stdout io.Reader) {
+	host, _ := bufio.NewReader(stdout).ReadString('\n') // empty if the process ends before
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if host == "" || i.state != instanceStarting {
-		return false
-	}
-	i.state, i.host = instanceRunning, host
-	return true
-}
-
-// ended records that the process of an instance has ended.
-func (s *instances) ended(i *instance) {
+	i.host = strings.TrimSpace(host)
+	s.mu.Unlock()
+	close(i.ready)
+	err := i.cmd.Wait()
+	s.log.InfoContext(s.ctx, "instance ended", "instance", i.number, "pid", i.cmd.Process.Pid, "cause", err)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	i.state = instanceStopped
-	for id, serving := range s.sessions {
-		if serving == i {
-			delete(s.sessions, id)
-		}
-	}
+	s.all[i.number-1] = nil
+	maps.DeleteFunc(s.sessions, func(_ string, serving *instance) bool { return serving == i })
+	s.mu.Unlock()
 	close(i.exited)
 }
 
@@ -198,18 +174,20 @@ func (s *instances) ended(i *instance) {
 func (s *instances) Kill(number int) error {
 	s.mu.Lock()
 	i, err := s.find(number)
-	if err != nil || i.state == instanceStopped {
-		s.mu.Unlock()
-		return err
-	}
-	exited := i.exited
-	_ = i.cmd.Process.Kill() // fails only if it has ended
 	s.mu.Unlock()
-	<-exited
-	return nil
+	if i != nil {
+		i.kill()
+	}
+	return err
 }
 
-// find returns an instance by number. The caller holds mu.
+// kill ends the process and waits for its end.
+func (i *instance) kill() {
+	_ = i.cmd.Process.Kill() // fails only if it has ended
+	<-i.exited
+}
+
+// find returns an instance, or nil if it is stopped. The caller holds mu.
 func (s *instances) find(number int) (*instance, error) {
 	if number < 1 || number > len(s.all) {
 		return nil, fault.New(fault.NotFound, "There is no instance %d. Use a number from 1 to %d.", number, len(s.all))
@@ -217,28 +195,14 @@ func (s *instances) find(number int) (*instance, error) {
 	return s.all[number-1], nil
 }
 
-// shutDown lets all instances shut down, and kills them after stopTimeout.
-// close waits for them.
-func (s *instances) shutDown() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return
-	}
-	s.closed = true
-	for _, i := range s.all {
-		if i.state != instanceStopped {
-			_ = i.stdin.Close()
-			time.AfterFunc(s.stopTimeout, func() { _ = s.Kill(i.number) }) // the number is valid
-		}
-	}
-}
-
-// close ends all instances.
+// close lets all instances shut down, kills those that take too long, and waits for their end.
 func (s *instances) close() {
 	s.shutDown()
-	for _, i := range s.all {
-		if i.exited != nil { // it was started
+	s.mu.Lock()
+	list := slices.Clone(s.all)
+	s.mu.Unlock()
+	for _, i := range list {
+		if i != nil {
 			<-i.exited
 		}
 	}

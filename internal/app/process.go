@@ -44,16 +44,7 @@ func (p *process) addJobs(jobs ...func(context.Context)) { p.jobs = append(p.job
 // startTelemetry starts logging, metrics and tracing, and logs opts.Warnings. The
 // caller listens first, so that a port in use is reported without other log lines.
 func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) {
-	p.telemetry, err = telemetry.New(ctx, telemetry.Options{
-		Level:        p.cfg.LogLevel,
-		Format:       p.cfg.LogFormat,
-		Writer:       opts.Log,
-		Color:        p.cfg.Color,
-		Export:       p.cfg.OTelEnabled,
-		Endpoints:    telemetry.Endpoints(p.cfg.OTLP()),
-		MSISDNDigits: p.cfg.MSISDNUnmaskedDigits,
-		Version:      opts.Version,
-	})
+	p.telemetry, err = telemetry.New(ctx, p.cfg, opts.Version, opts.Log)
 	if err != nil {
 		return fmt.Errorf("start telemetry: %w", err)
 	}

@@ -16,6 +16,9 @@ import (
 const (
 	sweepBatch   = 16 // expired connections per call
 	sweepAtATime = 64 // claims that are released at a time
+
+	replaced    = "replaced"       // among the claims of a connection; see claims.lua
+	replacedFor = 10 * time.Minute // longer than an instance takes to notice the end of a connection
 )
 
 var (
@@ -51,11 +54,13 @@ func (r *Runtime) KeepConnections(ctx context.Context, list ...Lifetime) (unknow
 // RecordClaims records that a connection is about to make claims, so that Sweep finds them. Each is
 // the ID of a channel, a slash and a secret: a connection can claim a channel again before
 // ForgetClaim has removed its former claim. The tokens of its claims must start with its ID.
+// It fails with ErrReplaced after Replace.
 func (r *Runtime) RecordClaims(ctx context.Context, connectionID string, claims ...string) error {
-	if len(claims) == 0 {
-		return nil
+	isReplaced, err := claimsScript.Exec(ctx, r.client, []string{kv.ClaimsKey(connectionID)}, claims).AsBool()
+	if err == nil && isReplaced {
+		return ErrReplaced
 	}
-	return wrapStore("record claims", claimsScript.Exec(ctx, r.client, []string{kv.ClaimsKey(connectionID)}, claims).Error())
+	return wrapStore("record claims", err)
 }
 
 // ForgetClaim records that a connection does not have a claim any more.
@@ -64,19 +69,37 @@ func (r *Runtime) ForgetClaim(ctx context.Context, connectionID, claim string) {
 	r.client.Do(ctx, r.client.B().Srem().Key(kv.ClaimsKey(connectionID)).Member(claim).Build())
 }
 
+// Replace is Sweep for a connection whose runtime has another one. RecordClaims fails from then on:
+// an instance that has not noticed the end of the connection would make claims that the runtime
+// does not learn of.
+func (r *Runtime) Replace(ctx context.Context, connectionID string) error {
+	key := kv.ClaimsKey(connectionID)
+	if err := claimsScript.Exec(ctx, r.client, []string{key}, []string{replaced}).Error(); err != nil {
+		return wrapStore("replace a connection", err)
+	}
+	return r.releaseAll(ctx, connectionID, r.client.B().Pexpire().Key(key).Milliseconds(replacedFor.Milliseconds()).Build())
+}
+
 // Sweep releases the claims of an expired connection and offers its sessions. Claims that
 // another connection has resumed are kept.
 func (r *Runtime) Sweep(ctx context.Context, connectionID string) error {
-	key := kv.ClaimsKey(connectionID)
-	claims, err := r.client.Do(ctx, r.client.B().Smembers().Key(key).Build()).AsStrSlice()
+	return r.releaseAll(ctx, connectionID, r.client.B().Del().Key(kv.ClaimsKey(connectionID)).Build())
+}
+
+// releaseAll releases the claims of a connection, forgets it and runs a command.
+func (r *Runtime) releaseAll(ctx context.Context, connectionID string, last rueidis.Completed) error {
+	claims, err := r.client.Do(ctx, r.client.B().Smembers().Key(kv.ClaimsKey(connectionID)).Build()).AsStrSlice()
 	if err != nil {
 		return wrap("list claims", err)
 	}
 	var revoking errgroup.Group
 	revoking.SetLimit(sweepAtATime)
 	for _, claim := range claims {
+		id, _, isClaim := strings.Cut(claim, "/")
+		if !isClaim {
+			continue
+		}
 		revoking.Go(func() error {
-			id, _, _ := strings.Cut(claim, "/")
 			_, err := r.revoke(ctx, id, connectionID)
 			if err == nil {
 				r.ForgetClaim(ctx, connectionID, claim) // a repetition after a failure need not release it again
@@ -87,9 +110,7 @@ func (r *Runtime) Sweep(ctx context.Context, connectionID string) error {
 	if err := revoking.Wait(); err != nil {
 		return wrap("release claims", err)
 	}
-	for _, reply := range r.client.DoMulti(ctx,
-		r.client.B().Del().Key(key).Build(),
-		r.client.B().Zrem().Key(kv.ConnectionsKey).Member(connectionID).Build()) {
+	for _, reply := range r.client.DoMulti(ctx, last, r.client.B().Zrem().Key(kv.ConnectionsKey).Member(connectionID).Build()) {
 		if err := reply.Error(); err != nil {
 			return wrap("forget a connection", err)
 		}

@@ -42,6 +42,7 @@ var (
 	ErrClaimLost       = errors.New("claim on the channel is lost")
 	ErrUnknownPosition = errors.New("position is not on the stream")
 	ErrClosed          = errors.New("channel or runtime is closed")
+	ErrReplaced        = errors.New("the runtime has another connection")
 	ErrFull            = errors.New("the store is full")
 	ErrTooLarge        = errors.New("message too large")
 	ErrUnavailable     = errors.New("the store is unavailable")
@@ -55,6 +56,12 @@ var replyErrors = map[string]error{
 	"claimed": nil, "committed": nil, drained: nil, "done": nil, "awaited": nil, "cancelled": nil, "sent": nil, "repeated": nil, "confirmed": nil, "kept": nil,
 	"not_found": ErrNotFound, "lost": ErrLost, "ended": ErrEnded, "foreign": ErrOtherTeam, "taken": ErrClaimed, "claim_lost": ErrClaimLost, "unknown": ErrUnknownPosition,
 	"no_item": ErrWorkItemNotFound, "exists": ErrWorkItemExists,
+}
+
+// IsGone reports whether a claim failed because the channel does not exist or has ended, or
+// another runtime has it.
+func IsGone(err error) bool {
+	return errors.Is(err, ErrNotFound) || errors.Is(err, ErrEnded) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrClaimLost)
 }
 
 func replyError(word string) error {
@@ -134,7 +141,7 @@ func New(opts Options) (*Runtime, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &Runtime{
 		opts: opts, client: client, topics: kv.NewTopics(), ctx: ctx, cancel: cancel, scripts: map[string]*rueidis.Lua{},
-		offers: offers{byID: map[string]*offered{}, byTeam: map[string]int{}},
+		offers: offers{last: "0-0", byID: map[string]*offered{}, byTeam: map[string]int{}},
 	}
 	r.stopping, r.stop = context.WithCancel(ctx)
 	for _, name := range []string{"claim", "check_claim", "revoke", "commit", "send", "confirm", "end", "await", "cancel", "items", "touch"} {

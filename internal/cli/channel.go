@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,9 +17,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
 	"telapi/internal/calls"
-	"telapi/internal/config"
 	"telapi/internal/demo"
-	"telapi/internal/redisstore"
 )
 
 // channelCommand is also called session: a session's channel has its ID.
@@ -58,7 +55,7 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		ch, err := r.Open(ctx, calls.OpenOptions{ChannelID: args[0], TeamID: *teamID, EndpointID: *endpointID, Profile: profile})
+		ch, err := r.Open(ctx, calls.Claim{}, wire.Open{Request: wire.Request{Channel: args[0]}, Team: *teamID, Endpoint: *endpointID, Profile: profile})
 		if err != nil {
 			return nil, err
 		}
@@ -157,14 +154,14 @@ func (c *cli) printParked(ctx context.Context, ch *calls.Channel, reported map[s
 	var open []string
 	for _, item := range items {
 		if !item.Parked && item.Scope == wire.ScopeItem {
-			open = append(open, item.ID)
+			open = append(open, item.WorkItemID)
 		}
 	}
 	for _, item := range items {
-		if item.Parked && !reported[item.ID] {
-			reported[item.ID] = true
+		if item.Parked && !reported[item.WorkItemID] {
+			reported[item.WorkItemID] = true
 			_, _ = fmt.Fprintf(c.Err, "%s the answer to work item %s (%s) waits for earlier work items. Open: %s\n",
-				c.paint(c.Err, yellow, "parked:"), item.ID, item.Kind, joinWords(open, "and"))
+				c.paint(c.Err, yellow, "parked:"), item.WorkItemID, item.Kind, joinWords(open, "and"))
 		}
 	}
 	return nil
@@ -300,9 +297,4 @@ func sampleBody(kind wire.WorkItemKind, channelID string) string {
 	default:
 		return fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hello"}}}]}}`, channelID)
 	}
-}
-
-func channelIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string, error) {
-	channels, err := app.ListChannels(ctx, cfg, io.Discard)
-	return describe(channels, func(c redisstore.ChannelInfo) (id, description string) { return c.ID, c.State }), err
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,22 +11,11 @@ import (
 
 	"telapi/internal/app"
 	"telapi/internal/config"
+	"telapi/internal/page"
 )
 
 // completeTimeout bounds how long a shell waits for the IDs in a store.
 const completeTimeout = 3 * time.Second
-
-// completer returns the completions of an argument or a flag, with descriptions.
-type completer func(ctx context.Context, cfg config.Config, cmd *cobra.Command) ([]string, error)
-
-// completers are the sources of IDs, by the names of arguments.
-var completers = map[string]completer{"TEAM": teamIDs, "ENDPOINT": endpointIDs, "KEY": keyIDs, "CHANNEL": channelIDs}
-
-// idArguments are the names in completers for the argument ID, by group.
-var idArguments = map[string]string{"team": "TEAM", "endpoint": "ENDPOINT", "key": "KEY"}
-
-// flagCompleters are the names in completers for flags.
-var flagCompleters = map[string]string{"team": "TEAM", "endpoint": "ENDPOINT", "channel": "CHANNEL"}
 
 // addCompletion makes a shell complete the IDs in arguments and flags. Files are
 // offered only where a file is expected.
@@ -40,11 +30,11 @@ func (c *cli) addCompletion(cmd *cobra.Command) {
 			case "FILE", "BODY.json":
 				return nil, cobra.ShellCompDirectiveDefault
 			case "ID":
-				return c.complete(cmd, idArguments[cmd.Parent().Name()])
+				return c.complete(cmd, cmd.Parent().Name())
 			case "N|default":
 				return []string{"default"}, cobra.ShellCompDirectiveNoFileComp
 			default:
-				return c.complete(cmd, name)
+				return c.complete(cmd, strings.ToLower(name))
 			}
 		}
 	}
@@ -53,45 +43,71 @@ func (c *cli) addCompletion(cmd *cobra.Command) {
 			return
 		}
 		_ = cmd.RegisterFlagCompletionFunc(f.Name, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return c.complete(cmd, flagCompleters[f.Name])
+			if f.Name == "key" { // a secret, not an ID
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return c.complete(cmd, f.Name)
 		})
 	})
 }
 
-// complete returns the completions of a name in completers. A failure offers nothing,
-// because an error would appear in the middle of the command line.
-func (c *cli) complete(cmd *cobra.Command, name string) (ids []string, _ cobra.ShellCompDirective) {
-	if list := completers[name]; list != nil {
-		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-		defer cancel()
-		cfg, _, err := config.Load(c.Env, config.Tool)
-		if err == nil {
-			ids, err = list(ctx, cfg, cmd)
-		}
-		if err != nil {
-			cobra.CompDebugln(err.Error(), false)
-		}
+// complete returns the IDs of a kind. A failure offers nothing, because an error would appear
+// in the middle of the command line.
+func (c *cli) complete(cmd *cobra.Command, kind string) (ids []string, _ cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	cfg, _, err := config.Load(c.Env, config.Tool)
+	if err == nil {
+		err = eachID(ctx, cfg, cmd, kind, func(id, description string) {
+			ids = append(ids, cobra.CompletionWithDesc(id, printable(description)))
+		})
+	}
+	if err != nil {
+		cobra.CompDebugln(err.Error(), false)
 	}
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
-// describe returns the completions for a list of items.
-func describe[T any](items []T, describe func(T) (id, description string)) []string {
-	var list []string
-	for _, item := range items {
-		id, description := describe(item)
-		list = append(list, cobra.CompletionWithDesc(id, printable(description)))
+// eachID calls add with the IDs of a kind and their descriptions. Other kinds than these have none.
+func eachID(ctx context.Context, cfg config.Config, cmd *cobra.Command, kind string, add func(id, description string)) error {
+	switch kind {
+	case "team", "endpoint", "key":
+	case "channel":
+		channels, err := app.ListChannels(ctx, cfg, io.Discard)
+		for _, ch := range channels {
+			add(ch.ID, ch.State)
+		}
+		return err
+	default:
+		return nil
 	}
-	return list
-}
-
-// fromStore returns the completions for the rows that read returns.
-func fromStore[T any](ctx context.Context, cfg config.Config, read func(*app.Admin) ([]T, error), row func(T) (id, description string)) ([]string, error) {
 	a, err := app.OpenAdmin(ctx, cfg, io.Discard, app.Existing)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer a.Close()
-	items, err := read(a)
-	return describe(items, row), err
+	filter := page.OfAllTeams(operator())
+	if f := cmd.Flags().Lookup("team"); f != nil && f.Changed {
+		filter = page.OfTeam(f.Value.String())
+	}
+	switch kind {
+	case "team":
+		teams, err := a.Teams.Store.Teams(ctx, page.All)
+		for _, t := range teams {
+			add(t.ID, t.Name)
+		}
+		return err
+	case "endpoint":
+		endpoints, err := a.Endpoints.Store.Endpoints(ctx, filter, page.All)
+		for _, e := range endpoints {
+			add(e.ID, e.Name)
+		}
+		return err
+	default:
+		keys, err := a.Keys.Store.Keys(ctx, filter, page.All)
+		for _, k := range keys {
+			add(k.ID, k.Name)
+		}
+		return err
+	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
-	"telapi/internal/config"
 	"telapi/internal/page"
 	"telapi/internal/team"
 )
@@ -125,16 +124,4 @@ func deleted(id string) any {
 		ID    string `json:"id"`
 		State string `json:"state"`
 	}{id, "deleted"}
-}
-
-// endpointIDs returns the endpoints of the team in the flag --team, or all.
-func endpointIDs(ctx context.Context, cfg config.Config, cmd *cobra.Command) ([]string, error) {
-	filter := page.OfAllTeams(operator())
-	if f := cmd.Flags().Lookup("team"); f != nil && f.Changed {
-		filter = page.OfTeam(f.Value.String())
-	}
-	return fromStore(ctx, cfg, func(a *app.Admin) ([]team.Endpoint, error) {
-		return a.Endpoints.Store.Endpoints(ctx, filter, page.All)
-	},
-		func(e team.Endpoint) (id, description string) { return e.ID, e.Name })
 }

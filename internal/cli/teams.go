@@ -9,7 +9,6 @@ import (
 
 	"telapi/internal/app"
 	"telapi/internal/auth"
-	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
@@ -165,16 +164,4 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 		return view, nil
 	})
 	return cmd
-}
-
-func teamIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string, error) {
-	return fromStore(ctx, cfg, func(a *app.Admin) ([]team.Team, error) { return a.Teams.Store.Teams(ctx, page.All) },
-		func(t team.Team) (id, description string) { return t.ID, t.Name })
-}
-
-func keyIDs(ctx context.Context, cfg config.Config, _ *cobra.Command) ([]string, error) {
-	return fromStore(ctx, cfg, func(a *app.Admin) ([]auth.Key, error) {
-		return a.Keys.Store.Keys(ctx, page.OfAllTeams(operator()), page.All)
-	},
-		func(k auth.Key) (id, description string) { return k.ID, k.Name })
 }

@@ -25,6 +25,7 @@ const (
 	botShutdownTimeout = 2 * time.Second
 	maxPosts           = 60 // attempts to post an answer, one per second
 	maxNextWait        = 10 * time.Second
+	maxStreamTime      = 5 * time.Minute // of a streamed answer, like the default deadline of its work item
 )
 
 // botRequest is the body of a request to the bot: a question, and where to post the
@@ -160,37 +161,33 @@ func (q botRequest) nextItem() string {
 // post posts an answer with the work item's token. It retries after a network error
 // or status 503.
 func (b *Bot) post(ctx context.Context, q botRequest, body any, received time.Time) {
-	request := Exchange{Method: http.MethodPost, URL: q.Callback.URL}
-	answer := Event{SessionID: q.ChannelID, Lane: LaneBot, To: LaneService, Kind: EventCallback, Title: fmt.Sprintf("answer from bot, part %d", q.Part),
-		IDs: []string{answerRef(q.WorkItemID)}, After: []string{requestRef(q.WorkItemID)}, Ms: milliseconds(received), HTTP: new(request)}
-	answer.HTTP.Headers = map[string]string{"Content-Type": "application/json", "token": callbackTokenPlaceholder}
-	stream, streams := body.(streamedAnswer)
+	url, contentType, shown, client := q.Callback.URL, "application/json", body, b.client
+	stream, streams := body.(*modelAnswer)
 	if streams {
-		defer stream.body.Close()    // also ends a model whose answer is not needed any more
-		request.URL += "?split=none" // the runtime shows words as they come, and speaks sentences
-		answer.HTTP.URL, answer.HTTP.Headers["Content-Type"] = request.URL, callback.EventStream
-		body = object{"stream": b.model.Name}
+		defer stream.body.Close() // also ends a model whose answer is not needed any more
+		url += "?split=none"      // the runtime shows words as they come, and speaks sentences
+		contentType, shown = callback.NDJSON, object{"stream": b.model.Name}
+		client = &http.Client{Transport: b.client.Transport, Timeout: maxStreamTime}
 	}
-	b.events.Record(answer, body)
+	b.events.Record(Event{SessionID: q.ChannelID, Lane: LaneBot, To: LaneService, Kind: EventCallback, Title: fmt.Sprintf("answer from bot, part %d", q.Part),
+		IDs: []string{answerRef(q.WorkItemID)}, After: []string{requestRef(q.WorkItemID)}, Ms: milliseconds(received),
+		HTTP: &Exchange{Method: http.MethodPost, URL: url, Headers: map[string]string{"Content-Type": contentType, "token": callbackTokenPlaceholder}}}, shown)
 	for range maxPosts {
-		start := time.Now()
-		var receipt response
-		var err error
-		if header := (http.Header{"Token": {q.Callback.Token}}); streams {
-			receipt, err = streamTrip(ctx, b.client, request.URL, header, stream)
-		} else {
-			receipt, err = roundTrip(ctx, b.client, request.Method, request.URL, header, body)
+		if streams {
+			body = &answerReader{modelAnswer: stream}
 		}
+		start := time.Now()
+		receipt, err := roundTrip(ctx, client, http.MethodPost, url, http.Header{"Token": {q.Callback.Token}, "Content-Type": {contentType}}, body)
 		if err == nil {
 			b.events.Record(receiptEvent(q, receipt, milliseconds(start)), jsontext.Value(receipt.body))
 		}
 		if err == nil && receipt.status != http.StatusServiceUnavailable || ctx.Err() != nil {
-			if streams {
-				stream.done(stream.streamedText())
-			}
-			return
+			break
 		}
 		_ = background.Sleep(ctx, time.Second)
+	}
+	if streams {
+		stream.remember(stream.streamedText())
 	}
 }
 

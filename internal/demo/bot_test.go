@@ -30,7 +30,7 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 		tokens <- r.Header.Get("Token")
 	}))
 	defer api.Close()
-	bot, err := NewBot(api.URL, api.Client(), nil, nil, slog.New(slog.DiscardHandler))
+	bot, err := NewBot(api.URL, api.Client(), nil, NewHub(), slog.New(slog.DiscardHandler))
 	testkit.Must(t, err)
 	ended := make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
@@ -79,7 +79,7 @@ func TestAnswersOutOfOrderArePostedInReverse(t *testing.T) {
 				return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 			})}
 			const api = "http://api.example"
-			bot, err := NewBot(api, client, nil, nil, slog.New(slog.DiscardHandler))
+			bot, err := NewBot(api, client, nil, NewHub(), slog.New(slog.DiscardHandler))
 			testkit.Must(t, err)
 			defer bot.Close()
 			bot.ctx = t.Context()
@@ -122,40 +122,49 @@ func (p *pieces) Read(b []byte) (int, error) {
 
 func (*pieces) Close() error { return nil }
 
-func nonEmptyLines(text string) string {
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "\n")
-}
-
 // What a model writes within a moment is one part of the answer, and the same one if the
 // answer is sent again.
 func TestWordsOfModelAreCollected(t *testing.T) {
 	event := func(text string) string {
 		return fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":%q}}]}\n\n", text)
 	}
-	delta := func(text string) string {
-		return fmt.Sprintf("data: {\"choices\":[{\"delta\":{\"content\":%q}}]}\n\n", text)
-	}
+	delta := func(text string) string { return fmt.Sprintf("{\"delta\":%q}\n", text) }
 	const role, done = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n", "data: [DONE]\n\n"
-	const failed = "data: {\"error\":{\"message\":\"no memory\"}}\n\n"
+	const noMemory = "{\"error\":{\"message\":\"no memory\"}}\n\n"
 	cut := event("long")
+	end, failed := `{"done":true}`, func(reason string) string { return `{"error":{"code":"MODEL_FAILED","message":"` + reason + `"}}` }
 	for name, tt := range map[string]struct {
 		pieces     []string
 		want, text string
 	}{
-		"joined":     {[]string{role, event("There"), event(" was ") + event("a") + ": comment\n" + event(" \"king\"."), done}, role + delta("There") + delta(" was a") + ": comment\n" + delta(" \"king\".") + done, `There was a "king".`},
-		"cut":        {[]string{event("so") + cut[:9], cut[9:30], cut[30:] + event(" ago"), done}, delta("so") + delta("long ago") + done, "solong ago"},
-		"one piece":  {[]string{event("all") + event(" of it") + done}, delta("all of it") + done, "all of it"},
-		"no end":     {[]string{event("There")}, delta("There") + brokenOff, "There"},
-		"failed":     {[]string{event("There"), failed, done}, delta("There") + failed + done, "There"},
-		"other form": {[]string{"data: {\"choices\":[]}\n\n", "data:[DONE]"}, "data: {\"choices\":[]}\n\ndata:[DONE]", ""},
+		"joined":         {[]string{role, event("There"), event(" was ") + event("a") + ": comment\n" + event(" \"king\"."), done}, delta("There") + delta(` was a "king".`) + end, `There was a "king".`},
+		"cut":            {[]string{event("so") + cut[:9], cut[9:30], cut[30:] + event(" ago"), done}, delta("solong ago") + end, "solong ago"},
+		"one piece":      {[]string{event("all") + event(" of it") + done}, delta("all of it") + end, "all of it"},
+		"no end":         {[]string{event("There")}, delta("There") + failed("the model broke off its answer"), "There"},
+		"failed":         {[]string{event("There"), "data: " + noMemory, done}, delta("There") + failed("no memory"), "There"},
+		"failed at once": {[]string{noMemory}, failed("no memory"), ""},
+		"other form":     {[]string{"data: {\"choices\":[]}\n\n", "data:[DONE]"}, end, ""},
+		"long line":      {[]string{strings.Repeat("x", 60<<10), "\n" + event("There") + done}, delta("There") + end, "There"},
 	} {
-		answer := &modelAnswer{body: &pieces{tt.pieces}}
+		answer := newStreamedAnswer(&pieces{tt.pieces})
 		for attempt := range 2 {
 			got, err := io.ReadAll(&answerReader{modelAnswer: answer})
-			if err != nil || nonEmptyLines(string(got)) != nonEmptyLines(tt.want) || answer.streamedText() != tt.text {
-				t.Errorf("%s, attempt %d: %v, text %q, events\n%s\nwant %q and\n%s", name, attempt, err, answer.streamedText(), got, tt.text, tt.want)
+			if err != nil || string(got) != tt.want || answer.streamedText() != tt.text {
+				t.Errorf("%s, attempt %d: %v, text %q, lines\n%s\nwant %q and\n%s", name, attempt, err, answer.streamedText(), got, tt.text, tt.want)
 			}
 		}
+	}
+}
+
+// endless is a model that never ends its line.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (endless) Close() error               { return nil }
+
+func TestAnswerOfModelIsBounded(t *testing.T) {
+	if got, err := io.ReadAll(&answerReader{modelAnswer: newStreamedAnswer(endless{})}); err != nil || string(got) != modelFailed("the model broke off its answer") {
+		t.Errorf("%d bytes and %v from an endless answer, want an error", len(got), err)
 	}
 }
 
@@ -183,7 +192,7 @@ func TestModelMayWriteForLongButNotBeSilent(t *testing.T) {
 		answer, err := m.complete(t.Context(), nil)
 		testkit.Must(t, err)
 		events, _ := io.ReadAll(&answerReader{modelAnswer: answer})
-		if text, took := answer.streamedText(), time.Since(start); text != "so so so " || took != time.Minute+wordPause+modelTimeout || !strings.HasSuffix(string(events), brokenOff) {
+		if text, took := answer.streamedText(), time.Since(start); text != "so so so " || took != time.Minute+wordPause+modelTimeout || !strings.Contains(string(events), "broke off") {
 			t.Errorf("%q after %s, and %s", text, took, events)
 		}
 		_ = answer.body.Close()

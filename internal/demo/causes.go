@@ -39,36 +39,22 @@ const (
 	sourceMessages = "messages"
 )
 
-// setEntryCauses sets the references of an event for an entry of the runtime stream:
-// its own IDs, and those of the events that come before it.
-func (e *Event) setEntryCauses(d calls.Delivery) {
-	if d.Position == "" { // audio
-		return
+// entryCauses returns the references of an event for an entry of the runtime stream: its own
+// IDs, and those of the events that come before it.
+func entryCauses(d calls.Delivery) (ids, after []string) {
+	ids = []string{entryRef(d.Position)}
+	switch e := d.Entry; {
+	case e.Kind == wire.KindFrame && e.Message != nil:
+		ids, after = append(ids, storedRef(e.Message.MessageID)), []string{frameRef(e.Message.MessageID)}
+	case e.Kind == wire.KindChannelEnded:
+		ids, after = append(ids, endedRef), []string{endingRef}
+	case e.WorkItemID != "":
+		after = []string{requestRef(e.WorkItemID), answerRef(e.WorkItemID), parkedRef(e.WorkItemID)}
 	}
-	e.Source, e.Seq, e.IDs = sourceEntries, sequence(d.Position), []string{entryRef(d.Position)}
-	entry := d.Entry
-	switch {
-	case entry.Kind == wire.KindFrame && entry.Message != nil:
-		e.IDs, e.After = append(e.IDs, storedRef(entry.Message.MessageID)), []string{frameRef(entry.Message.MessageID)}
-	case entry.Kind == wire.KindChannelEnded:
-		e.IDs, e.After = append(e.IDs, endedRef), []string{endingRef}
-	case entry.WorkItemID != "":
-		e.After = []string{requestRef(entry.WorkItemID), answerRef(entry.WorkItemID), parkedRef(entry.WorkItemID)}
+	if d.Entry.CallbackID != "" {
+		ids = append(ids, routedRef(d.Entry.CallbackID))
 	}
-	if entry.CallbackID != "" {
-		e.IDs = append(e.IDs, routedRef(entry.CallbackID))
-	}
-}
-
-// setMessageCauses is setEntryCauses for a message in the history.
-func (e *Event) setMessageCauses(d calls.Delivery) {
-	if d.Position == "" { // audio
-		return
-	}
-	e.Source, e.Seq = sourceMessages, sequence(d.Position)
-	if m := d.Entry.Message; m != nil && m.MessageID != "" {
-		e.IDs, e.After = []string{messageRef(m.MessageID)}, []string{sendingRef(m.MessageID)}
-	}
+	return ids, after
 }
 
 // sequence returns the number of a position, which has the form number-milliseconds.

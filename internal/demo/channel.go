@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,18 +95,39 @@ func (e *channelEffects) askBot(q question) string {
 	q.itemID = id
 	e.background.Go(func() {
 		start := time.Now()
-		answer, err := roundTrip(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)
-		parts := countParts(answer)
-		if err != nil || parts == 0 {
-			reason := e.recordFailure(id, answer, err, milliseconds(start))
-			e.report(e.ctx, func(c *call) { c.botFailed(id, reason) })
-			return
-		}
-		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBot, To: LaneRuntime, Kind: EventHTTP, Title: "202 Accepted", After: []string{requestRef(id)},
-			Ms: milliseconds(start), HTTP: &Exchange{Method: http.MethodPost, URL: e.Bot, Status: http.StatusAccepted}}, map[string]int{"parts": parts})
-		e.report(e.ctx, func(c *call) { c.botAccepted(q, parts) })
+		r, err := roundTrip(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)
+		parts, title, data, reason := e.judge(id, r, err)
+		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBot, To: LaneRuntime, Kind: EventHTTP, Title: title, After: []string{requestRef(id)},
+			Ms: milliseconds(start), HTTP: &Exchange{Method: http.MethodPost, URL: e.Bot, Status: r.status}}, data)
+		e.report(e.ctx, func(c *call) {
+			if parts == 0 {
+				c.botFailed(id, reason)
+			} else {
+				c.botAccepted(q, parts)
+			}
+		})
 	})
 	return id
+}
+
+// maxBotError is the length up to which the response of a failed bot is shown.
+const maxBotError = 200
+
+// judge returns the number of parts of the answer that the bot has accepted to give, or 0 if
+// it has not, for the reason. title and data describe its response on the timeline.
+func (e *channelEffects) judge(itemID string, r response, err error) (parts int, title string, data any, reason string) {
+	if err != nil {
+		return 0, "bot unreachable", map[string]string{"workItemId": itemID, "error": err.Error()}, "The bot is unreachable at " + e.Bot + "."
+	}
+	accepted := struct {
+		Parts int `json:"parts"`
+	}{1}
+	if r.status == http.StatusAccepted && (len(r.body) == 0 || json.Unmarshal(r.body, &accepted) == nil) && accepted.Parts != 0 {
+		return accepted.Parts, "202 Accepted", accepted, ""
+	}
+	body := truncate(strings.TrimSpace(string(r.body)), maxBotError)
+	return 0, strings.TrimSpace(fmt.Sprintf("bot failed: %d %s", r.status, body)), map[string]string{"workItemId": itemID, "body": body},
+		fmt.Sprintf("The bot returned status %d, not 202: %s.", r.status, strings.TrimSuffix(cmp.Or(body, "an empty body"), "."))
 }
 
 func (e *channelEffects) cancel(workItemID string) {
@@ -201,7 +223,7 @@ func (e *channelEffects) stream(ctx context.Context, leg leg, i item, begin func
 	if i.heard != "" {
 		event.After = append(event.After, heardRef(i.heard))
 	}
-	e.Events.Record(event, soundData(sound, soundLevel(sound)))
+	e.Events.Record(event, map[string]any{"ms": length.Milliseconds(), "dBFS": decimal(decibels(energy(sound)))})
 	begin(length)
 	return length, play(ctx, leg, sound)
 }
@@ -221,40 +243,6 @@ func (e *channelEffects) speech(ctx context.Context, i item) ([]byte, error) {
 		HTTP: &Exchange{Method: http.MethodPost, URL: e.API + speech.Route, Status: http.StatusOK}},
 		map[string]any{"text": i.Text, "hash": s.Hash, "cached": s.Cached, "characters": s.Characters, "url": s.URL})
 	return s.Audio, nil
-}
-
-// countParts returns the number of parts of an answer that the bot has accepted to
-// give, or 0 if it has not.
-func countParts(r response) int {
-	accepted := struct {
-		Parts int `json:"parts"`
-	}{1}
-	if r.status != http.StatusAccepted || len(r.body) > 0 && json.Unmarshal(r.body, &accepted) != nil {
-		return 0
-	}
-	return accepted.Parts
-}
-
-// maxBotError is the length up to which the response of a failed bot is shown.
-const maxBotError = 200
-
-// recordFailure records that a request to the bot failed, and describes why.
-func (e *channelEffects) recordFailure(itemID string, r response, err error, ms float64) string {
-	event := Event{SessionID: e.ch.ID, Lane: LaneBot, To: LaneRuntime, Kind: EventHTTP, After: []string{requestRef(itemID)}, Ms: ms,
-		HTTP: &Exchange{Method: http.MethodPost, URL: e.Bot, Status: r.status}}
-	data := map[string]string{"workItemId": itemID}
-	if err != nil {
-		event.Title, data["error"] = "bot unreachable", err.Error()
-		e.Events.Record(event, data)
-		return "The bot is unreachable at " + e.Bot + "."
-	}
-	body := truncate(strings.TrimSpace(string(r.body)), maxBotError)
-	event.Title, data["body"] = strings.TrimSpace(fmt.Sprintf("bot failed: %d %s", r.status, body)), body
-	e.Events.Record(event, data)
-	if body == "" {
-		body = "an empty body"
-	}
-	return fmt.Sprintf("The bot returned status %d, not 202: %s.", r.status, strings.TrimSuffix(body, "."))
 }
 
 // synthesize returns speech as A-law with 8 kHz.
@@ -294,28 +282,30 @@ type response struct {
 	body   []byte
 }
 
-// roundTrip sends a request with an optional JSON body.
+// roundTrip sends a request. The body is sent as JSON, unless it is a reader or nil.
 func roundTrip(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (r response, err error) {
 	const maxResponse = 16 << 20 // audio
-	var raw []byte
-	if body != nil {
-		if raw, err = json.Marshal(body); err != nil {
+	content, isReader := body.(io.Reader)
+	if body != nil && !isReader {
+		raw, err := json.Marshal(body)
+		if err != nil {
 			return r, err
 		}
+		content = bytes.NewReader(raw)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(ctx, method, url, content)
 	if err != nil {
 		return r, err
 	}
-	maps.Copy(req.Header, header)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	maps.Copy(req.Header, header)
 	resp, err := client.Do(req)
 	if err != nil {
 		return r, err
 	}
 	defer resp.Body.Close()
-	content, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
-	return response{resp.StatusCode, resp.Header, content}, err
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+	return response{resp.StatusCode, resp.Header, raw}, err
 }

@@ -68,6 +68,3 @@ func energy(alaw []byte) float64 {
 
 // decibels converts an energy to dBFS.
 func decibels(energy float64) float64 { return max(silenceLevel, 10*math.Log10(energy)) }
-
-// soundLevel returns the RMS level of A-law audio in dBFS.
-func soundLevel(alaw []byte) float64 { return decibels(energy(alaw)) }

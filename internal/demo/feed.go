@@ -2,7 +2,6 @@ package demo
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +32,7 @@ const (
 // messages merged with the events of the demo. It needs little memory, no matter how
 // much the channel holds and how slowly the client reads.
 type Feed struct {
-	Hub      *Hub                           // nil without the demo
+	Hub      *Hub
 	Observer func() (*calls.Runtime, error) // reads channels
 	// Unclaimed reports whether the browser of a session waits for a runtime.
 	Unclaimed func(ctx context.Context, sessionID string) (bool, error)
@@ -42,17 +41,17 @@ type Feed struct {
 }
 
 // Open returns the timeline of a session as JSON lines, in chunks. Past events come
-// first. The client puts events in order, see Event. The sequence ends when ctx or the session ends, or if the client reads too
-// slowly; the client can open it again. It can be iterated once. A session without a
-// channel has no event for its end, so Open calls ended whenever there was no event for
-// a while.
+// first, one source after the other: the client puts events in order, see Event. The
+// sequence ends when ctx or the session ends, or if the client reads too slowly; the client
+// can open it again. It can be iterated once. A session without a channel has no event for
+// its end, so Open calls ended whenever there was no event for a while.
 func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Context) bool) (iter.Seq[[]byte], error) {
 	observer, err := f.Observer()
 	if err != nil {
 		return nil, fmt.Errorf("open observer: %w", err)
 	}
-	entries := &source{reading: &f.reading, sessionID: sessionID, list: observer.Entries, convert: entryEvent}
-	messages := &source{reading: &f.reading, sessionID: sessionID, list: observer.History, convert: messageEvent}
+	entries := &source{feed: f, sessionID: sessionID, list: observer.Entries, convert: entryEvent}
+	messages := &source{feed: f, sessionID: sessionID, list: observer.History, convert: messageEvent}
 	if err := errors.Join(entries.fill(ctx), messages.fill(ctx)); err != nil {
 		return nil, fmt.Errorf("read channel: %w", err)
 	}
@@ -64,7 +63,8 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 		events := make(chan Event, feedBuffer)
 		recorded, unsubscribe := f.Hub.Subscribe(sessionID, events)
 		defer unsubscribe()
-		if !send(mergeByTime(ctx, entries, messages, &source{events: recorded}), yield) || entries.err != nil || messages.err != nil {
+		// The demo's events come first: the page pairs its requests with the entries that answer them.
+		if !send(slices.Values(recorded), yield) || !send(entries.events(ctx), yield) || !send(messages.events(ctx), yield) || entries.err != nil || messages.err != nil {
 			return
 		}
 		watchers.Go(func() {
@@ -93,52 +93,44 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 
 // source reads the past events of a channel in pages.
 type source struct {
-	reading   *sync.Mutex
+	feed      *Feed
 	sessionID string
-	list      func(ctx context.Context, sessionID, from string, count int) ([]calls.Delivery, error) // nil: events are all there is
+	list      func(ctx context.Context, sessionID, from string, count int) ([]calls.Delivery, error)
 	convert   func(calls.Delivery) Event
 
-	events   []Event // that are read and not sent
-	position string  // of the last event that was read
-	ended    bool    // the last event is the end of the channel
-	err      error   // of the last read
+	page     []calls.Delivery // the last one that was read
+	position string           // of its last entry
+	ended    bool             // that is the end of the channel
+	err      error            // of the last read
 }
 
 // fill reads the next page.
 func (s *source) fill(ctx context.Context) error {
-	s.reading.Lock()
-	defer s.reading.Unlock()
+	s.feed.reading.Lock()
+	defer s.feed.reading.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, feedReadTimeout)
 	defer cancel()
-	var page []calls.Delivery
-	page, s.err = s.list(ctx, s.sessionID, s.position, feedPage+1)
+	s.page, s.err = s.list(ctx, s.sessionID, s.position, feedPage+1)
 	if errors.Is(s.err, calls.ErrNotFound) {
 		s.err = nil // the browser has not connected yet
 	}
-	if s.err != nil {
-		return s.err
+	s.page = slices.DeleteFunc(s.page, func(d calls.Delivery) bool { return d.Position == s.position })
+	if n := len(s.page); n > 0 {
+		s.position, s.ended = s.page[n-1].Position, s.page[n-1].Entry.Kind == wire.KindChannelEnded
 	}
-	for _, d := range page {
-		if d.Position != s.position {
-			s.events, s.position, s.ended = append(s.events, s.convert(d)), d.Position, d.Entry.Kind == wire.KindChannelEnded
-		}
-	}
-	return nil
+	return s.err
 }
 
-// mergeByTime returns the events of all sources in order of time. It ends after a failed
-// read.
-func mergeByTime(ctx context.Context, sources ...*source) iter.Seq[Event] {
+// events returns the events of this page and all following ones. It ends after a failed read.
+func (s *source) events(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
-		for {
-			sources = slices.DeleteFunc(sources, func(s *source) bool { return len(s.events) == 0 })
-			if len(sources) == 0 {
-				return
+		for len(s.page) > 0 {
+			for _, d := range s.page {
+				if !yield(s.convert(d)) {
+					return
+				}
 			}
-			first := slices.MinFunc(sources, func(a, b *source) int { return cmp.Compare(a.events[0].At, b.events[0].At) })
-			event := first.events[0]
-			first.events = first.events[1:]
-			if !yield(event) || len(first.events) == 0 && first.list != nil && first.fill(ctx) != nil {
+			if s.fill(ctx) != nil {
 				return
 			}
 		}
@@ -183,15 +175,10 @@ func gather(ctx context.Context, events <-chan Event) (batch []Event, open bool)
 		return nil, true
 	case <-ctx.Done():
 	}
-	for len(batch) < feedBuffer {
-		select {
-		case e := <-events:
-			batch = append(batch, e)
-		default:
-			return batch, ctx.Err() == nil || len(batch) > 0
-		}
+	for len(events) > 0 && len(batch) < feedBuffer { // nobody else receives
+		batch = append(batch, <-events)
 	}
-	return batch, true
+	return batch, len(batch) > 0
 }
 
 // send encodes events, one per line, and yields them in chunks: at least one, which

@@ -16,7 +16,7 @@ const (
 )
 
 // Hub distributes the demo's events to the playground's feed and keeps recent
-// ones for late subscribers. Its memory is bounded. A nil Hub drops all events.
+// ones for late subscribers. Its memory is bounded.
 type Hub struct {
 	source string // of the events
 
@@ -48,9 +48,6 @@ func (h *Hub) Publish(sessionID string, lane, to Lane, kind EventKind, title str
 // Call it after the cause of the event has happened and before the event has effects,
 // so that the order of the calls is the order of events.
 func (h *Hub) Record(e Event, data any) {
-	if h == nil {
-		return
-	}
 	if data != nil {
 		e.Data, _ = json.Marshal(data, json.Deterministic(true)) // data that cannot be encoded is omitted
 	}
@@ -79,9 +76,6 @@ func (h *Hub) Record(e Event, data any) {
 // Sent records that the demo has sent a message to the browser. The session's next
 // event follows it.
 func (h *Hub) Sent(sessionID, messageID string) {
-	if h == nil {
-		return
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.session(sessionID).sent = messageRef(messageID)
@@ -90,9 +84,6 @@ func (h *Hub) Sent(sessionID, messageID string) {
 // Subscribe returns the recorded events of a session and sends each later one to
 // events until cancel is called. It drops an event if the channel is full.
 func (h *Hub) Subscribe(sessionID string, events chan<- Event) (past []Event, cancel func()) {
-	if h == nil {
-		return nil, func() {}
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.session(sessionID)

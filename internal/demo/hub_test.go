@@ -3,12 +3,10 @@ package demo
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,9 +99,6 @@ func TestHubOrdersEvents(t *testing.T) {
 	if again := NewHub(); again.source == h.source {
 		t.Errorf("two hubs have the source %s", h.source)
 	}
-	var none *Hub
-	none.Sent("s", "M1") // must not panic
-	none.Record(Event{SessionID: "s"}, nil)
 }
 
 func TestEntryFollowsItsCause(t *testing.T) {
@@ -225,17 +220,17 @@ func TestFeedIsSentInChunks(t *testing.T) {
 	}
 }
 
-// stream is a channel with an entry at each of the given times.
-func stream(t *testing.T, times ...int64) *source {
+// stream is a channel with a number of entries.
+func stream(t *testing.T, entries int) *source {
 	return &source{
-		reading: new(sync.Mutex),
+		feed: &Feed{},
 		list: func(_ context.Context, _, from string, count int) (page []calls.Delivery, err error) {
 			if count > feedPage+1 {
 				t.Errorf("%d entries are read at once, want at most %d", count, feedPage+1)
 			}
-			for _, at := range times {
-				if position := fmt.Sprintf("%03d", at); position >= from && len(page) < count {
-					page = append(page, calls.Delivery{Position: position, Entry: wire.Entry{At: at}})
+			for n := range entries {
+				if position := fmt.Sprintf("%03d", n); position >= from && len(page) < count {
+					page = append(page, calls.Delivery{Position: position, Entry: wire.Entry{At: int64(n)}})
 				}
 			}
 			return page, nil
@@ -245,33 +240,26 @@ func stream(t *testing.T, times ...int64) *source {
 }
 
 func TestPastEventsAreReadInPages(t *testing.T) {
-	var odd, even, want []int64
-	for n := range int64(100) {
-		want = append(want, n)
-		if n%2 == 1 {
-			odd = append(odd, n)
-		} else {
-			even = append(even, n)
+	for _, entries := range []int{0, 1, feedPage, feedPage + 1, feedPage + 2, 100} {
+		s := stream(t, entries)
+		testkit.Must(t, s.fill(t.Context()))
+		past := slices.Collect(s.events(t.Context()))
+		if len(past) != entries || entries > 0 && s.position != fmt.Sprintf("%03d", entries-1) {
+			t.Errorf("%d events up to %s, want %d", len(past), s.position, entries)
 		}
-	}
-	a, b, recorded := stream(t, even...), stream(t, odd...), &source{events: []Event{{At: 100}}}
-	testkit.Must(t, errors.Join(a.fill(t.Context()), b.fill(t.Context())))
-	var got []int64
-	for e := range mergeByTime(t.Context(), a, b, stream(t), recorded) {
-		got = append(got, e.At)
-	}
-	if want = append(want, 100); !slices.Equal(got, want) || a.position != "098" || b.position != "099" {
-		t.Errorf("events %v up to %s and %s, want 0 to 100 up to 098 and 099", got, a.position, b.position)
+		for n, e := range past {
+			testkit.Equal(t, "entry", e.At, int64(n))
+		}
 	}
 }
 
 func TestPastEndsAfterFailedRead(t *testing.T) {
-	s := stream(t, 1, 2)
+	s := stream(t, 2)
 	testkit.Must(t, s.fill(t.Context()))
 	s.list = func(context.Context, string, string, int) ([]calls.Delivery, error) {
 		return nil, context.DeadlineExceeded
 	}
-	if got := slices.Collect(mergeByTime(t.Context(), s)); len(got) != 2 || s.err == nil {
+	if got := slices.Collect(s.events(t.Context())); len(got) != 2 || s.err == nil {
 		t.Errorf("events %+v, error %v; want two events and the error", got, s.err)
 	}
 }

@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -40,28 +41,15 @@ func (e *channelEffects) startMedia() {
 		e.report(e.ctx, (*call).speechStarted)
 	}, func(u utterance) {
 		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBrowser, To: LaneRuntime, Kind: EventSpeech, IDs: []string{heardRef(u.id)},
-			Title: fmt.Sprintf("heard %.1f s, level %s dBFS", u.duration().Seconds(), minus(u.level))},
+			Title: strings.Replace(fmt.Sprintf("heard %.1f s, level %.1f dBFS", u.duration().Seconds(), u.level), "-", "−", 1)},
 			map[string]any{"ms": u.duration().Milliseconds(), "dBFS": decimal(u.level), "silenceMs": u.silence.Milliseconds()})
 		e.report(e.ctx, func(c *call) { c.speechEnded(u) })
 	})
 	e.background.Go(func() { e.listener.run(e.ctx) })
 }
 
-// soundData describes audio in an event.
-func soundData(alaw []byte, level float64) any {
-	return map[string]any{"ms": soundLength(alaw).Milliseconds(), "dBFS": decimal(level)}
-}
-
 // decimal encodes a level with one decimal place.
 func decimal(level float64) jsontext.Value { return jsontext.Value(fmt.Sprintf("%.1f", level)) }
-
-// minus formats a level with a minus sign instead of a hyphen.
-func minus(level float64) string {
-	if level < 0 {
-		return fmt.Sprintf("−%.1f", -level)
-	}
-	return fmt.Sprintf("%.1f", level)
-}
 
 // publishHeard publishes an event that the caller caused.
 func (e *channelEffects) publishHeard(kind EventKind, title string) {

@@ -68,54 +68,40 @@ func (m *Model) transcribe(ctx context.Context, wav []byte) (string, error) {
 	var response struct {
 		Text string `json:"text"`
 	}
-	err = m.post(ctx, "/v1/audio/transcriptions", form.FormDataContentType(), &body, &response)
+	const path = "/v1/audio/transcriptions"
+	resp, err := m.post(ctx, path, form.FormDataContentType(), &body)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	err = m.decode(resp, path, &response)
 	return truncate(strings.TrimSpace(response.Text), maxAnswer), err
 }
 
-// post sends a request and decodes the response. Its errors are for people and never
-// contain the key.
-func (m *Model) post(ctx context.Context, path, contentType string, body io.Reader, response any) error {
-	resp, err := m.send(ctx, path, contentType, body)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	return m.decode(resp, path, response)
-}
-
-// send sends a request. The status of the response is 200. The request ends if the model
-// sends nothing for modelTimeout.
-func (m *Model) send(ctx context.Context, path, contentType string, body io.Reader) (*http.Response, error) {
+// post sends a request. The status of the response is 200. The request ends if the model sends
+// nothing for modelTimeout. Errors are for people and never contain the key.
+func (m *Model) post(ctx context.Context, path, contentType string, body io.Reader) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	silence := time.AfterFunc(modelTimeout, func() { cancel(fmt.Errorf("no data for %s", modelTimeout)) })
-	resp, err := m.start(ctx, path, contentType, body)
+	var resp *http.Response
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL+path, body)
+	if err == nil {
+		req.Header.Set("Content-Type", contentType)
+		if m.Key != "" {
+			req.Header.Set("Authorization", "Bearer "+m.Key.Reveal())
+		}
+		resp, err = m.client.Do(req)
+	}
 	if err != nil {
 		silence.Stop()
 		cancel(nil)
-		return nil, err
+		return nil, fmt.Errorf("the server in %s does not answer: %w", m.Setting, err)
 	}
 	resp.Body = watchedBody{resp.Body, silence, cancel}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxModelResponse)) // the status says enough
 		return nil, fmt.Errorf("the server in %s returned status %d: %s", m.Setting, resp.StatusCode, redact.Excerpt(raw, maxModelError, m.Key.Reveal()))
-	}
-	return resp, nil
-}
-
-// start sends a request and waits for the response.
-func (m *Model) start(ctx context.Context, path, contentType string, body io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL+path, body)
-	if err != nil {
-		return nil, fmt.Errorf("invalid %s: %w", m.Setting, err)
-	}
-	req.Header.Set("Content-Type", contentType)
-	if m.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+m.Key.Reveal())
-	}
-	resp, err := m.client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("the server in %s does not answer: %w", m.Setting, err)
 	}
 	return resp, nil
 }

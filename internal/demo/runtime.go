@@ -34,7 +34,7 @@ type RuntimeOptions struct {
 	Client *http.Client
 	// Recognizer recognizes speech. If it is nil, the bot repeats what it hears.
 	Recognizer *Model
-	Events     *Hub // may be nil
+	Events     *Hub
 	Log        *slog.Logger
 }
 

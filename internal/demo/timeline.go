@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -70,28 +71,26 @@ type Exchange struct {
 	Headers map[string]string `json:"headers,omitzero"`
 }
 
-// entryEvents maps kinds of stream entries to the lanes and kind of their events.
-var entryEvents = map[wire.EntryKind]Event{
-	wire.KindFrame:         {Lane: LaneBrowser, To: LaneRuntime, Kind: EventFrame},
-	wire.KindSession:       {Lane: LaneService, To: LaneRuntime, Kind: EventSession},
-	wire.KindChannelEnded:  {Lane: LaneService, To: LaneRuntime, Kind: EventSession},
-	wire.KindCommand:       {Lane: LaneService, To: LaneRuntime, Kind: EventCommand},
-	wire.KindCommandDenied: {Lane: LaneService, To: LaneRuntime, Kind: EventDenied},
-	wire.KindTimeout:       {Lane: LaneService, To: LaneRuntime, Kind: EventTimer},
+// entryKinds maps kinds of stream entries to the kinds of their events. Others have EventEntry.
+var entryKinds = map[wire.EntryKind]EventKind{
+	wire.KindFrame: EventFrame, wire.KindSession: EventSession, wire.KindChannelEnded: EventSession,
+	wire.KindCommand: EventCommand, wire.KindCommandDenied: EventDenied, wire.KindTimeout: EventTimer,
 }
 
 // entryEvent converts an entry of the runtime stream.
 func entryEvent(d calls.Delivery) Event {
 	e, raw := d.Entry, d.JSON
-	event, ok := entryEvents[e.Kind]
-	if !ok {
-		event = Event{Lane: LaneService, To: LaneRuntime, Kind: EventEntry}
-	}
 	if e.Kind == wire.KindChannelData {
 		raw = withoutSensitiveData(e)
 	}
-	event.At, event.SessionID, event.Title, event.Data = e.At, e.ChannelID, Title(e), raw
-	event.setEntryCauses(d)
+	event := Event{At: e.At, Lane: LaneService, To: LaneRuntime, Kind: cmp.Or(entryKinds[e.Kind], EventEntry), Title: Title(e), SessionID: e.ChannelID, Data: raw}
+	if e.Kind == wire.KindFrame {
+		event.Lane = LaneBrowser
+	}
+	if d.Position != "" { // not audio
+		event.Source, event.Seq = sourceEntries, sequence(d.Position)
+		event.IDs, event.After = entryCauses(d)
+	}
 	event.shorten()
 	return event
 }
@@ -100,47 +99,56 @@ func entryEvent(d calls.Delivery) Event {
 func messageEvent(d calls.Delivery) Event {
 	e := d.Entry
 	event := Event{At: e.At, Lane: LaneRuntime, To: LaneBrowser, Kind: EventFrame, Title: Title(e), SessionID: e.ChannelID, Data: d.JSON}
-	event.setMessageCauses(d)
+	if d.Position != "" { // not audio
+		event.Source, event.Seq = sourceMessages, sequence(d.Position)
+		if m := e.Message; m != nil && m.MessageID != "" {
+			event.IDs, event.After = []string{messageRef(m.MessageID)}, []string{sendingRef(m.MessageID)}
+		}
+	}
 	event.shorten()
 	return event
 }
 
 // Title summarizes an entry in one line.
 func Title(e wire.Entry) string {
-	switch {
-	case e.Kind == wire.KindFrame && e.Message != nil:
-		return string(e.Message.Type) + payloadTitle(e.Message)
-	case e.Kind == wire.KindCommand && e.Command.Command != nil:
-		return fmt.Sprintf("command %s, %s", e.Command.Common().Type, e.Apply)
-	case e.Kind == wire.KindCommandDenied && e.Command.Command != nil:
-		return fmt.Sprintf("%s denied: %s", e.Command.Common().Type, e.Reason)
-	case e.Kind == wire.KindBotEvent && e.Parts > 0:
-		return fmt.Sprintf("end of the streamed answer, parts: %d", e.Parts)
-	case e.Kind == wire.KindLLMPart:
-		return "LLM part: " + e.Text
-	case e.Kind == wire.KindLLMResult && e.Content != nil:
-		return "LLM result: " + *e.Content
-	}
 	switch e.Kind {
+	case wire.KindFrame:
+		if e.Message != nil {
+			return string(e.Message.Type) + payloadTitle(e.Message)
+		}
 	case wire.KindSession:
 		return "browser " + e.Event
 	case wire.KindChannelEnded:
 		return "ended: " + e.Reason
+	case wire.KindCommand, wire.KindCommandDenied:
+		switch {
+		case e.Command.Command == nil:
+		case e.Kind == wire.KindCommand:
+			return fmt.Sprintf("command %s, %s", e.Command.Common().Type, e.Apply)
+		default:
+			return fmt.Sprintf("%s denied: %s", e.Command.Common().Type, e.Reason)
+		}
 	case wire.KindBotMessage:
 		return "bot message: " + e.Text
 	case wire.KindBotEvent:
+		if e.Parts > 0 {
+			return fmt.Sprintf("end of the streamed answer, parts: %d", e.Parts)
+		}
 		return strings.TrimSpace("bot event " + e.Event + " " + string(e.Value))
 	case wire.KindBotOperation:
 		return strings.TrimSpace("bot operation " + e.Event + " " + strings.Trim(string(e.Result), `"`))
+	case wire.KindLLMPart:
+		return "LLM part: " + e.Text
+	case wire.KindLLMResult:
+		return "LLM result: " + valueOf(e.Content)
 	case wire.KindToolResult:
 		return "tool result: " + string(e.Result)
 	case wire.KindTimeout:
 		return string(e.WorkItemKind) + " timed out"
 	case wire.KindProviderError:
 		return "provider error: " + string(e.Error)
-	default:
-		return string(e.Kind)
 	}
+	return string(e.Kind)
 }
 
 // payloadTitle returns the text of a chat or the name of an event or action, after a colon.

@@ -37,7 +37,7 @@ type Conn struct {
 	id     string
 	key    string // the credential of hello; empty: that of the handshake
 	team   string // the team of the credential
-	all    bool   // the runtime may have the sessions of every team
+	only   string // the team whose channels the runtime may have; empty: every team
 	name   string // of the runtime
 	resume time.Duration
 
@@ -48,10 +48,9 @@ type Conn struct {
 
 	mu      sync.Mutex
 	closed  bool
-	claims  map[string]*claim // by channel
-	queues  map[string]*queue // by channel
-	accepts map[int64]accept  // outstanding, by a number of this connection
-	accept  int64             // number of the newest
+	claims  map[string]*claim       // by channel
+	queues  map[string]*queue       // by channel
+	accepts map[*calls.Demand]int64 // outstanding, with the bytes that they take from the budget of requests
 	// released are the sessions that the runtime has just released.
 	released map[string]bool
 	ready    []*claim // claims that wait for a worker
@@ -133,7 +132,7 @@ func translate(err error) error {
 	switch {
 	case errors.Is(err, calls.ErrNotFound), errors.Is(err, calls.ErrOtherTeam):
 		return fault.New(fault.NotFound, "Channel not found.").WithCause(err)
-	case errors.Is(err, calls.ErrClaimLost), errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrClosed):
+	case errors.Is(err, calls.ErrClaimLost), errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrClosed), errors.Is(err, calls.ErrReplaced):
 		return errNotClaimed.WithCause(err)
 	case errors.Is(err, calls.ErrWorkItemNotFound):
 		return fault.New(fault.NotFound, "Work item not found, or its result is already on the stream.").WithCause(err)
@@ -232,9 +231,9 @@ func (c *Conn) Close() {
 	c.accepts, c.claims, c.ready, c.stalled = nil, nil, nil, nil
 	c.mu.Unlock()
 	c.cancel()
-	for _, d := range accepts {
-		c.calls.Withdraw(d.Demand)
-		c.service.requests.Return(c.team, d.bytes)
+	for d, bytes := range accepts {
+		c.calls.Withdraw(d)
+		c.service.requests.Return(c.team, bytes)
 	}
 	for _, cl := range claims {
 		cl.stop()
@@ -270,7 +269,10 @@ func (s *Service) end(c *Conn, claims map[string]*claim) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	// Another instance may have taken the connection for dead and forgotten its claims before it
-	// has made some of them again.
-	_ = c.calls.RecordClaims(ctx, c.id, records(claims)...)                                    // otherwise they expire with their lease
+	// has made some of them again. Claims that cannot be recorded expire with their lease.
+	err := c.calls.RecordClaims(ctx, c.id, records(claims)...)
+	if errors.Is(err, calls.ErrReplaced) && c.calls.Sweep(ctx, c.id) == nil { // the runtime does not know claims that it has not resumed
+		return
+	}
 	_, _, _ = c.calls.KeepConnections(ctx, calls.Lifetime{ConnectionID: c.id, Left: c.resume}) // otherwise it expires a little later
 }

@@ -68,6 +68,7 @@ type countingSocket struct {
 	frames []string // that are not audio
 	audio  int      // frames
 	idle   func()
+	code   channel.CloseCode // of the last Close
 }
 
 // sent returns the frames that are not audio, one in a line.
@@ -86,9 +87,9 @@ func (s *countingSocket) Send(frames ...[]byte) bool {
 	return true
 }
 
-func (s *countingSocket) AfterWrites(f func())    { s.idle = f }
-func (s *countingSocket) SendAudio([]byte)        { s.audio++ }
-func (s *countingSocket) Close(channel.CloseCode) {}
+func (s *countingSocket) AfterWrites(f func())         { s.idle = f }
+func (s *countingSocket) SendAudio([]byte)             { s.audio++ }
+func (s *countingSocket) Close(code channel.CloseCode) { s.code = code }
 
 func newConn(t *testing.T) (*Conn, *countingSocket) {
 	t.Helper()

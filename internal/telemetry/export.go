@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"telapi/internal/config"
+
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -31,24 +33,23 @@ import (
 // export starts the pipelines of the signals that have an endpoint. It returns the
 // handler that exports logs, or nil. Failures of the export are logged to console only:
 // exporting them would cause further failures.
-func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger) (logs slog.Handler, err error) {
+func (t *Telemetry) export(ctx context.Context, endpoints config.OTLPEndpoints, version string, redact redactor, console *slog.Logger) (logs slog.Handler, err error) {
 	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		attribute.String("service.name", "telapi"),
-		attribute.String("service.version", o.Version),
+		attribute.String("service.version", version),
 		attribute.String("service.instance.id", rand.Text()),
 	), resource.WithFromEnv())
 	if err != nil {
 		console.WarnContext(ctx, "invalid OTEL_RESOURCE_ATTRIBUTES; ignoring invalid attributes", "error", err)
 	}
-	redact := redactor{unmaskedDigits: o.MSISDNDigits}
 	newPipeline := func(signal string) *pipeline { return &pipeline{signal: signal, console: console, ended: t.ended} }
 	// These are global: the last instance in a process receives the messages of
 	// the SDK, which otherwise writes to stderr.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(newPipeline("all").report))
 	otel.SetLogger(logr.FromSlogHandler(console.Handler()))
 
-	if o.Endpoints.Traces != "" {
-		spans, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(o.Endpoints.Traces))
+	if endpoints.Traces != "" {
+		spans, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoints.Traces))
 		if err != nil {
 			return nil, fmt.Errorf("traces: %w", err)
 		}
@@ -57,8 +58,8 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 		t.TracerProvider = tracing
 		t.shutdown = append(t.shutdown, tracing.Shutdown)
 	}
-	if o.Endpoints.Metrics != "" {
-		metrics, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(o.Endpoints.Metrics))
+	if endpoints.Metrics != "" {
+		metrics, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(endpoints.Metrics))
 		if err != nil {
 			return nil, fmt.Errorf("metrics: %w", err)
 		}
@@ -68,15 +69,15 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 			sdkmetric.WithReader(sdkmetric.NewPeriodicReader(metricExporter{metrics, pipe}, sdkmetric.WithProducer(source))))
 		t.shutdown = append(t.shutdown, metering.Shutdown)
 	}
-	if o.Endpoints.Logs != "" {
-		records, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(o.Endpoints.Logs))
+	if endpoints.Logs != "" {
+		records, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(endpoints.Logs))
 		if err != nil {
 			return nil, fmt.Errorf("logs: %w", err)
 		}
 		logging := sdklog.NewLoggerProvider(sdklog.WithResource(res),
 			sdklog.WithProcessor(sdklog.NewBatchProcessor(logExporter{records, newPipeline("logs")})))
 		t.shutdown = append(t.shutdown, logging.Shutdown)
-		logs = otelslog.NewHandler("telapi", otelslog.WithLoggerProvider(logging), otelslog.WithVersion(o.Version))
+		logs = otelslog.NewHandler("telapi", otelslog.WithLoggerProvider(logging), otelslog.WithVersion(version))
 	}
 	return logs, nil
 }

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"reflect"
@@ -15,27 +16,25 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"telapi/internal/config"
 	"telapi/internal/httpserve"
 	"telapi/internal/redact"
 )
 
-// NewLogger returns a logger that writes to o.Writer only, without OpenTelemetry
-// export.
-func NewLogger(o Options) *slog.Logger { return slog.New(newHandler(o, newConsole(o))) }
+// NewLogger returns a logger that writes to w only, without OpenTelemetry export.
+func NewLogger(cfg config.Config, w io.Writer) *slog.Logger {
+	return slog.New(newHandler(cfg, newConsole(cfg, w)))
+}
 
-// newConsole returns a handler that writes to o.Writer. It accepts all levels, since
-// handler checks the level.
-func newConsole(o Options) slog.Handler {
-	file, isFile := o.Writer.(*os.File)
+// newConsole returns a handler that writes to w. It accepts all levels, since handler checks
+// the level.
+func newConsole(cfg config.Config, w io.Writer) slog.Handler {
+	file, isFile := w.(*os.File)
 	isTerminal := isFile && isatty.IsTerminal(file.Fd())
-	if o.Format == "text" || o.Format != "json" && isTerminal {
-		color := isTerminal
-		if o.Color != nil {
-			color = o.Color(isTerminal)
-		}
-		return tint.NewTextHandler(o.Writer, &tint.Options{Level: slog.LevelDebug, TimeFormat: time.TimeOnly + ".000", NoColor: !color})
+	if cfg.LogFormat == "text" || cfg.LogFormat != "json" && isTerminal {
+		return tint.NewTextHandler(w, &tint.Options{Level: slog.LevelDebug, TimeFormat: time.TimeOnly + ".000", NoColor: !cfg.Color(isTerminal)})
 	}
-	return slog.NewJSONHandler(o.Writer, &slog.HandlerOptions{Level: slog.LevelDebug})
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})
 }
 
 // handler redacts every record and adds the request and trace IDs of the context.
@@ -45,12 +44,10 @@ type handler struct {
 	redact redactor
 }
 
-func newHandler(o Options, inner slog.Handler) *handler {
+func newHandler(cfg config.Config, inner slog.Handler) *handler {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(o.Level)); err != nil {
-		level = slog.LevelInfo
-	}
-	return &handler{inner, level, redactor{unmaskedDigits: o.MSISDNDigits}}
+	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // it is valid, or empty in tests: info
+	return &handler{inner, level, redactor{cfg.MSISDNUnmaskedDigits}}
 }
 
 func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"telapi/internal/config"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.opentelemetry.io/otel/trace"
@@ -21,21 +23,6 @@ import (
 // flushTimeout limits the last export, so that an unreachable collector does not
 // delay the shutdown.
 const flushTimeout = 3 * time.Second
-
-// Options configure logging and export.
-type Options struct {
-	Level        string                     // debug, info, warn or error; default info
-	Format       string                     // text, json or auto; auto is text if Writer is a terminal
-	Writer       io.Writer                  // for the log
-	Color        func(isTerminal bool) bool // whether text has colours; nil: on a terminal
-	Export       bool                       // OTEL_ENABLED
-	Endpoints    Endpoints
-	MSISDNDigits int // trailing digits of phone numbers that are not masked
-	Version      string
-}
-
-// Endpoints are the OTLP/HTTP URLs of the signals. A signal without one is not exported.
-type Endpoints struct{ Traces, Metrics, Logs string }
 
 // Telemetry holds the logger, the metrics registry and the tracer provider.
 type Telemetry struct {
@@ -49,28 +36,28 @@ type Telemetry struct {
 	once     sync.Once
 }
 
-// New starts telemetry. Exports run in the background. If the collector is
+// New starts telemetry, with a log to w. Exports run in the background. If the collector is
 // unreachable, they are dropped and a warning is logged every few minutes.
-func New(ctx context.Context, o Options) (*Telemetry, error) {
-	console := newConsole(o)
+func New(ctx context.Context, cfg config.Config, version string, w io.Writer) (*Telemetry, error) {
+	console := newConsole(cfg, w)
 	t := &Telemetry{
-		Logger:         slog.New(newHandler(o, console)),
-		Registry:       newRegistry(o.Version),
+		Logger:         slog.New(newHandler(cfg, console)),
+		Registry:       newRegistry(version),
 		TracerProvider: noop.NewTracerProvider(),
 	}
 	t.ended, t.end = context.WithCancel(context.WithoutCancel(ctx))
-	switch {
-	case !o.Export:
-	case o.Endpoints == Endpoints{}:
+	switch endpoints := cfg.OTLP(); {
+	case !cfg.OTelEnabled:
+	case endpoints == config.OTLPEndpoints{}:
 		t.Logger.InfoContext(ctx, "OTEL_ENABLED is set, but nothing is exported: set OTEL_EXPORTER_OTLP_ENDPOINT")
 	default:
-		exportHandler, err := t.export(ctx, o, t.Logger)
+		exportHandler, err := t.export(ctx, endpoints, version, redactor{cfg.MSISDNUnmaskedDigits}, t.Logger)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("export telemetry: %w", err), t.Shutdown(ctx))
 		}
-		t.Logger.InfoContext(ctx, "exporting telemetry", "traces", o.Endpoints.Traces, "metrics", o.Endpoints.Metrics, "logs", o.Endpoints.Logs)
+		t.Logger.InfoContext(ctx, "exporting telemetry", "traces", endpoints.Traces, "metrics", endpoints.Metrics, "logs", endpoints.Logs)
 		if exportHandler != nil {
-			t.Logger = slog.New(newHandler(o, slog.NewMultiHandler(console, exportHandler)))
+			t.Logger = slog.New(newHandler(cfg, slog.NewMultiHandler(console, exportHandler)))
 		}
 	}
 	return t, nil

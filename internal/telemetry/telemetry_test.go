@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
+	"telapi/internal/config"
 	"telapi/internal/httpserve"
 	"telapi/internal/redact"
 	"telapi/test/leaks"
@@ -78,18 +79,15 @@ func startCollector(t *testing.T) *collector {
 	return c
 }
 
-func endpoints(base string) Endpoints {
-	return Endpoints{base + "/v1/traces", base + "/v1/metrics", base + "/v1/logs"}
-}
-
-func (c *collector) endpoints() Endpoints { return endpoints(c.URL) }
+// exportTo returns a configuration that exports all signals to a collector.
+func exportTo(url string) config.Config { return config.Config{OTelEnabled: true, OTLPEndpoint: url} }
 
 // startTelemetry returns telemetry and its log.
-func startTelemetry(t *testing.T, o Options) (*Telemetry, *bytes.Buffer) {
+func startTelemetry(t *testing.T, cfg config.Config) (*Telemetry, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
-	o.Writer, o.MSISDNDigits = &log, 4
-	tele, err := New(t.Context(), o)
+	cfg.MSISDNUnmaskedDigits = 4
+	tele, err := New(t.Context(), cfg, "0.9.18", &log)
 	testkit.Must(t, err)
 	t.Cleanup(func() { _ = tele.Shutdown(context.Background()) })
 	return tele, &log
@@ -124,7 +122,7 @@ func emitSecrets(t *testing.T, tele *Telemetry) {
 
 func TestExportSendsRedactedTracesMetricsAndLogs(t *testing.T) {
 	c := startCollector(t)
-	tele, log := startTelemetry(t, Options{Export: true, Endpoints: c.endpoints(), Version: "0.9.18"})
+	tele, log := startTelemetry(t, exportTo(c.URL))
 	emitSecrets(t, tele)
 	testkit.Must(t, tele.Shutdown(t.Context()))
 	testkit.NoError(t, "second Shutdown", tele.Shutdown(t.Context()))
@@ -154,7 +152,7 @@ func TestExportSendsRedactedTracesMetricsAndLogs(t *testing.T) {
 
 func TestDisabledExportSendsNothing(t *testing.T) {
 	c := startCollector(t)
-	tele, log := startTelemetry(t, Options{Export: false, Endpoints: c.endpoints()})
+	tele, log := startTelemetry(t, config.Config{OTLPEndpoint: c.URL})
 	emitSecrets(t, tele)
 	if err := tele.Shutdown(t.Context()); err != nil || c.requests != 0 || strings.Contains(log.String(), "OTEL") {
 		t.Errorf("the collector received %d requests (shutdown error %v), want 0; log: %s", c.requests, err, log)
@@ -162,7 +160,7 @@ func TestDisabledExportSendsNothing(t *testing.T) {
 }
 
 func TestMissingCollectorIsLoggedOnce(t *testing.T) {
-	tele, log := startTelemetry(t, Options{Export: true})
+	tele, log := startTelemetry(t, config.Config{OTelEnabled: true})
 	emitSecrets(t, tele)
 	tele.Logger.Info("more")
 	if err := tele.Shutdown(t.Context()); err != nil || strings.Count(log.String(), "OTEL_EXPORTER_OTLP_ENDPOINT") != 1 || !strings.Contains(log.String(), `"level":"INFO"`) {
@@ -177,7 +175,7 @@ func TestUnreachableCollectorDoesNotBlock(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.Must(t, err)
 	_ = l.Close() // the port is closed now
-	tele, log := startTelemetry(t, Options{Export: true, Endpoints: endpoints("http://" + l.Addr().String())})
+	tele, log := startTelemetry(t, exportTo("http://"+l.Addr().String()))
 	for range 10_000 { // more than the queues hold
 		ctx, span := tele.TracerProvider.Tracer("test").Start(t.Context(), "work")
 		tele.Logger.DebugContext(ctx, "work")
@@ -194,7 +192,7 @@ func TestUnreachableCollectorDoesNotBlock(t *testing.T) {
 
 func TestSDKMessagesAreLoggedWithoutSecrets(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://u:"+secret+"@host%zz")
-	_, log := startTelemetry(t, Options{Export: true, Endpoints: startCollector(t).endpoints()})
+	_, log := startTelemetry(t, exportTo(startCollector(t).URL))
 	if !strings.Contains(log.String(), "parse url") || strings.Contains(log.String(), secret) {
 		t.Errorf("log: %s\nwant \"parse url\" without the secret", log)
 	}
@@ -203,7 +201,7 @@ func TestSDKMessagesAreLoggedWithoutSecrets(t *testing.T) {
 func TestFailedExportsAreLoggedEveryFewMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		p := &pipeline{signal: "traces", console: NewLogger(Options{Writer: &log}), ended: t.Context()}
+		p := &pipeline{signal: "traces", console: NewLogger(config.Config{}, &log), ended: t.Context()}
 		for range 100 { // over 16 minutes
 			err := p.send(t.Context(), func(context.Context) error { return errors.New("refused, token=" + secret) })
 			testkit.Must(t, err)
@@ -237,7 +235,9 @@ func TestLogLevelAppliesToLogAndExport(t *testing.T) {
 	levels := []string{"debug", "info", "warn", "error"}
 	for minimum, level := range levels {
 		c := startCollector(t)
-		tele, log := startTelemetry(t, Options{Level: level, Export: true, Endpoints: c.endpoints()})
+		cfg := exportTo(c.URL)
+		cfg.LogLevel = level
+		tele, log := startTelemetry(t, cfg)
 		log.Reset()
 		tele.Logger.Debug("level debug")
 		tele.Logger.Info("level info")
@@ -251,7 +251,7 @@ func TestLogLevelAppliesToLogAndExport(t *testing.T) {
 		}
 	}
 	var log bytes.Buffer
-	if NewLogger(Options{Writer: &log, Level: "nonsense"}).Enabled(t.Context(), slog.LevelDebug) {
+	if NewLogger(config.Config{LogLevel: "nonsense"}, &log).Enabled(t.Context(), slog.LevelDebug) {
 		t.Error("unknown level enables debug")
 	}
 }
@@ -259,7 +259,7 @@ func TestLogLevelAppliesToLogAndExport(t *testing.T) {
 func TestUnmaskedDigitsOfPhoneNumbers(t *testing.T) {
 	for digits, want := range map[int]string{0: "+*************", 4: "+*********5678", 15: phone} {
 		var log bytes.Buffer
-		NewLogger(Options{Writer: &log, MSISDNDigits: digits}).Info("call from "+phone, "to", phone)
+		NewLogger(config.Config{MSISDNUnmaskedDigits: digits}, &log).Info("call from "+phone, "to", phone)
 		if strings.Count(log.String(), want+`"`) != 2 {
 			t.Errorf("%d unmasked digits: logged %s, want %s twice", digits, log.String(), want)
 		}
@@ -315,7 +315,7 @@ func TestLogAttributesAreRedacted(t *testing.T) {
 		} {
 			for _, format := range []string{"json", "text"} {
 				var log bytes.Buffer
-				emit(NewLogger(Options{Writer: &log, Format: format, MSISDNDigits: 4}))
+				emit(NewLogger(config.Config{LogFormat: format, MSISDNUnmaskedDigits: 4}, &log))
 				for _, leak := range []string{secret, "15112345678", "short", "1234,", "1234}", "=1234"} {
 					if strings.Contains(log.String(), leak) {
 						t.Errorf("%s with %s as %s: the log contains %q: %s", name, method, format, leak, log.String())
@@ -328,7 +328,7 @@ func TestLogAttributesAreRedacted(t *testing.T) {
 
 func TestHarmlessAttributesAreUnchanged(t *testing.T) {
 	var log bytes.Buffer
-	NewLogger(Options{Writer: &log}).Info("listening", "port", 3001, "took", 2*time.Second, "ok", true, "has_token", true, "ratio", 0.5,
+	NewLogger(config.Config{}, &log).Info("listening", "port", 3001, "took", 2*time.Second, "ok", true, "has_token", true, "ratio", 0.5,
 		"bytes", uint64(12345678901), "at", time.Unix(0, 0).UTC(), "n", named("x"), "list", []string{"a"}, "status", http.StatusOK, "nil", nil,
 		"kind", slog.KindInt64, "token", "", "error", fmt.Errorf("open: %w", io.EOF), "map", map[string]int{"b": 2, "a": 1})
 	var got map[string]any
@@ -345,7 +345,7 @@ func TestContextIDsAreLogged(t *testing.T) {
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{0xab}, SpanID: trace.SpanID{0xcd}})
 	ctx := trace.ContextWithSpanContext(httpserve.WithRequestID(t.Context(), "req-1"), span)
 	var log bytes.Buffer
-	NewLogger(Options{Writer: &log}).With("a", 1).InfoContext(ctx, "hello", "b", 2)
+	NewLogger(config.Config{}, &log).With("a", 1).InfoContext(ctx, "hello", "b", 2)
 	var got map[string]any
 	testkit.Must(t, json.Unmarshal(log.Bytes(), &got))
 	if got["request_id"] != "req-1" || got["trace_id"] != span.TraceID().String() || got["span_id"] != span.SpanID().String() || got["a"] != 1.0 || got["b"] != 2.0 {
@@ -356,7 +356,7 @@ func TestContextIDsAreLogged(t *testing.T) {
 func TestAutoFormatWithoutTerminalIsJSON(t *testing.T) {
 	for format, wantJSON := range map[string]bool{"auto": true, "json": true, "text": false} {
 		var log bytes.Buffer
-		NewLogger(Options{Writer: &log, Format: format}).Info("hello")
+		NewLogger(config.Config{LogFormat: format}, &log).Info("hello")
 		if json.Valid(log.Bytes()) != wantJSON || strings.Contains(log.String(), "\x1b") {
 			t.Errorf("format %s: logged %q, want JSON: %v, without colors", format, log.String(), wantJSON)
 		}
@@ -365,16 +365,17 @@ func TestAutoFormatWithoutTerminalIsJSON(t *testing.T) {
 
 func TestOnlySignalsWithEndpointAreExported(t *testing.T) {
 	c := startCollector(t)
-	for path, o := range map[string]Endpoints{
-		"/v1/traces":  {Traces: c.URL + "/v1/traces"},
-		"/v1/metrics": {Metrics: c.URL + "/v1/metrics"},
-		"/v1/logs":    {Logs: c.URL + "/v1/logs"},
+	for path, cfg := range map[string]config.Config{
+		"/v1/traces":  {OTLPTraces: c.URL + "/v1/traces"},
+		"/v1/metrics": {OTLPMetrics: c.URL + "/v1/metrics"},
+		"/v1/logs":    {OTLPLogs: c.URL + "/v1/logs"},
 	} {
 		clear(c.received)
-		tele, log := startTelemetry(t, Options{Export: true, Endpoints: o})
+		cfg.OTelEnabled = true
+		tele, log := startTelemetry(t, cfg)
 		emitSecrets(t, tele)
 		if err := tele.Shutdown(t.Context()); err != nil || len(c.received) != 1 || c.received[path] == "" {
-			t.Errorf("%+v: received requests for %d paths (shutdown error %v), want only %s; log: %s", o, len(c.received), err, path, log)
+			t.Errorf("received requests for %d paths (shutdown error %v), want only %s; log: %s", len(c.received), err, path, log)
 		}
 	}
 }

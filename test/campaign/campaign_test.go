@@ -74,7 +74,7 @@ func (c *campaign) join(count int) {
 		}
 		issuing.Wait()
 		for _, b := range joined {
-			c.running.Go(func() { b.run(c.ctx) })
+			c.running.Go(func() { b.Run(c.ctx) })
 		}
 		c.mu.Lock()
 		c.browsers = append(c.browsers, joined...)
@@ -100,7 +100,7 @@ func (c *campaign) leave(kept int) {
 	for part := range slices.Chunk(leaving, max(1, len(leaving)/8)) {
 		deleting.Go(func() {
 			for _, b := range part {
-				c.delete(b.session)
+				c.delete(b.Session)
 			}
 		})
 	}
@@ -156,7 +156,7 @@ func (c *campaign) probe(browsers []*browser) {
 		waiting = c.ledger.incomplete(waiting, probed)
 		if len(waiting) > 0 && time.Since(since) > recoveryTimeout {
 			c.t.Fatalf("%d of %d conversations do not continue; the first:\n%s\n%v", len(waiting), len(browsers),
-				c.ledger.describe(waiting[0].session), c.ledger.takeNotes())
+				c.ledger.describe(waiting[0].Session), c.ledger.takeNotes())
 		}
 	}
 }

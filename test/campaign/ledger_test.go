@@ -199,7 +199,7 @@ func (l *ledger) receive(id, cursor string) {
 func (l *ledger) incomplete(browsers []*browser, since map[*browser]time.Time) []*browser {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.DeleteFunc(browsers, func(b *browser) bool { return !l.sessions[b.session].newest.Before(since[b]) })
+	return slices.DeleteFunc(browsers, func(b *browser) bool { return !l.sessions[b.Session].newest.Before(since[b]) })
 }
 
 // lossReported records that one side of a session was notified of a loss.

@@ -18,127 +18,56 @@ import (
 	"telapi/test/testkit"
 )
 
-// caller is a browser that reconnects, resumes, and sends again what was not
-// acknowledged.
+// caller is a browser whose runtime is under test.
 type caller struct {
-	t              *testing.T
-	url            string // of the service
-	session, token string
-	stopped        chan struct{}
+	*harness.Page
+	t *testing.T
 
-	mu      sync.Mutex
-	conn    *websocket.Conn // nil until the connection is ready
-	cursor  string
-	unacked []frame
-	heard   []string // texts of chat messages
-	ended   bool     // the service has closed the session
+	mu    sync.Mutex
+	heard []string // texts of chat messages
+	ended bool     // the service has closed the session
 }
 
-type frame struct{ id, json string }
-
-// call opens a session. The browser disconnects when the test ends.
-func call(t *testing.T, i *harness.Instance, tenant harness.Tenant) *caller {
+// newCaller opens a session. The browser disconnects when the test ends.
+func newCaller(t *testing.T, i *harness.Instance, tenant harness.Tenant) *caller {
 	t.Helper()
-	c := &caller{t: t, url: i.URL, stopped: make(chan struct{})}
-	c.session, c.token = harness.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
-	var running sync.WaitGroup
-	running.Go(func() {
-		for c.connect() {
-		}
-	})
-	t.Cleanup(func() {
-		close(c.stopped)
+	session, token := tenant.Session(t, i)
+	c := &caller{t: t, Page: harness.NewPage(i.URL, session, token)}
+	c.Handle = c.handle
+	c.Acknowledged = func(string, bool) {}
+	c.Rejected = func(*http.Response) {} // the instance restarts
+	c.Delay = func(int) time.Duration { return 50 * time.Millisecond }
+	c.Closed = func(err error) (again bool) {
 		c.mu.Lock()
-		if c.conn != nil {
-			_ = c.conn.Close()
-		}
-		c.mu.Unlock()
-		running.Wait()
-	})
+		defer c.mu.Unlock()
+		c.ended = websocket.IsCloseError(err, 4503)
+		return !c.ended
+	}
+	testkit.Start(t, c.Run)
 	return c
 }
 
-// connect reads from a new connection until it ends. It returns false after the last one.
-func (c *caller) connect() (again bool) {
-	select {
-	case <-c.stopped:
-		return false
-	default:
+func (c *caller) handle(m harness.Received) {
+	var payload struct {
+		Text, Code string
+		Recovered  bool
+	}
+	if object, _ := m.Payload(); object != nil {
+		_ = json.Unmarshal(*object, &payload) // those of other frames are not used
 	}
 	c.mu.Lock()
-	query := "?streamId=" + c.cursor
-	c.mu.Unlock()
-	if query == "?streamId=" {
-		query = ""
-	}
-	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + c.token}, HandshakeTimeout: testkit.Timeout}
-	conn, _, err := d.Dial("ws"+strings.TrimPrefix(c.url, "http")+"/ws/session"+query, nil)
-	if err != nil {
-		time.Sleep(50 * time.Millisecond) // the instance restarts
-		return true
-	}
-	defer conn.Close()
-	for {
-		var m wire.ChannelMessage
-		_, raw, err := conn.ReadMessage()
-		if err == nil {
-			err = json.Unmarshal(raw, &m)
-		}
-		c.mu.Lock()
-		if err != nil {
-			c.conn = nil
-			c.ended = websocket.IsCloseError(err, 4503)
-			defer c.mu.Unlock()
-			return !c.ended
-		}
-		c.handle(conn, m, string(raw))
-		c.mu.Unlock()
-	}
-}
-
-// handle handles a frame of the service. The caller holds mu.
-func (c *caller) handle(conn *websocket.Conn, m wire.ChannelMessage, raw string) {
-	var payload struct {
-		Event, MessageID, StreamID, Text, Code string
-		Recovered                              bool
-	}
-	object, _ := m.Payload()
-	if object != nil {
-		_ = json.Unmarshal(*object, &payload)
-	}
+	defer c.mu.Unlock()
 	switch {
 	case m.Type == wire.TypeChat:
 		c.heard = append(c.heard, payload.Text)
-	case payload.Event == "ready":
-		if c.cursor == "" {
-			c.cursor = payload.StreamID
-		}
-		c.conn = conn
-		for _, f := range c.unacked {
-			_ = conn.WriteMessage(websocket.TextMessage, []byte(f.json)) // if it fails, the next connection sends it
-		}
-	case payload.Event == "ack":
-		c.unacked = slices.DeleteFunc(c.unacked, func(f frame) bool { return f.id == payload.MessageID })
 	case m.Type == wire.TypeError && payload.Code == "SERVICE_UNAVAILABLE": // the next connection sends the frame again
 	case m.Type == wire.TypeReconnect && !payload.Recovered, m.Type == wire.TypeError:
-		c.t.Errorf("browser received %s", raw)
-	}
-	if m.StreamID != "" {
-		c.cursor = m.StreamID
+		c.t.Errorf("browser received %s", m.Raw)
 	}
 }
 
 // say sends a chat message.
-func (c *caller) say(text string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	id := uuid.NewString()
-	f := frame{id, harness.Frame("chat", c.session, id, "chat", fmt.Sprintf(`{"text":%q}`, text))}
-	c.unacked = append(c.unacked, f)
-	if c.conn != nil {
-		_ = c.conn.WriteMessage(websocket.TextMessage, []byte(f.json)) // if it fails, the next connection sends it
-	}
-}
+func (c *caller) say(text string) { c.Chat(uuid.NewString(), text) }
 
 // texts returns the chat messages that the browser has received.
 func (c *caller) texts() []string {

@@ -40,7 +40,7 @@ func startExample(t *testing.T, name string, env harness.Env) (*harness.Instance
 
 func TestEchoExample(t *testing.T) {
 	i, tenant := startExample(t, "echo", nil)
-	c := call(t, i, tenant)
+	c := newCaller(t, i, tenant)
 	c.say("hello")
 	c.waitFor("hello")
 }
@@ -73,7 +73,7 @@ func TestBotExample(t *testing.T) {
 	}))
 	t.Cleanup(bot.Close)
 	i, tenant := startExample(t, "bot", harness.Env{"BOT_URL": bot.URL})
-	c := call(t, i, tenant)
+	c := newCaller(t, i, tenant)
 	c.say("hello")
 	c.waitFor("You said hello")
 	c.say("are you there?")

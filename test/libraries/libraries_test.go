@@ -1,8 +1,9 @@
-// Package libraries tests the libraries for call runtimes, with the same test for each
-// language. It runs a program of that language, testdata/<language> or test/echo for Go,
-// against the service, and breaks connections and processes under load.
+// Package libraries tests the libraries for call runtimes, with the same tests for each
+// language. It plays the scenarios of testdata/scenarios.txt with a scripted service. And it
+// runs a program of the language, testdata/<language>/runtime or test/echo for Go, against the
+// service, and breaks connections and processes under load.
 //
-// The program gets TELAPI_URL, TELAPI_KEY and TELAPI_NAME, and in some tests
+// That program gets TELAPI_URL, TELAPI_KEY and TELAPI_NAME, and in some tests
 // TELAPI_RESUME_MS, the time for which claims outlive a connection. It prints "entry <channel> <position> <kind> <text>" for each entry
 // before it handles it, and "lost <channel>" if the store has lost data. It commits each
 // entry after it has handled it. It obeys chat messages:
@@ -39,7 +40,7 @@ type site struct {
 	instance *harness.Instance
 	tenant   harness.Tenant
 	proxy    *harness.Proxy
-	scripts  []*script // all processes of the runtime, the newest last
+	programs []*program // all processes of the runtime, the newest last
 	resumeMs string
 }
 
@@ -69,7 +70,7 @@ func (s *site) startRuntime() {
 	if s.resumeMs != "" {
 		env["TELAPI_RESUME_MS"] = s.resumeMs
 	}
-	s.scripts = append(s.scripts, startScript(s.t, s.language, env))
+	s.programs = append(s.programs, startProgram(s.t, s.language, env))
 }
 
 // restartInstance stops the service and starts it again.
@@ -81,7 +82,7 @@ func (s *site) restartInstance() {
 
 func TestConversation(t *testing.T) {
 	eachLanguage(t, "", func(t *testing.T, s *site) {
-		c := call(t, s.instance, s.tenant)
+		c := newCaller(t, s.instance, s.tenant)
 		c.say("héllo \"wörld\" 🙂")
 		c.say("say something else")
 		c.say("ask")
@@ -103,9 +104,9 @@ func TestConversation(t *testing.T) {
 			t.Errorf("the browser received %q, want %q", got, want)
 		}
 		testkit.Until(t, "the runtime receives channel_ended", func() bool {
-			return slices.ContainsFunc(s.scripts[0].entries(t), func(p printed) bool { return p.kind == "channel_ended" })
+			return slices.ContainsFunc(s.programs[0].entries(t), func(p printed) bool { return p.kind == "channel_ended" })
 		})
-		s.scripts[0].checkOrder(t)
+		s.programs[0].checkOrder(t)
 	})
 }
 
@@ -123,7 +124,7 @@ func (s *site) load(step int, disturb func(answered int)) (all []*caller) {
 	steps := make(chan struct{})
 	var talking sync.WaitGroup
 	for n := range callers {
-		c := call(s.t, s.instance, s.tenant)
+		c := newCaller(s.t, s.instance, s.tenant)
 		all = append(all, c)
 		talking.Go(func() { c.talk(n, steps) })
 	}
@@ -189,8 +190,8 @@ func answerCount(texts []string) int {
 func (s *site) check(all []*caller) {
 	s.t.Helper()
 	handled := map[string]int{} // by channel and text
-	for _, script := range s.scripts {
-		for _, p := range script.entries(s.t) {
+	for _, program := range s.programs {
+		for _, p := range program.entries(s.t) {
 			handled[p.channel+" "+p.text]++
 		}
 	}
@@ -201,8 +202,8 @@ func (s *site) check(all []*caller) {
 			count[text]++
 			switch {
 			case count[text] > 1:
-				if count[text] > max(1, handled[c.session+" "+text]) {
-					s.t.Errorf("caller %d received %q %d times; the runtime received it %d times", n, text, count[text], handled[c.session+" "+text])
+				if count[text] > max(1, handled[c.Session+" "+text]) {
+					s.t.Errorf("caller %d received %q %d times; the runtime received it %d times", n, text, count[text], handled[c.Session+" "+text])
 				}
 			case strings.HasPrefix(text, "result "):
 				results = append(results, text)
@@ -232,19 +233,19 @@ func TestNothingIsLostOrRepeatedWhenConnectionsBreak(t *testing.T) {
 			testkit.Until(t, "a connection to cut", func() bool { return s.proxy.Reset(1) > 0 })
 		})
 		s.check(all)
-		s.scripts[0].checkOrder(t)
+		s.programs[0].checkOrder(t)
 	})
 }
 
 func TestNothingIsLostWhenRuntimeIsKilled(t *testing.T) {
 	eachLanguage(t, "", func(t *testing.T, s *site) {
 		all := s.load(callers*messages/4, func(int) {
-			s.scripts[len(s.scripts)-1].kill()
+			s.programs[len(s.programs)-1].kill()
 			s.startRuntime()
 		})
 		s.check(all)
-		for _, script := range s.scripts {
-			script.checkOrder(t)
+		for _, program := range s.programs {
+			program.checkOrder(t)
 		}
 	})
 }
@@ -253,18 +254,18 @@ func TestNothingIsLostOrRepeatedWhenServiceRestarts(t *testing.T) {
 	eachLanguage(t, "60000", func(t *testing.T, s *site) {
 		all := s.load(callers*messages/4, func(int) { s.restartInstance() })
 		s.check(all)
-		s.scripts[0].checkOrder(t)
+		s.programs[0].checkOrder(t)
 	})
 }
 
 // Another runtime continues the sessions of one that stops, before their claims expire.
 func TestStoppedRuntimeReleasesItsSessions(t *testing.T) {
 	eachLanguage(t, "60000", func(t *testing.T, s *site) {
-		c := call(t, s.instance, s.tenant)
+		c := newCaller(t, s.instance, s.tenant)
 		c.say("hello")
 		c.waitFor("hello")
 		s.startRuntime()
-		s.scripts[0].stop(t)
+		s.programs[0].stop(t)
 		c.say("hello again")
 		c.waitFor("hello again")
 	})

@@ -161,6 +161,7 @@ export class Channel implements AsyncIterable<Entry> {
   /** @internal The channel no longer belongs to the runtime. */
   close(error?: TelapiError): void {
     this.closed = error ?? new TelapiError("CONVERSATION_ENDED", "The channel has ended or was released.");
+    if (!error && this.endNumber < Infinity) this.uncommitted.clear(); // with the end
     this.entries.clear();
     this.entries.end(error);
     this.events.clear();

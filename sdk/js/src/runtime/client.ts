@@ -109,11 +109,11 @@ export class Client {
     if (this.channels.get(channel.id) === channel) this.channels.delete(channel.id);
     clearTimeout(this.stalls.get(channel));
     this.stalls.delete(channel);
-    channel.close(error);
-    for (const request of this.requestsOf(channel)) {
-      // Without a claim, the service cannot tell any more that it has released the channel, or taken the last commit.
-      this.settle(request, request.op === "release" || request.number >= channel.endNumber ? {} : channel.closed!);
-    }
+    // Without a claim, the service cannot tell any more that it has released the channel, or taken the last commit.
+    const requests = this.requestsOf(channel);
+    const ended = requests.some(({ number }) => number >= channel.endNumber);
+    channel.close(ended ? undefined : error);
+    for (const request of requests) this.settle(request, request.op === "release" || request.number >= channel.endNumber ? {} : channel.closed!);
   }
 
   /** Ends the runtime. */

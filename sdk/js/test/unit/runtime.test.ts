@@ -8,14 +8,6 @@ const script = useScript();
 const claim = (channel: string) => ({ channel, claim: `secret of ${channel}`, team: "t", endpoint: "e", position: "" });
 
 describe("a runtime", () => {
-  test("sends a console JWT as a bearer token, and finds the service under a path", async () => {
-    script.start({ key: "a.b.c", url: `${script.service.url}/calls/`, resumeMs: 5_000 });
-    const connection = await until(() => script.service.connections.find(({ request }) => request.url === "/calls/ws/runtime"));
-    expect(connection.request.headers.authorization).toBe("Bearer a.b.c");
-    expect(connection.request.headers).not.toHaveProperty("x-api-key");
-    expect(await connection.receive("hello")).toMatchObject({ resumeMs: 5_000 });
-  });
-
   test.each([
     [{ url: "localhost" }, "BAD_URL", 'Invalid url "localhost"'],
     [{ url: undefined }, "BAD_URL", 'Invalid url "undefined"'],
@@ -48,47 +40,6 @@ describe("a runtime", () => {
     await connection.answer("release");
     await connection.answer("accept", claim("c3"), 2);
     expect((await accepting.next()).value!.id).toBe("c3");
-  });
-
-  test("repeats an accept that the service cannot serve now, and ends if it may not accept", async () => {
-    const connection = await script.service.connection(0);
-    await connection.welcome();
-    const accepted = script.runtime.accept({ capacity: 1 }).next();
-    await connection.reject("accept", { code: "SERVICE_UNAVAILABLE", message: "later", details: { retryAfterMs: 700 } });
-    await settled(connection);
-    vi.advanceTimersByTime(699);
-    await settled(connection);
-    expect(connection.all("accept")).toHaveLength(1);
-    vi.advanceTimersByTime(1);
-    expect(await connection.receive("accept", 1)).not.toHaveProperty("retry"); // it is about a channel
-    await connection.reject("accept", { code: "FORBIDDEN", message: "no", details: { scope: "RUN_CALLS" } }, 1);
-    await expect(accepted).rejects.toMatchObject({ name: "TelapiError", code: "FORBIDDEN", message: "no", context: { details: { scope: "RUN_CALLS" } } });
-  });
-
-  test("repeats the requests of a channel in order while the service cannot serve them", async () => {
-    const { connection, channel } = await accept(script);
-    const unavailable = { code: "SERVICE_UNAVAILABLE", message: "later" };
-    const sent = [channel.send("chat", { text: "a" }), channel.send("chat", { text: "b" })];
-    await connection.reject("send", unavailable); // the reply to the second comes late
-    await settled(connection);
-    sent.push(channel.send("chat", { text: "c" }));
-    const reported = script.runtime.report([{ characters: 1 }]);
-    await connection.answer("report");
-    await reported;
-    expect(connection.all("send")).toHaveLength(2);
-    vi.advanceTimersByTime(1_000);
-    await connection.receive("send", 4);
-    expect(connection.all("send").slice(2).map(({ messages }) => messages[0].chat.text)).toEqual(["a", "b", "c"]);
-    expect(connection.all("send").every(({ claim }) => claim === "secret")).toBe(true);
-    expect(connection.all("send").map(({ retry }) => retry)).toEqual([undefined, undefined, true, undefined, undefined]);
-    for (const index of [2, 3, 4]) await connection.answer("send", {}, index);
-    await Promise.all(sent);
-    void channel.send("chat", {});
-    await connection.reject("send", unavailable, 5);
-    await settled(connection);
-    connection.send({ event: "claim_lost", channel: "c1", claim: "secret" });
-    await settled(connection);
-    expect(vi.getTimerCount()).toBe(1); // the one for pings
   });
 
   test("releases a session that it is given after it has stopped accepting", async () => {
@@ -126,26 +77,6 @@ describe("a runtime", () => {
     expect(await next).toMatchObject({ done: true });
   });
 
-  test("opens a channel, and reports speech, under ids that a repetition keeps", async () => {
-    const connection = await script.service.connection(0);
-    await connection.welcome();
-    const opened = script.runtime.open({ endpoint: "e", callId: "7" });
-    const reported = script.runtime.report([{ characters: 5 }]);
-    const [open, report] = [await connection.receive("open"), await connection.receive("report")];
-    expect(open).toMatchObject({ channel: expect.stringMatching(/^[\da-f-]{36}$/), endpoint: "e", callId: "7" });
-    expect(report.reports).toEqual([{ id: expect.stringMatching(/^[\da-f-]{36}$/), at: expect.any(Number), characters: 5 }]);
-    connection.socket.terminate();
-    const second = await script.reconnect();
-    await second.welcome();
-    expect(await second.answer("open", claim(open.channel))).toEqual(open);
-    expect(await second.answer("report")).toEqual(report);
-    await reported;
-    const channel = await opened;
-    expect(channel.id).toBe(open.channel);
-    const again = script.runtime.open({ endpoint: "e", channel: channel.id });
-    await second.answer("open", claim(channel.id), 1);
-    expect(await again).toBe(channel);
-  });
 });
 
 describe("a channel", () => {
@@ -194,18 +125,6 @@ describe("a channel", () => {
     connection.socket.terminate();
     await until(() => script.runtime.state === "waiting");
     expect(channel.audio({ data: "x" })).toBe(false);
-  });
-
-  test("a commit does not wait for the service, and is not overtaken", async () => {
-    const { connection, channel } = await accept(script);
-    const reader = read(channel);
-    connection.entries("c1", 1);
-    await until(() => reader.entries.length === 1);
-    await channel.commit(reader.entries[0]!);
-    const released = channel.release();
-    await connection.answer("release");
-    await released;
-    expect(connection.frames.map((frame) => frame.op).slice(-2)).toEqual(["commit", "release"]);
   });
 
   test("bounds unanswered requests and their size", async () => {

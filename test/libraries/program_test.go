@@ -26,43 +26,43 @@ var goProgram = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// languages are those of the libraries. Each function returns the command that runs the
+// languages are those of the libraries. Each function returns the command that runs a
 // program of its language.
-var languages = map[string]func(t *testing.T) *exec.Cmd{
-	"go": func(t *testing.T) *exec.Cmd {
+var languages = map[string]func(t *testing.T, program string) *exec.Cmd{
+	"go": func(t *testing.T, _ string) *exec.Cmd {
 		program, err := goProgram()
 		testkit.Must(t, err)
 		return exec.Command(program)
 	},
-	"python": func(t *testing.T) *exec.Cmd {
-		cmd := exec.Command(testkit.Python(t), "testdata/python/runtime.py")
+	"python": func(t *testing.T, program string) *exec.Cmd {
+		cmd := exec.Command(testkit.Python(t), "testdata/python/"+program+".py")
 		library, _ := filepath.Abs("../../sdk/python")
 		cmd.Env = []string{"PYTHONPATH=" + library, "PYTHONDONTWRITEBYTECODE=1"}
 		return cmd
 	},
-	"node": func(t *testing.T) *exec.Cmd {
+	"node": func(t *testing.T, program string) *exec.Cmd {
 		for _, needed := range []string{"dist/esm/runtime.js", "node_modules/ws"} {
 			if _, err := os.Stat("../../sdk/js/" + needed); err != nil && !testkit.Strict() {
 				t.Skip("sdk/js is not built: run npm ci and npm run build in it")
 			}
 		}
-		return exec.Command(testkit.Node(t), "testdata/node/runtime.mjs")
+		return exec.Command(testkit.Node(t), "testdata/node/"+program+".mjs")
 	},
 }
 
-// script is a process of the runtime under test.
-type script struct {
+// program is a process of the runtime under test.
+type program struct {
 	cmd    *exec.Cmd
 	stdout testkit.Buffer
 	done   chan struct{}
 	stops  bool // it has to exit
 }
 
-// startScript runs the program of a language until the test ends or it is killed.
-func startScript(t *testing.T, language string, env harness.Env) *script {
+// startProgram runs the program of a language until the test ends or it is killed.
+func startProgram(t *testing.T, language string, env harness.Env) *program {
 	t.Helper()
-	cmd := languages[language](t)
-	s := &script{cmd: cmd, done: make(chan struct{})}
+	cmd := languages[language](t, "runtime")
+	s := &program{cmd: cmd, done: make(chan struct{})}
 	var stderr testkit.Buffer
 	cmd.Env = append(cmd.Env, harness.Environ(env)...)
 	cmd.Stdout, cmd.Stderr = &s.stdout, &stderr
@@ -89,13 +89,13 @@ func startScript(t *testing.T, language string, env harness.Env) *script {
 }
 
 // kill ends the process with SIGKILL.
-func (s *script) kill() {
+func (s *program) kill() {
 	_ = s.cmd.Process.Kill()
 	<-s.done
 }
 
 // stop ends the process with SIGTERM.
-func (s *script) stop(t *testing.T) {
+func (s *program) stop(t *testing.T) {
 	t.Helper()
 	s.stops = true
 	testkit.Must(t, s.cmd.Process.Signal(syscall.SIGTERM))
@@ -119,7 +119,7 @@ type printed struct {
 }
 
 // entries returns the entries that the process has received up to now.
-func (s *script) entries(t *testing.T) (list []printed) {
+func (s *program) entries(t *testing.T) (list []printed) {
 	t.Helper()
 	output := s.stdout.String()
 	for line := range strings.Lines(output[:strings.LastIndex(output, "\n")+1]) {
@@ -139,7 +139,7 @@ func (s *script) entries(t *testing.T) (list []printed) {
 
 // checkOrder checks that the process has received the entries of each channel once and
 // in order, without gaps.
-func (s *script) checkOrder(t *testing.T) {
+func (s *program) checkOrder(t *testing.T) {
 	t.Helper()
 	newest := map[string]int64{}
 	for _, p := range s.entries(t) {
