@@ -210,12 +210,12 @@ func (r *Runtime) revoke(ctx context.Context, channelID, token string) (bool, er
 	return offer != "", err
 }
 
-// release runs revoke.lua. It returns the token of the claim and the offer of the session.
+// release runs the script revoke. It returns the token of the claim and the offer of the session.
 func (r *Runtime) release(ctx context.Context, channelID, token string) (released, offer string, err error) {
 	c := Channel{ID: channelID, runtime: r}
 	reply, err := c.run(ctx, "revoke", token).AsStrSlice()
 	if err == nil && len(reply) != 2 {
-		err = fmt.Errorf("revoke.lua replied with %d words, not 2", len(reply))
+		err = fmt.Errorf("the script revoke replied with %d words, not 2", len(reply))
 	}
 	if err != nil {
 		return "", "", wrap("release a claim", err)

@@ -93,7 +93,7 @@ func (c *Channel) lastSent() string {
 	return ""
 }
 
-// flag returns how send.lua has to treat a message.
+// flag returns how the script send has to treat a message.
 func flag(m wire.ChannelMessage) byte {
 	var control struct {
 		Command string `json:"command"`

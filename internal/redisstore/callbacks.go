@@ -53,7 +53,7 @@ func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Cre
 // Deliver implements callback.Store.
 func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (result callback.DeliverResult, err error) {
 	args := make([]string, 0, 9+len(d.Entries))
-	duplicateFor, park, use := "", "", d.CallbackID // use: as callback.lua names it
+	duplicateFor, park, use := "", "", d.CallbackID // use: as the script callback names it
 	if d.DuplicateFor > 0 {
 		duplicateFor, use = millis(d.DuplicateFor), d.BodyDigest
 	}
@@ -91,7 +91,7 @@ func (c *Callbacks) DeliverStream(ctx context.Context, p callback.StreamParams) 
 	return result, err
 }
 
-// parseDelivery parses the reply of callback.lua and stream.lua.
+// parseDelivery parses the reply of the scripts callback and stream.
 func parseDelivery(reply []string, err error) (result callback.DeliverResult, _ error) {
 	if err != nil {
 		return result, err
