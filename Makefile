@@ -19,6 +19,7 @@ GOVULNCHECK := $(TOOLS)/govulncheck-v1.8.0
 # VCS stamping fails in clones with another owner, for example in containers. The
 # version comes from the VERSION file.
 export GOFLAGS := $(strip $(shell go env GOFLAGS) -buildvcs=false)
+export PATH := $(CURDIR)/$(TOOLS)/node/bin:$(PATH)
 
 # Packages with golden files: their tests register a flag -update.
 GOLDEN = $(shell grep -rl --include='*_test.go' 'flag\.Bool.*"update"' --exclude-dir=node_modules . | xargs -r -n1 dirname | sort -u)
@@ -31,7 +32,7 @@ WEB  := web
 REDOCLY := env REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes @redocly/cli@2.73.0
 NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
-.PHONY: help run phone build test check simulate simulate-commit bench fuzz mutate campaign audit release lint fmt generate clean
+.PHONY: node help run phone build test check simulate simulate-commit bench fuzz mutate campaign audit release lint fmt generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -186,8 +187,12 @@ clean: ## Remove build results; keeps bin/tools and data
 	rm -rf bin/telapi bin/phone bin/test dist $(SDK)/dist test-artifacts coverage.out
 
 # npm writes this file at the end of an installation.
-%/node_modules/.package-lock.json: %/package-lock.json
+%/node_modules/.package-lock.json: %/package-lock.json | node
 	@$(NPM) $* ci
+
+# Debian 12 has Node 18, which is too old. npm has newer ones.
+node:
+	@node -e 'process.exit(parseInt(process.versions.node) < 20)' || npm install --silent --global --prefix $(TOOLS)/node node@20
 
 $(GOVULNCHECK):
 	$(call install,golang.org/x/vuln/cmd/govulncheck)

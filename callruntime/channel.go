@@ -139,17 +139,16 @@ func (c *Channel) call(ctx context.Context, b body) error {
 // if Receive is about to report ErrLost.
 func (c *Channel) Commit(ctx context.Context, position string) error {
 	r, commit := c.runtime, wire.Commit{Request: c.head(wire.OpCommit), Position: position}
-	content, err := json.Marshal(commit)
 	r.mu.Lock()
-	epoch := c.epoch
-	err = errors.Join(err, context.Cause(ctx), context.Cause(c.ctx))
-	if position != c.last { // the last one is tried in any case
+	epoch, last := c.epoch, position == c.last
+	err := cmp.Or(context.Cause(ctx), context.Cause(c.ctx))
+	if !last { // the last one is tried in any case
 		err, c.failure = errors.Join(err, c.failure), nil
 	}
-	if err == nil && position != c.last {
+	if err == nil && !last {
 		r.running.Go(func() { // with mu, so that no later request overtakes this one
 			defer r.mu.Unlock()
-			if _, err := r.exchange(epoch, epoch, commit.Request, content, nil); err != nil && epoch.Err() == nil {
+			if _, err := r.exchange(epoch, epoch, commit); err != nil && epoch.Err() == nil {
 				c.failure = err
 			}
 		})
@@ -159,7 +158,7 @@ func (c *Channel) Commit(ctx context.Context, position string) error {
 	if err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
-	_, err = r.exchange(ctx, epoch, commit.Request, content, nil)
+	_, err = r.exchange(ctx, epoch, commit)
 	switch {
 	case position == c.last && (err == nil || errors.Is(err, ErrEnded)):
 		c.close(ErrEnded)

@@ -156,26 +156,20 @@ type body interface{ Head() wire.Request }
 // if the connection is lost, and while the service is unavailable. Concurrent calls take effect
 // in any order. If call fails, it returns an empty request.
 func (r *Runtime) call(ctx, life context.Context, b body) (*request, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.exchange(ctx, life, b)
+}
+
+// exchange is call for a caller that holds mu until the request is sent, so that no later one
+// overtakes it.
+func (r *Runtime) exchange(ctx, life context.Context, b body) (*request, error) {
 	head := b.Head()
 	content, err := json.Marshal(b)
 	if err == nil && len(content) > wire.MaxRequest {
 		err = fmt.Errorf("request too large: %d bytes, maximum %d", len(content), wire.MaxRequest)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.exchange(ctx, life, head, content, err)
-}
-
-// exchange is call for an encoded request, unless that has failed. The caller holds mu until the
-// request is sent, so that no later one overtakes it.
-func (r *Runtime) exchange(ctx, life context.Context, head wire.Request, content []byte, err error) (*request, error) {
-	ended := func() error {
-		if ctx.Err() != nil && r.outage != nil {
-			return fmt.Errorf("%w: the service cannot be reached: %w", context.Cause(ctx), r.outage)
-		}
-		return cmp.Or(context.Cause(ctx), context.Cause(life))
-	}
-	for err = cmp.Or(err, ended()); err == nil; err = cmp.Or(err, ended()) {
+	for err == nil && ctx.Err() == nil && life.Err() == nil {
 		s := r.socket
 		if s == nil {
 			r.wait(ctx, life, r.connected)
@@ -202,7 +196,10 @@ func (r *Runtime) exchange(ctx, life context.Context, head wire.Request, content
 			return q, nil
 		}
 	}
-	return &request{}, fmt.Errorf("%s: %w", head.Op, err)
+	if err == nil && ctx.Err() != nil && r.outage != nil {
+		err = fmt.Errorf("%w: the service cannot be reached: %w", context.Cause(ctx), r.outage)
+	}
+	return &request{}, fmt.Errorf("%s: %w", head.Op, cmp.Or(err, context.Cause(ctx), context.Cause(life)))
 }
 
 // wait unlocks mu until done is closed, or ctx or life ends.

@@ -72,7 +72,12 @@ func (r *Runtime) connect() (last bool) {
 			err = fmt.Errorf("connect: %s: %s", resp.Status, body)
 			r.rejected(resp.StatusCode, err)
 		}
-		r.unreachable(err)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.outage == nil && r.ctx.Err() == nil {
+			r.opts.Log.Warn("cannot connect to the service; retrying", "url", r.opts.URL, "error", err)
+		}
+		r.outage = err
 		return r.ctx.Err() != nil
 	}
 	s := &socket{conn: conn, silence: connectTimeout, out: make(chan []byte, maxQueued), pending: map[int64]*request{}}
@@ -85,18 +90,6 @@ func (r *Runtime) connect() (last bool) {
 	r.leave(s)
 	close(s.out)
 	return s.drained || r.ctx.Err() != nil
-}
-
-// unreachable keeps the reason why the service cannot be reached for the errors of calls, and
-// logs the first one.
-func (r *Runtime) unreachable(err error) {
-	r.mu.Lock()
-	first := r.outage == nil && r.ctx.Err() == nil
-	r.outage = err
-	r.mu.Unlock()
-	if first {
-		r.opts.Log.Warn("cannot connect to the service; retrying", "url", r.opts.URL, "error", err)
-	}
 }
 
 // leave makes the calls that wait on a connection repeat their requests on the next one. The

@@ -108,6 +108,19 @@ func (m *ChannelMessage) Payload() (*jsontext.Value, string) {
 	}
 }
 
+// TextChatSwitch returns EnableTextChat or DisableTextChat if m is a control message with this
+// command; otherwise an empty string.
+func (m *ChannelMessage) TextChatSwitch() string {
+	var control struct {
+		Command string `json:"command"`
+	}
+	if m.Type == TypeControl && json.Unmarshal(m.Control, &control) == nil &&
+		(control.Command == EnableTextChat || control.Command == DisableTextChat) {
+		return control.Command
+	}
+	return ""
+}
+
 // Append appends the JSON of a message without StreamID. It takes a quarter of the
 // time of json.Marshal, because the strings of a validated envelope need no
 // escaping. It is on the path of every frame.

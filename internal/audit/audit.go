@@ -83,23 +83,25 @@ const idPrefix = "au_"
 
 // New returns an entry for a change by the context's actor. It has the differences
 // between two versions, which marshal to JSON objects. nil stands for no version.
-func New(ctx context.Context, at time.Time, action Action, target, teamID string, before, after any) (Entry, error) {
-	changes, err := compare(before, after)
-	if err != nil {
-		return Entry{}, fmt.Errorf("compare versions for %s: %w", action, err)
-	}
-	return newEntry(ActorFrom(ctx), at, action, target, teamID, changes)
+func New(ctx context.Context, at time.Time, action Action, target, teamID string, before, after any) Entry {
+	return newEntry(ActorFrom(ctx), at, action, target, teamID, compare(before, after))
 }
 
-func newEntry(actor Actor, at time.Time, action Action, target, teamID string, details any) (Entry, error) {
-	raw, err := json.Marshal(details, json.Deterministic(true))
-	if err != nil {
-		return Entry{}, fmt.Errorf("encode details of %s: %w", action, err)
-	}
+func newEntry(actor Actor, at time.Time, action Action, target, teamID string, details any) Entry {
 	return Entry{
 		ID: idPrefix + uuid.Must(uuid.NewV7()).String(), At: at, Actor: actor,
-		Action: action, Target: target, TeamID: teamID, Details: raw,
-	}, nil
+		Action: action, Target: target, TeamID: teamID, Details: encode(details),
+	}
+}
+
+// encode panics if a value cannot be encoded, which is a mistake in its type: settings are texts,
+// numbers and JSON that was decoded before.
+func encode(v any) jsontext.Value {
+	raw, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		panic(fmt.Sprintf("encode an audit entry: %v", err))
+	}
+	return raw
 }
 
 // FirstID returns the smallest ID that an entry of a time can have: those of older entries

@@ -8,7 +8,6 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -37,18 +36,15 @@ type change struct {
 // Unchanged reports whether the two versions of an entry were equal.
 func (e Entry) Unchanged() bool { return string(e.Details) == "{}" }
 
-func compare(before, after any) (c changes, err error) {
-	var versions [2]jsontext.Value
-	for i, v := range []any{before, after} {
+func compare(before, after any) (c changes) {
+	version := func(v any) jsontext.Value {
 		if v == nil {
 			v = struct{}{}
 		}
-		if versions[i], err = json.Marshal(v, json.Deterministic(true)); err != nil {
-			return c, err
-		}
+		return encode(v)
 	}
-	c.compare(versions[0], versions[1], "", 0)
-	return c, nil
+	c.compare(version(before), version(after), "", 0)
+	return c
 }
 
 // compare adds the differences between two values, member by member. A nil value is

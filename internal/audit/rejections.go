@@ -90,9 +90,7 @@ func (r *Rejections) flush(ctx context.Context) {
 		if of.teamID == "" {
 			target = "teams"
 		}
-		if entry, err := newEntry(actor, of.at, RejectRequest, target, of.teamID, of.details); err == nil { // texts can be encoded
-			entries = append(entries, entry)
-		}
+		entries = append(entries, newEntry(actor, of.at, RejectRequest, target, of.teamID, of.details))
 	}
 	if len(entries) == 0 {
 		return

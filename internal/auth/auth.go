@@ -155,13 +155,13 @@ func (a *Authenticator) Bearer(header string) (Principal, error) {
 	return p, err
 }
 
-// DisabledTeam returns the error for a credential of a disabled team.
-func (a *Authenticator) DisabledTeam() error { return unauthorized(errors.New("disabled team")) }
-
-// CheckUnknownTeam returns the error for a console JWT whose team does not exist.
+// CheckTeam rejects a credential of a disabled team, and a console JWT whose team does not exist.
 // Administrators of the platform need no team.
-func (a *Authenticator) CheckUnknownTeam(p Principal) error {
-	if p.ManagesPlatform() {
+func (a *Authenticator) CheckTeam(p Principal, exists, disabled bool) error {
+	if disabled {
+		return unauthorized(errors.New("disabled team"))
+	}
+	if exists || p.ManagesPlatform() {
 		return nil
 	}
 	err := signedButInvalid(errors.New("unknown team"), "its teamId %q is not a team of this service. Create the team, or use the ID of an existing one.", p.TeamID)

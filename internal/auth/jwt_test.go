@@ -203,8 +203,8 @@ func TestErrorExplainsWellSignedToken(t *testing.T) {
 func TestUnknownTeamIsRejected(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	a := auth.NewAuthenticator(nil, nil, auth.NewTokenFailures(registry), discard(), time.Now)
-	testkit.NoError(t, "administrator of the platform", a.CheckUnknownTeam(auth.Principal{TeamID: "console", Scopes: []auth.Scope{auth.ManagePlatform}}))
-	err := a.CheckUnknownTeam(auth.Principal{TeamID: "tm_2", Scopes: []auth.Scope{auth.ManageTeam}})
+	testkit.NoError(t, "administrator of the platform", a.CheckTeam(auth.Principal{TeamID: "console", Scopes: []auth.Scope{auth.ManagePlatform}}, false, false))
+	err := a.CheckTeam(auth.Principal{TeamID: "tm_2", Scopes: []auth.Scope{auth.ManageTeam}}, false, false)
 	if f := fault.From(err); f.Code != fault.Unauthorized || !strings.Contains(f.Message, `its teamId "tm_2" is not a team of this service`) {
 		t.Errorf("error %v, want %s with the team", err, fault.Unauthorized)
 	}

@@ -124,15 +124,12 @@ func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []
 	}
 	var full redact.Secret
 	k.ID, full, k.Digest = generateKey()
-	entry, err := r.entry(ctx, audit.CreateKey, k, struct {
+	entry := audit.New(ctx, r.Now(), audit.CreateKey, topicPrefix+k.ID, k.TeamID, nil, struct {
 		Name      string    `json:"name,omitempty"`
 		Scopes    []Scope   `json:"scopes"`
 		ExpiresAt time.Time `json:"expiresAt,omitzero"`
 	}{k.Name, k.Scopes, k.ExpiresAt})
-	if err == nil {
-		err = r.Store.CreateKey(ctx, k, entry)
-	}
-	if err != nil {
+	if err := r.Store.CreateKey(ctx, k, entry); err != nil {
 		return Key{}, "", fmt.Errorf("create key: %w", err)
 	}
 	return k, full, nil // not announced: no instance has cached it
@@ -145,10 +142,7 @@ func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []
 func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
 	k, err := r.Store.Key(ctx, id)
 	if err == nil && k.RevokedAt.IsZero() {
-		var entry audit.Entry
-		if entry, err = r.entry(ctx, audit.RevokeKey, k, nil); err == nil {
-			err = r.Store.RevokeKey(ctx, id, r.Now(), entry)
-		}
+		err = r.Store.RevokeKey(ctx, id, r.Now(), audit.New(ctx, r.Now(), audit.RevokeKey, topicPrefix+id, k.TeamID, nil, nil))
 	}
 	if err != nil {
 		return fmt.Errorf("revoke key: %w", err)
@@ -157,11 +151,6 @@ func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
 		return fmt.Errorf("the key is revoked, but announcing it failed: running instances may accept the key for up to %s: %w", cache.TTL, err)
 	}
 	return nil
-}
-
-// entry returns the audit entry of a new key with its settings, or of a revoked key.
-func (r *KeyRegistry) entry(ctx context.Context, action audit.Action, k Key, settings any) (audit.Entry, error) {
-	return audit.New(ctx, r.Now(), action, topicPrefix+k.ID, k.TeamID, nil, settings)
 }
 
 // keyPattern matches tk_<id>_<secret>. The secret is 256 random bits in base64url.

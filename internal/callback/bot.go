@@ -78,8 +78,16 @@ type typing struct {
 // parseBot decodes the body of a bot. The last line of a streamed answer needs no channel ID.
 func parseBot(data []byte, channelID string, streamed bool) (Result, error) {
 	var issues fault.Issues
-	d := new(botBody)
-	known, err := strictjson.DecodeKnown(data, d, &issues)
+	var doc struct {
+		streamLine
+		botBody
+	}
+	d := &doc.botBody
+	var into any = d
+	if streamed {
+		into = &doc
+	}
+	known, err := strictjson.DecodeKnown(data, into, &issues)
 	if err != nil {
 		return Result{}, err
 	}
@@ -87,7 +95,7 @@ func parseBot(data []byte, channelID string, streamed bool) (Result, error) {
 	d.sortMessages()
 	hasIdentity := d.Messages.Timestamp != nil ||
 		slices.ContainsFunc(d.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
-	return Result{HasIdentity: hasIdentity, bot: d, allKnown: known, commands: command.ParseActions(d.Actions, "/actions", &issues)}, issues.Err()
+	return Result{HasIdentity: hasIdentity, bot: d, delta: doc.Delta, allKnown: known, commands: command.ParseActions(d.Actions, "/actions", &issues)}, issues.Err()
 }
 
 // check validates the body and decodes the parts of its messages that are raw JSON.

@@ -131,8 +131,8 @@ func (f *fixture) open(id, profile string) *calls.Channel {
 
 func (f *fixture) openOf(teamID, id, profile string) *calls.Channel {
 	f.Helper()
-	c, err := f.runtime.Open(f.Context(), calls.OpenOptions{
-		ChannelID: id, TeamID: teamID, EndpointID: "endpoint", CallID: "sip-call", TransactionID: "tx-channel", Profile: []byte(profile),
+	c, err := f.runtime.Open(f.Context(), calls.Claim{}, wire.Open{
+		Request: wire.Request{Channel: id}, Team: teamID, Endpoint: "endpoint", CallID: "sip-call", TransactionID: "tx-channel", Profile: []byte(profile),
 	})
 	testkit.Must(f, err)
 	return c

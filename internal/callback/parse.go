@@ -28,8 +28,10 @@ type Result struct {
 
 	commands []command.Request
 
-	streamed bool // the last line of a streamed answer
-	parts    int  // of a streamed answer
+	// Of the last line of a streamed answer.
+	streamed bool
+	delta    *string // the last piece of the text
+	parts    int     // of the whole answer
 
 	allKnown bool                 // no unknown member outside of commands
 	ignored  []strictjson.Warning // known members that have no effect
@@ -40,11 +42,8 @@ type Result struct {
 // issues.
 func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error) {
 	if isErrorEnvelope(data, false) {
-		r, err := parseError(data)
-		if err == nil {
-			return r, r.failure.checkChannel(channelID)
-		}
-		if kind != wire.ToolItem || !fault.Is(err, fault.Validation) { // a tool's result may look like an error
+		r, err := parseError(data, channelID)
+		if kind != wire.ToolItem || r.failure != nil || !fault.Is(err, fault.Validation) { // a tool's result may look like an error
 			return r, err
 		}
 	}
@@ -150,12 +149,19 @@ type llmBody struct {
 // commands, or both. The last line of a streamed answer may have neither.
 func parseLLM(data []byte, streamed bool) (Result, error) {
 	var issues fault.Issues
-	var doc llmBody
-	known, err := strictjson.DecodeKnown(data, &doc, &issues)
+	var doc struct {
+		streamLine
+		llmBody
+	}
+	var into any = &doc.llmBody
+	if streamed {
+		into = &doc
+	}
+	known, err := strictjson.DecodeKnown(data, into, &issues)
 	if err != nil {
 		return Result{}, err
 	}
-	r := Result{allKnown: known}
+	r := Result{allKnown: known, delta: doc.Delta}
 	r.setContent(doc.Content, "/content", &issues)
 	r.setContent(doc.Message.Content, "/message/content", &issues)
 	for i, c := range doc.Choices {
@@ -219,6 +225,7 @@ type errorEnvelope struct {
 	} `json:"conversation"`
 	From     wire.Party     `json:"from"`
 	Metadata jsontext.Value `json:"metadata"`
+	Done     bool           `json:"done"` // of the last line of a streamed answer
 }
 
 // isErrorEnvelope reports whether data is an object with the member "error" and
@@ -242,8 +249,9 @@ func isErrorEnvelope(data []byte, streamed bool) bool {
 	return found
 }
 
-// parseError decodes an error envelope. A code and a message are required.
-func parseError(data []byte) (Result, error) {
+// parseError decodes an error envelope. A code and a message are required. The ID of the channel
+// is optional.
+func parseError(data []byte, channelID string) (Result, error) {
 	var issues fault.Issues
 	envelope := new(errorEnvelope)
 	allKnown, err := strictjson.DecodeKnown(data, envelope, &issues)
@@ -264,15 +272,11 @@ func parseError(data []byte) (Result, error) {
 		issues.Missing("/error/message", "message is required.")
 	}
 	strictjson.CheckObject(&envelope.Metadata, "", "/metadata", &issues)
-	return Result{failure: envelope, allKnown: allKnown}, issues.Err()
-}
-
-// checkChannel rejects the ID of another channel. The ID is optional in an error
-// envelope.
-func (e *errorEnvelope) checkChannel(channelID string) error {
-	var issues fault.Issues
-	if id := e.Conversation.Identifier.ID; id != nil && *id != channelID {
+	if err := issues.Err(); err != nil {
+		return Result{}, err
+	}
+	if id := envelope.Conversation.Identifier.ID; id != nil && *id != channelID {
 		issues.Add("/conversation/identifier/id", fault.IssueValue, "The channel ID differs from the one in the path.")
 	}
-	return issues.Err()
+	return Result{failure: envelope, allKnown: allKnown}, issues.Err()
 }

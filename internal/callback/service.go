@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -118,26 +119,27 @@ func (s *Service) Try(t Trial, profile wire.GatewayProfile) (DryRun, error) {
 // is read. It needs one round trip to the store, or two if the channel's policy is not
 // cached, or none without a token.
 func (s *Service) Check(ctx context.Context, c Credential) (teamID string, err error) {
-	ch, _, err := s.check(ctx, c)
+	teamID, _, err = s.check(ctx, c)
 	if err != nil {
 		s.metrics.countError(c.Kind, err)
-		return "", err
 	}
-	return ch.TeamID, nil
+	return teamID, err
 }
 
-// check returns the policy of a channel and the state of a credential, or the error of a
-// credential that no body can be accepted with.
-func (s *Service) check(ctx context.Context, c Credential) (*channelPolicy, CredentialState, error) {
-	state, err := s.checkCredential(ctx, c)
+// check also returns the state of the credential. It counts nothing.
+func (s *Service) check(ctx context.Context, c Credential) (teamID string, state CredentialState, err error) {
+	state, err = s.checkCredential(ctx, c)
 	if err == nil && state.Status != Usable && state.Status != Consumed && state.Status != Streaming {
 		err = cmp.Or(c.check(), DeliverResult{Status: state.Status}.err())
 	}
 	if err != nil {
-		return nil, state, err
+		return "", state, err
 	}
 	ch, err := s.channelPolicy(ctx, c.ChannelID)
-	return ch, state, err
+	if err != nil {
+		return "", state, err
+	}
+	return ch.TeamID, state, nil
 }
 
 // Reject returns the error for a callback whose body could not be read. It returns
@@ -185,7 +187,7 @@ func (c Credential) check() error {
 	return nil
 }
 
-func (s *Service) accept(ctx context.Context, r Request) (Receipt, error) {
+func (s *Service) accept(ctx context.Context, r Request) (receipt Receipt, err error) {
 	if err := r.check(); err != nil {
 		return Receipt{}, err
 	}
@@ -195,19 +197,38 @@ func (s *Service) accept(ctx context.Context, r Request) (Receipt, error) {
 	if err != nil {
 		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body), err)
 	}
-	digest := strictjson.Digest(r.Body)
-	for range 2 { // retry if the cached policy belongs to an earlier epoch
-		ch, err := s.channelPolicy(ctx, r.ChannelID)
+	p := DeliverParams{Credential: r.Credential, CallbackID: newCallbackID(), BodyDigest: strictjson.Digest(r.Body), DuplicateFor: duplicateFor(r.Kind, result)}
+	err = s.withPolicy(ctx, r.ChannelID, func(ch *channelPolicy) (err error) {
+		p.Epoch = ch.Epoch
+		base := ch.entry(r.Credential, r.Trace, p.CallbackID, s.now())
+		if p.Entries, receipt, p.Receipt, err = ch.decide(ctx, result, base, r.Body); err != nil {
+			return err
+		}
+		stored := append(slices.Clip(p.Entries), p.Receipt)
+		return s.storeOrPark(ctx, ch.TeamID, stored, ParkedItem{ChannelID: r.ChannelID}, &receipt, func(ctx context.Context, park bool) (DeliverResult, error) {
+			p.Park = park
+			return s.store.Deliver(ctx, p)
+		})
+	})
+	return receipt, err
+}
+
+func newCallbackID() string { return "cb_" + uuid.Must(uuid.NewV7()).String() }
+
+// withPolicy calls deliver with the policy of a channel, and again if the cached policy belongs to
+// an earlier epoch.
+func (s *Service) withPolicy(ctx context.Context, channelID string, deliver func(*channelPolicy) error) error {
+	for range 2 {
+		ch, err := s.channelPolicy(ctx, channelID)
 		if err != nil {
-			return Receipt{}, err
+			return err
 		}
-		receipt, err := s.deliver(ctx, r, result, digest, ch)
-		if !errors.Is(err, errStale) {
-			return receipt, err
+		if err := deliver(ch); !errors.Is(err, errStale) {
+			return err
 		}
-		s.policies.Remove(r.ChannelID)
+		s.policies.Remove(channelID)
 	}
-	return Receipt{}, fault.Unavailable("The channel", errStale)
+	return fault.Unavailable("The channel", errStale)
 }
 
 func (s *Service) channelPolicy(ctx context.Context, channelID string) (*channelPolicy, error) {
@@ -235,54 +256,50 @@ func (s *Service) channelPolicy(ctx context.Context, channelID string) (*channel
 	return p, nil
 }
 
-// deliver decides on the commands of a body and hands its entries to the store.
-func (s *Service) deliver(ctx context.Context, r Request, result Result, digest string, ch *channelPolicy) (Receipt, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return Receipt{}, fmt.Errorf("create callback ID: %w", err)
-	}
-	base := wire.Entry{
-		ChannelID: r.ChannelID, At: s.now().UnixMilli(), Trace: r.Trace,
-		Source: r.Kind.Source(), CallbackID: "cb_" + id.String(), WorkItemID: r.WorkItemID,
-	}
-	base.Trace.CallID = cmp.Or(r.Trace.CallID, ch.CallID)
-	base.Trace.TransactionID = cmp.Or(r.Trace.TransactionID, ch.TransactionID)
+// entry returns what all entries of a callback have in common.
+func (ch *channelPolicy) entry(c Credential, t wire.Trace, callbackID string, now time.Time) wire.Entry {
+	t.CallID = cmp.Or(t.CallID, ch.CallID)
+	t.TransactionID = cmp.Or(t.TransactionID, ch.TransactionID)
+	return wire.Entry{ChannelID: c.ChannelID, At: now.UnixMilli(), Trace: t, Source: c.Kind.Source(), CallbackID: callbackID, WorkItemID: c.WorkItemID}
+}
+
+// decide decides on the commands of a body. It returns the encoded entries, and the receipt in
+// both forms.
+func (ch *channelPolicy) decide(ctx context.Context, result Result, base wire.Entry, body []byte) (encoded [][]byte, receipt Receipt, rawReceipt []byte, err error) {
 	_, span := telemetry.StartSpan(ctx, "policy")
 	entries, decisions := result.Entries(base, ch.policy)
 	span.End()
-
-	p := DeliverParams{
-		Credential: r.Credential, CallbackID: base.CallbackID, BodyDigest: digest,
-		DuplicateFor: duplicateFor(r.Kind, result), Epoch: ch.Epoch, Entries: make([][]byte, len(entries)),
+	receipt = newReceipt(base.CallbackID, entries, decisions, result.Ignored(body))
+	receipt.Parts = result.parts
+	if base.Source == wire.BotItem.Source() {
+		receipt.Messages += result.parts
 	}
-	for i := range entries {
-		if p.Entries[i], err = json.Marshal(&entries[i]); err != nil {
-			return Receipt{}, fmt.Errorf("encode entry: %w", err)
-		}
-	}
-	receipt := newReceipt(base.CallbackID, entries, decisions, result.Ignored(r.Body))
 	recordDecisions(ctx, ch.TeamID, receipt.Commands)
-	if p.Receipt, err = json.Marshal(&receipt); err != nil {
-		return Receipt{}, fmt.Errorf("encode receipt: %w", err)
+	if rawReceipt, err = json.Marshal(&receipt); err != nil {
+		return nil, receipt, nil, fmt.Errorf("encode receipt: %w", err)
 	}
-	size := int64(len(p.Receipt) + parkedOverhead)
-	for _, entry := range p.Entries {
-		size += int64(len(entry))
-	}
-	delivered, err := s.storeOrPark(ctx, ch.TeamID, size, ParkedItem{ChannelID: r.ChannelID}, func(ctx context.Context, park bool) (DeliverResult, error) {
-		p.Park = park
-		return s.store.Deliver(ctx, p)
-	})
-	if err != nil {
-		return Receipt{}, err
-	}
-	receipt.setStatus(delivered.WaitsFor)
-	return receipt, nil
+	encoded, err = encode(entries)
+	return encoded, receipt, rawReceipt, err
 }
 
-// storeOrPark calls deliver, which may park an item of the given size if there is room for it. If
-// the store is unavailable, it repeats the call: if only the reply was lost, the result is the same.
-func (s *Service) storeOrPark(ctx context.Context, teamID string, size int64, item ParkedItem, deliver func(ctx context.Context, park bool) (DeliverResult, error)) (DeliverResult, error) {
+func encode(entries []wire.Entry) (_ [][]byte, err error) {
+	encoded := make([][]byte, len(entries))
+	for i := range entries {
+		if encoded[i], err = json.Marshal(&entries[i]); err != nil {
+			return nil, fmt.Errorf("encode entry: %w", err)
+		}
+	}
+	return encoded, nil
+}
+
+// storeOrPark calls deliver, which may park an item if there is room for what it stores. If the
+// store is unavailable, it repeats the call: if only the reply was lost, the result is the same.
+// It sets the status of the receipt.
+func (s *Service) storeOrPark(ctx context.Context, teamID string, stored [][]byte, item ParkedItem, receipt *Receipt, deliver func(ctx context.Context, park bool) (DeliverResult, error)) error {
+	size := int64(parkedOverhead)
+	for _, text := range stored {
+		size += int64(len(text))
+	}
 	noRoom := s.parked.reserve(ctx, teamID, size)
 	storing, span := telemetry.StartSpan(ctx, "store")
 	delivered, err := deliver(storing, noRoom == nil)
@@ -300,15 +317,18 @@ func (s *Service) storeOrPark(ctx context.Context, teamID string, size int64, it
 	}
 	switch {
 	case err != nil:
+		return err
 	case delivered.Status == NotParked:
-		err = noRoom
-	default:
-		err = delivered.err()
+		return noRoom
 	}
-	if err == nil && len(delivered.Offer) > 0 {
+	if err := delivered.err(); err != nil {
+		return err
+	}
+	receipt.setStatus(delivered.WaitsFor)
+	if len(delivered.Offer) > 0 {
 		s.offers.Reoffer(delivered.Offer)
 	}
-	return delivered, err
+	return nil
 }
 
 // recordDecisions adds the team and an event for each command to the span of the

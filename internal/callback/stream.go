@@ -6,15 +6,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/go-json-experiment/json"
-	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
@@ -49,10 +45,11 @@ type Stream struct {
 	service *Service
 	request StreamRequest
 	decoder *streamDecoder
-	channel *channelPolicy // nil: not known yet
-	base    wire.Entry
-	checked bool  // Check has run
-	invalid error // its result
+	checked bool   // Check has run
+	invalid error  // its result
+	teamID  string // of the channel
+
+	callbackID string
 
 	// Deadline is the time at which the work item times out, or at which a settled one is
 	// forgotten. It is known after Check.
@@ -63,16 +60,11 @@ type Stream struct {
 }
 
 // OpenStream returns a stream whose credential is not checked yet. The caller must call Close.
-func (s *Service) OpenStream(r StreamRequest) (*Stream, error) {
-	st := &Stream{service: s, request: r, decoder: newStreamDecoder(r.Kind, r.ChannelID, r.MediaType, r.PerDelta)}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return nil, fmt.Errorf("create callback ID: %w", err)
-	}
-	st.base = wire.Entry{ChannelID: r.ChannelID, Trace: r.Trace, Source: r.Kind.Source(), CallbackID: "cb_" + id.String(), WorkItemID: r.WorkItemID}
+func (s *Service) OpenStream(r StreamRequest) *Stream {
+	st := &Stream{service: s, request: r, decoder: newStreamDecoder(r.Kind, r.ChannelID, r.MediaType, r.PerDelta), callbackID: newCallbackID()}
 	st.digests.WriteByte('+')
 	s.streams.add(st) // before the check, so that no cancellation is missed
-	return st, nil
+	return st
 }
 
 // Check checks the credential, once.
@@ -80,20 +72,17 @@ func (st *Stream) Check(ctx context.Context) error {
 	if st.checked {
 		return st.invalid
 	}
-	channel, state, err := st.service.check(ctx, st.request.Credential)
+	teamID, state, err := st.service.check(ctx, st.request.Credential)
 	if err == nil && !state.WorkItem {
 		err = errChannelToken
 	}
-	st.channel, st.Deadline = channel, time.Now().Add(state.TimeLeft)
+	st.teamID, st.Deadline = teamID, time.Now().Add(state.TimeLeft)
 	st.checked, st.invalid = true, err
 	return err
 }
 
 // TeamID returns the team of the channel. It is known after Check.
-func (st *Stream) TeamID() string { return st.channel.TeamID }
-
-// CallbackID identifies this attempt to deliver the answer.
-func (st *Stream) CallbackID() string { return st.base.CallbackID }
+func (st *Stream) TeamID() string { return st.teamID }
 
 // Size returns the memory that the stream needs.
 func (st *Stream) Size() int64 { return st.decoder.Size() }
@@ -150,11 +139,7 @@ func (st *Stream) deliverChecked(ctx context.Context, parts []string, problem er
 
 // deliverWhole delivers a whole answer whose credential is not checked.
 func (st *Stream) deliverWhole(ctx context.Context, parts []string) (*Receipt, error) {
-	err := st.request.check()
-	if err == nil {
-		st.channel, err = st.service.channelPolicy(ctx, st.request.ChannelID)
-	}
-	if err != nil {
+	if err := st.request.check(); err != nil {
 		return nil, err
 	}
 	receipt, err := st.deliver(ctx, parts)
@@ -164,85 +149,59 @@ func (st *Stream) deliverWhole(ctx context.Context, parts []string) (*Receipt, e
 	return receipt, err
 }
 
-func (st *Stream) deliver(ctx context.Context, texts []string) (*Receipt, error) {
-	last := st.decoder.Done()
-	if len(texts) == 0 && !last {
+// deliver delivers parts. Once the last line has arrived, it returns the receipt.
+func (st *Stream) deliver(ctx context.Context, texts []string) (receipt *Receipt, err error) {
+	if len(texts) == 0 && !st.decoder.Done() {
 		return nil, nil
 	}
-	received := st.service.now()
+	s, kind, received := st.service, st.request.Kind, st.service.now()
 	for _, text := range texts {
 		sum := sha256.Sum256([]byte(text))
 		st.digests.WriteString(base64.RawURLEncoding.EncodeToString(sum[:partDigest]))
 	}
-	for range 2 { // retry if the cached policy belongs to an earlier epoch
-		receipt, err := st.send(ctx, texts, last)
-		if !errors.Is(err, errStale) {
-			if err == nil {
-				st.parts += len(texts)
-				st.service.metrics.parts.WithLabelValues(string(st.request.Kind)).Add(float64(len(texts)))
-			}
-			if receipt != nil {
-				st.service.metrics.countAccepted(st.request.Kind, *receipt, st.service.now().Sub(received))
-			}
-			return receipt, err
-		}
-		st.service.policies.Remove(st.request.ChannelID)
-		if st.channel, err = st.service.channelPolicy(ctx, st.request.ChannelID); err != nil {
-			return nil, err
-		}
+	err = s.withPolicy(ctx, st.request.ChannelID, func(ch *channelPolicy) error {
+		receipt, err = st.send(ctx, ch, texts)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
-	return nil, fault.Unavailable("The channel", errStale)
+	st.parts += len(texts)
+	s.metrics.parts.WithLabelValues(string(kind)).Add(float64(len(texts)))
+	if receipt != nil {
+		s.metrics.countAccepted(kind, *receipt, s.now().Sub(received))
+	}
+	return receipt, nil
 }
 
-// send hands parts and, if last is set, the entries of the last line to the store.
-func (st *Stream) send(ctx context.Context, texts []string, last bool) (*Receipt, error) {
-	s, ch := st.service, st.channel
-	base := st.base
-	base.At = s.now().UnixMilli()
-	base.Trace.CallID = cmp.Or(base.Trace.CallID, ch.CallID)
-	base.Trace.TransactionID = cmp.Or(base.Trace.TransactionID, ch.TransactionID)
-	p := StreamParams{Credential: st.request.Credential, CallbackID: base.CallbackID, Epoch: ch.Epoch, Digests: st.digests.String(), Parts: make([][]byte, len(texts))}
-	size := int64(parkedOverhead)
-	encode := func(e wire.Entry) ([]byte, error) {
-		encoded, err := json.Marshal(&e)
-		size += int64(len(encoded))
-		return encoded, err
-	}
-	var err error
+// send hands parts and, if it has arrived, the entries of the last line to the store. It returns
+// the receipt of the last line.
+func (st *Stream) send(ctx context.Context, ch *channelPolicy, texts []string) (_ *Receipt, err error) {
+	s, last := st.service, st.decoder.Done()
+	p := StreamParams{Credential: st.request.Credential, CallbackID: st.callbackID, Epoch: ch.Epoch, Digests: st.digests.String()}
+	base := ch.entry(p.Credential, st.request.Trace, p.CallbackID, s.now())
+	parts := make([]wire.Entry, len(texts))
 	for i, text := range texts {
-		if p.Parts[i], err = encode(st.decoder.Part(base, st.parts+i+1, text)); err != nil {
-			return nil, err
-		}
+		parts[i] = st.decoder.Part(base, st.parts+i+1, text)
+	}
+	if p.Parts, err = encode(parts); err != nil {
+		return nil, err
 	}
 	var receipt Receipt
 	if last {
-		result, line := st.decoder.Result(), st.decoder.LastLine()
-		entries, decisions := result.Entries(base, ch.policy)
-		p.Last = make([][]byte, len(entries))
-		for i := range entries {
-			if p.Last[i], err = encode(entries[i]); err != nil {
-				return nil, err
-			}
-		}
-		receipt = newReceipt(base.CallbackID, entries, decisions, result.Ignored(line))
-		receipt.Parts = st.parts + len(texts)
-		if st.request.Kind == wire.BotItem {
-			receipt.Messages += receipt.Parts
-		}
-		recordDecisions(ctx, ch.TeamID, receipt.Commands)
-		if p.Receipt, err = json.Marshal(&receipt); err != nil {
-			return nil, fmt.Errorf("encode receipt: %w", err)
+		line := st.decoder.LastLine()
+		if p.Last, receipt, p.Receipt, err = ch.decide(ctx, st.decoder.Result(), base, line); err != nil {
+			return nil, err
 		}
 		p.Digests += "." + strictjson.Digest(line)
 	}
-	delivered, err := s.storeOrPark(ctx, ch.TeamID, size, ParkedItem{ChannelID: p.ChannelID, Parts: !last}, func(ctx context.Context, park bool) (DeliverResult, error) {
+	err = s.storeOrPark(ctx, ch.TeamID, slices.Concat(p.Parts, p.Last), ParkedItem{ChannelID: p.ChannelID, Parts: !last}, &receipt, func(ctx context.Context, park bool) (DeliverResult, error) {
 		p.Park = park
 		return s.store.DeliverStream(ctx, p) // skips parts that were stored
 	})
 	if err != nil || !last {
 		return nil, err
 	}
-	receipt.setStatus(delivered.WaitsFor)
 	return &receipt, nil
 }
 

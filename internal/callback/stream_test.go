@@ -16,8 +16,7 @@ import (
 func (f *fixture) streamFor(kind wire.WorkItemKind) (st *callback.Stream, request callback.Request, interrupted chan error) {
 	f.Helper()
 	request, interrupted = f.request(kind, ""), make(chan error, 10)
-	st, err := f.service.OpenStream(callback.StreamRequest{Credential: request.Credential, MediaType: callback.NDJSON, Interrupt: func(err error) { interrupted <- err }})
-	testkit.Must(f, err)
+	st = f.service.OpenStream(callback.StreamRequest{Credential: request.Credential, MediaType: callback.NDJSON, Interrupt: func(err error) { interrupted <- err }})
 	f.Cleanup(st.Close)
 	testkit.Must(f, st.Check(f.Context()))
 	return st, request, interrupted
@@ -113,8 +112,7 @@ func TestSettledStreamOutlivesDeadline(t *testing.T) {
 // repeat opens another stream with the same credential.
 func (f *fixture) repeat(r callback.Request) *callback.Stream {
 	f.Helper()
-	st, err := f.service.OpenStream(callback.StreamRequest{Credential: r.Credential, MediaType: callback.NDJSON, Interrupt: func(error) {}})
-	testkit.Must(f, err)
+	st := f.service.OpenStream(callback.StreamRequest{Credential: r.Credential, MediaType: callback.NDJSON, Interrupt: func(error) {}})
 	f.Cleanup(st.Close)
 	testkit.Must(f, st.Check(f.Context()))
 	return st
@@ -149,8 +147,7 @@ func TestWholeStreamNeedsNoCheck(t *testing.T) {
 		"invalid body":               {valid, "{delta}\n", fault.MalformedJSON},
 		"valid":                      {valid, "{\"delta\":\"Hello.\"}\n{\"done\":true}\n", ""},
 	} {
-		st, err := f.service.OpenStream(callback.StreamRequest{Credential: c.credential, MediaType: callback.NDJSON, Interrupt: func(error) {}})
-		testkit.Must(t, err)
+		st := f.service.OpenStream(callback.StreamRequest{Credential: c.credential, MediaType: callback.NDJSON, Interrupt: func(error) {}})
 		receipt, err := st.Write(t.Context(), []byte(c.body))
 		if c.want == "" && (err != nil || receipt == nil || receipt.Parts != 1) || c.want != "" && !fault.Is(err, c.want) {
 			t.Errorf("%s: receipt %+v, %v, want %q", name, receipt, err, c.want)

@@ -2,6 +2,7 @@ package callback
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"mime"
 	"strings"
@@ -30,13 +31,14 @@ const (
 // effect.
 const bareEnd = `{"done":true}`
 
-// Streamable reports whether a Content-Type is that of a streamed answer, and returns
-// its media type.
-func Streamable(contentType string) (mediaType string, ok bool) {
+// MediaType returns the media type of a Content-Type in UTF-8, or "".
+func MediaType(contentType string) string {
 	mediaType, params, err := mime.ParseMediaType(contentType)
 	charset, given := params["charset"]
-	ok = err == nil && (mediaType == NDJSON || mediaType == EventStream) && (!given || strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "utf8"))
-	return mediaType, ok
+	if err != nil || given && !strings.EqualFold(charset, "utf-8") && !strings.EqualFold(charset, "utf8") {
+		return ""
+	}
+	return mediaType
 }
 
 // streamDecoder decodes an answer that arrives bit by bit. It is not safe for concurrent use.
@@ -124,11 +126,7 @@ func (s *streamDecoder) Close() (parts []string, err error) {
 	}
 	if err == nil && !s.Done() && len(s.event) > 0 {
 		var added []string
-		if s.isJSON {
-			added, err = s.finishWithError(s.event)
-		} else {
-			added, err = s.addChunk(s.event)
-		}
+		added, err = s.addChunk(s.event)
 		parts = append(parts, added...)
 	}
 	if err == nil && !s.Done() {
@@ -159,33 +157,62 @@ func (s *streamDecoder) addLine(line []byte) (parts []string, err error) {
 	return parts, nil
 }
 
+// streamLine has the members of a line of NDJSON. The last line is a body too.
+type streamLine struct {
+	Delta *string `json:"delta"`
+	Done  bool    `json:"done"`
+}
+
 // addObject decodes a line of NDJSON.
-func (s *streamDecoder) addObject(line []byte) (parts []string, err error) {
-	var object struct {
-		Delta *string `json:"delta"`
-		Done  bool    `json:"done"`
-	}
-	var issues fault.Issues
-	if err := strictjson.Decode(line, &object, "", &issues); err != nil {
-		return nil, err
-	}
-	isError := isErrorEnvelope(line, true)
-	if object.Delta == nil && !object.Done && !isError && len(issues.List()) == 0 {
-		issues.Missing("/delta", `Send {"delta":"…"}, and {"done":true} at the end.`)
-	}
-	if err := issues.Err(); err != nil {
-		return nil, err
-	}
-	if object.Delta != nil && !isError {
-		if parts, err = s.addText(*object.Delta); err != nil {
+func (s *streamDecoder) addObject(data []byte) (parts []string, err error) {
+	if isErrorEnvelope(data, true) {
+		r, err := parseError(data, s.channelID)
+		if err != nil {
 			return nil, err
 		}
+		return s.finish(r, data)
 	}
-	if !object.Done && !isError {
-		return parts, nil
+	if !isLastLine(data) {
+		var line streamLine
+		var issues fault.Issues
+		if err := strictjson.Decode(data, &line, "", &issues); err != nil {
+			return nil, err
+		}
+		if line.Delta == nil && len(issues.List()) == 0 {
+			issues.Missing("/delta", `Send {"delta":"…"}, and {"done":true} at the end.`)
+		}
+		if err := issues.Err(); err != nil {
+			return nil, err
+		}
+		return s.addText(*line.Delta)
 	}
-	rest, err := s.finish(line)
+	var r Result
+	if s.kind == wire.BotItem {
+		r, err = parseBot(data, s.channelID, true)
+	} else {
+		r, err = parseLLM(data, true)
+	}
+	if err == nil && r.delta != nil {
+		parts, err = s.addText(*r.delta)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rest, err := s.finish(r, data)
 	return append(parts, rest...), err
+}
+
+// isLastLine reports whether a line of NDJSON has the member "done":true.
+func isLastLine(line []byte) bool {
+	// Most lines contain neither the name nor an escaped form of it.
+	if bytes.Contains(line, []byte(`"done"`)) || bytes.Contains(line, []byte(`\u`)) {
+		for name, value := range strictjson.Members(line) {
+			if name == "done" {
+				return value.Kind() == 't'
+			}
+		}
+	}
+	return false
 }
 
 // addEventLine decodes a line of an event stream. An empty line ends an event; other fields
@@ -207,7 +234,11 @@ func (s *streamDecoder) addEventLine(line []byte) (parts []string, err error) {
 	}
 	data = bytes.TrimPrefix(data, []byte(" "))
 	if len(s.event) == 0 && string(bytes.TrimSpace(data)) == "[DONE]" {
-		return s.finish([]byte(bareEnd))
+		var r Result
+		if s.kind == wire.BotItem {
+			r.bot = new(botBody)
+		}
+		return s.finish(r, []byte(bareEnd))
 	}
 	if len(s.event) > 0 {
 		s.event = append(s.event, '\n')
@@ -216,7 +247,9 @@ func (s *streamDecoder) addEventLine(line []byte) (parts []string, err error) {
 	return nil, nil
 }
 
-// addChunk decodes an event: a chunk of a chat completion.
+// addChunk decodes an event: a chunk of a chat completion, or the error of a model, which ends the
+// stream as if the last line were an error envelope. A body that is not an event stream must be
+// an error.
 func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
 	var chunk struct {
 		Choices []struct {
@@ -225,17 +258,32 @@ func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
 				Content *string `json:"content"`
 			} `json:"delta"`
 		} `json:"choices"`
-		Error jsontext.Value `json:"error"`
+		Error *struct {
+			Code    jsontext.Value `json:"code"`
+			Type    string         `json:"type"`
+			Message string         `json:"message"`
+		} `json:"error"`
 	}
 	var issues fault.Issues
 	if err := strictjson.Decode(event, &chunk, "", &issues); err != nil {
 		return nil, err
 	}
-	if strictjson.Present(chunk.Error) {
-		return s.finishWithError(event)
+	if s.isJSON && chunk.Error == nil || chunk.Error != nil && chunk.Error.Message == "" {
+		issues.Missing("/error/message", "message is required.")
 	}
 	if err := issues.Err(); err != nil {
 		return nil, err
+	}
+	if chunk.Error != nil {
+		var code string
+		if strictjson.Present(chunk.Error.Code) {
+			code = strings.Trim(string(chunk.Error.Code), `"`)
+		}
+		problem, err := json.Marshal(map[string]string{"code": cmp.Or(code, chunk.Error.Type, "model_error"), "message": chunk.Error.Message}, json.Deterministic(true))
+		if err != nil {
+			return nil, fmt.Errorf("encode the error of a model: %w", err)
+		}
+		return s.finish(Result{failure: &errorEnvelope{Error: problem}, allKnown: true}, []byte(`{"done":true,"error":`+string(problem)+`}`))
 	}
 	for _, choice := range chunk.Choices {
 		if choice.Index == 0 && choice.Delta.Content != nil {
@@ -243,40 +291,6 @@ func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
 		}
 	}
 	return nil, nil
-}
-
-// finishWithError ends the stream with the error of a model, {"error":{"message":…}}, as if the
-// last line were an error envelope.
-func (s *streamDecoder) finishWithError(object []byte) (parts []string, err error) {
-	var body struct {
-		Error struct {
-			Code    jsontext.Value `json:"code"`
-			Type    string         `json:"type"`
-			Message string         `json:"message"`
-		} `json:"error"`
-	}
-	var issues fault.Issues
-	if err := strictjson.Decode(object, &body, "", &issues); err != nil {
-		return nil, err
-	}
-	if body.Error.Message == "" {
-		issues.Missing("/error/message", "message is required.")
-	}
-	if err := issues.Err(); err != nil {
-		return nil, err
-	}
-	code := strings.Trim(string(body.Error.Code), `"`)
-	if !strictjson.Present(body.Error.Code) || code == "" {
-		code = body.Error.Type
-	}
-	if code == "" {
-		code = "model_error"
-	}
-	last, err := json.Marshal(map[string]any{"done": true, "error": map[string]string{"code": code, "message": body.Error.Message}}, json.Deterministic(true))
-	if err != nil {
-		return nil, fmt.Errorf("encode the error of a model: %w", err)
-	}
-	return s.finish(last)
 }
 
 // addText adds a piece of the text.
@@ -298,8 +312,8 @@ func (s *streamDecoder) count(parts []string) error {
 	return nil
 }
 
-// finish decodes the last line. A text in it must be the streamed one.
-func (s *streamDecoder) finish(line []byte) (parts []string, err error) {
+// finish ends the answer with the result of its last line. A text in it must be the streamed one.
+func (s *streamDecoder) finish(r Result, line []byte) (parts []string, err error) {
 	if !s.perDelta {
 		parts = s.splitter.End()
 	}
@@ -307,20 +321,13 @@ func (s *streamDecoder) finish(line []byte) (parts []string, err error) {
 		return nil, err
 	}
 	text := string(s.text)
-	var r Result
 	switch {
-	case isErrorEnvelope(line, true):
-		if r, err = parseError(line); err == nil {
-			err = r.failure.checkChannel(s.channelID)
-		}
-	case s.kind == wire.BotItem:
-		if r, err = parseBot(line, s.channelID, true); err == nil {
-			err = r.bot.checkStreamed(text)
-		}
+	case r.failure != nil:
+	case r.bot != nil:
+		err = r.bot.checkStreamed(text)
+	case r.llmContent != nil && !sameText(*r.llmContent, text):
+		err = differentText("/content")
 	default:
-		if r, err = parseLLM(line, true); err == nil && r.llmContent != nil && !sameText(*r.llmContent, text) {
-			err = differentText("/content")
-		}
 		r.llmContent = &text
 	}
 	if err != nil {

@@ -132,10 +132,6 @@ func (o *AwaitOptions) complete() error {
 		o.WorkItemID = uuid.NewString()
 	}
 	switch {
-	case !slices.Contains(wire.WorkItemKinds, o.Kind):
-		return fmt.Errorf("invalid kind %q: use bot, llm or tool", o.Kind)
-	case o.Scope != wire.ScopeItem && o.Scope != wire.ScopeChannel:
-		return fmt.Errorf("invalid scope %q: use item or channel", o.Scope)
 	case !wire.ValidID(o.WorkItemID):
 		return invalidID("work item", o.WorkItemID)
 	case o.Kind == wire.BotItem && !slices.Contains([]string{"", o.WorkItemID}, wire.TokenWorkItem(o.Token)): // its callbacks would be rejected
@@ -146,40 +142,24 @@ func (o *AwaitOptions) complete() error {
 	return nil
 }
 
-// OpenWorkItem is a work item, or a channel credential, whose result can still
-// arrive or is parked.
-type OpenWorkItem struct {
-	ID        string
-	Kind      wire.WorkItemKind
-	Scope     wire.Scope
-	ExpiresAt time.Time
-	Parked    bool // the result waits for those of earlier items
-}
-
 // WorkItems returns the open work items of the channel in the order of registration,
 // channel credentials first. After ErrLost and a new
 // Attach, a runtime compares them with those that it awaits, and awaits missing
 // ones again with the same ID and Token.
-func (c *Channel) WorkItems(ctx context.Context) ([]OpenWorkItem, error) {
+func (c *Channel) WorkItems(ctx context.Context) (items []wire.OpenWorkItem, err error) {
 	values, err := c.run(ctx, "items").AsStrSlice()
-	if err != nil {
-		return nil, wrap("list work items", err)
-	}
-	items := make([]OpenWorkItem, 0, len(values)/5)
 	chunks := slices.Collect(slices.Chunk(values, 5))
 	slices.SortStableFunc(chunks, func(a, b []string) int { return cmp.Or(len(a[2])-len(b[2]), cmp.Compare(a[2], b[2])) }) // by number
 	for _, v := range chunks {
-		deadline, err := strconv.ParseInt(v[3], 10, 64)
-		if err != nil {
-			return nil, wrap("list work items", err)
-		}
-		item := OpenWorkItem{ID: v[0], Kind: wire.WorkItemKind(v[1]), Scope: wire.ScopeItem, ExpiresAt: time.UnixMilli(deadline), Parked: v[4] == "1"}
+		item := wire.OpenWorkItem{WorkItemID: v[0], Kind: wire.WorkItemKind(v[1]), Scope: wire.ScopeItem, Parked: v[4] == "1"}
 		if v[2] == "0" {
 			item.Scope = wire.ScopeChannel
 		}
-		items = append(items, item)
+		var invalid error
+		item.Deadline, invalid = strconv.ParseInt(v[3], 10, 64)
+		items, err = append(items, item), cmp.Or(err, invalid)
 	}
-	return items, nil
+	return items, wrap("list work items", err)
 }
 
 // Cancel cancels a work item. Results that wait for it are received without it, a

@@ -43,7 +43,7 @@ func TestWaitingCallsReturnErrClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			runtime := startSession(t)
-			c, err := runtime.Attach(ctx, "s")
+			c, err := runtime.Attach(ctx, calls.Claim{}, "s")
 			testkit.Must(t, err)
 			ready, result := make(chan struct{}), make(chan error)
 			closeFunc, call := prepare(runtime, c, func() { close(ready) })

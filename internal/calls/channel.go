@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -63,27 +64,14 @@ type Channel struct {
 	drained  bool   // the channel has ended, and all entries are committed
 }
 
-// OpenOptions describe a channel without a browser session, such as a phone call.
-type OpenOptions struct {
-	ChannelID, TeamID, EndpointID string
-	Mode, CallID, TransactionID   string
-	Profile                       []byte // the gatewayProfile as JSON, fixed for the channel's life
-}
-
-// Open opens a channel and claims it. If the channel is already open for the same
-// team and endpoint, Open claims it.
-func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
-	return r.OpenAs(ctx, r.claim(), o)
-}
-
-// OpenAs is Open with a claim.
-func (r *Runtime) OpenAs(ctx context.Context, claim Claim, o OpenOptions) (*Channel, error) {
-	if !wire.ValidID(o.ChannelID) {
-		return nil, invalidID("channel", o.ChannelID)
+// Open opens a channel without a browser session, such as a phone call, and claims it. If the
+// channel is already open for the same team and endpoint, Open claims it.
+func (r *Runtime) Open(ctx context.Context, claim Claim, o wire.Open) (*Channel, error) {
+	if !wire.ValidID(o.Channel) {
+		return nil, invalidID("channel", o.Channel)
 	}
-	args := append([]string{rand.Text(), o.TeamID, o.EndpointID, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, kv.LimitArgs(r.opts.Limits)...)
-	c, err := r.claimChannel(ctx, claim, o.ChannelID, "open", args...)
-	return c, wrap("open channel "+o.ChannelID, err)
+	args := append([]string{rand.Text(), o.Team, o.Endpoint, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, kv.LimitArgs(r.opts.Limits)...)
+	return r.claimChannel(ctx, claim, o.Channel, "open", args...)
 }
 
 // Attach claims an existing channel. A restarted runtime attaches to the channels
@@ -91,36 +79,29 @@ func (r *Runtime) OpenAs(ctx context.Context, claim Claim, o OpenOptions) (*Chan
 // Attach fails with ErrNotFound, with ErrClaimed if a runtime with another name has
 // the claim, and with ErrEnded if the channel has ended and its last entry is
 // committed.
-func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error) {
-	return r.AttachAs(ctx, r.claim(), channelID)
+func (r *Runtime) Attach(ctx context.Context, claim Claim, channelID string) (*Channel, error) {
+	return r.claimChannel(ctx, claim, channelID, "attach")
 }
 
-// AttachAs is Attach with a claim.
-func (r *Runtime) AttachAs(ctx context.Context, claim Claim, channelID string) (*Channel, error) {
-	c, err := r.claimChannel(ctx, claim, channelID, "attach")
-	return c, wrap("attach to channel "+channelID, err)
-}
-
-// Recover is AttachAs after ErrLost of another claim with the same name. LostAt of the
+// Recover is Attach after ErrLost of another claim with the same name. LostAt of the
 // channel is the time of the call. It fails with ErrClaimLost if there is a later claim.
 func (r *Runtime) Recover(ctx context.Context, claim Claim, lost *Channel) (*Channel, error) {
-	c, err := r.claimChannel(ctx, claim, lost.ID, "recover", lost.token)
-	return c, wrap("recover channel "+lost.ID, err)
+	return r.claimChannel(ctx, claim, lost.ID, "recover", lost.token)
 }
 
 // Resume continues a claim under another token. It fails with ErrClaimLost if no claim
 // has this name, or if team is not empty and the channel is not of that team. received is
 // the position of the newest entry that the runtime has; empty: none.
 func (r *Runtime) Resume(ctx context.Context, claim Claim, channelID, received, team string) (*Channel, error) {
-	c, err := r.claimChannel(ctx, claim, channelID, "resume", received, team, r.aheadOfReplicas())
-	return c, wrap("resume channel "+channelID, err)
+	return r.claimChannel(ctx, claim, channelID, "resume", received, team, r.aheadOfReplicas())
 }
 
 // Claim describes a claim.
 type Claim struct {
-	// Name identifies the claim: a later claim with the same name takes the channel over.
+	// Name identifies the claim: a later claim with the same name takes the channel over;
+	// default: that of the runtime.
 	Name string
-	// Token is new for every claim.
+	// Token is new for every claim; default: a random one.
 	Token string
 	// RequestedAt is when the claim was requested; zero: now. Of two claims under one name
 	// the one that was requested later wins.
@@ -128,9 +109,6 @@ type Claim struct {
 	// Watcher is notified when to call Poll; nil: Receive reads the channel.
 	Watcher Watcher
 }
-
-// claim returns a claim of this runtime.
-func (r *Runtime) claim() Claim { return Claim{Name: r.opts.Name, Token: rand.Text()} }
 
 func invalidID(kind, id string) error {
 	return fmt.Errorf("invalid %s ID %q: use 1 to 128 letters, digits and . _ : -", kind, id)
@@ -140,19 +118,17 @@ func (r *Runtime) claimChannel(ctx context.Context, claim Claim, channelID, acti
 	if !wire.ValidID(channelID) {
 		return nil, ErrNotFound
 	}
+	claim.Name, claim.Token = cmp.Or(claim.Name, r.opts.Name), cmp.Or(claim.Token, rand.Text())
 	c := newChannel(r, channelID, claim, runtimeStream(channelID))
 	reply, err := c.claim(ctx, action, r.opts.Lease, args...)
+	if err == nil && reply.offer != "" {
+		if err = json.Unmarshal([]byte(reply.offer), &c.Offer); err != nil {
+			_ = r.start(func() { r.undo(c.ID, c.token) })
+		}
+	}
 	if err != nil {
 		c.cancel(err)
-		return nil, err
-	}
-	if reply.offer != "" {
-		c.Offer = new(wire.Offer)
-		if err := json.Unmarshal([]byte(reply.offer), c.Offer); err != nil {
-			c.cancel(err)
-			_ = r.start(func() { r.undo(c.ID, c.token) })
-			return nil, fmt.Errorf("decode the offer: %w", err)
-		}
+		return nil, wrap(action+" channel "+channelID, err)
 	}
 	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = reply.team, reply.endpoint, reply.mode, reply.callID, reply.transactionID
 	c.Profile, c.Committed, c.position = []byte(reply.profile), reply.committed, reply.committed
@@ -198,21 +174,20 @@ func (c *Channel) Close(ctx context.Context) error {
 		return nil
 	}
 	reply, err := c.claim(ctx, "renew", 0, "", "", "", "", "") // a lease of 0 releases the claim
-	if errors.Is(err, ErrLost) {                               // the lease goes on
-		_, err = c.runtime.revoke(ctx, c.ID, c.token)
-		c.Abandon()
+	lost, gone := errors.Is(err, ErrLost), errors.Is(err, ErrClaimLost)
+	if err != nil && !lost && !gone {
 		return err
 	}
-	if errors.Is(err, ErrClaimLost) {
-		c.Abandon()
+	c.Abandon()
+	switch {
+	case lost: // the lease goes on
+		_, err = c.runtime.revoke(ctx, c.ID, c.token)
+		return err
+	case gone:
 		return nil
 	}
-	if err == nil {
-		c.Abandon()
-		c.runtime.releaseLater(c.ID, c.token)
-		err = c.runtime.offer(ctx, reply.offer, true)
-	}
-	return err
+	c.runtime.releaseLater(c.ID, c.token)
+	return c.runtime.offer(ctx, reply.offer, true)
 }
 
 // Undo releases the claim in the background, until that succeeds. A session is offered again.

@@ -3,8 +3,6 @@ package calls
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -49,7 +47,7 @@ type Demand struct {
 type offers struct {
 	mu      sync.Mutex
 	started bool
-	last    string              // ID of the offer that was read last
+	last    string              // ID of the offer that was read last; used by followOffers only
 	waiting []*offered          // the oldest first
 	byID    map[string]*offered // the same
 	byTeam  map[string]int      // how many of them
@@ -162,16 +160,15 @@ func (r *Runtime) claimOffer(w *offered, d *Demand) {
 		if claim, err = d.Claim(ctx, id); err == nil {
 			c, err = r.claimChannel(ctx, claim, id, "accept")
 		}
-		if c != nil {
-			c.Offer = &w.offer // newer than that of the channel
-		}
 		cancel()
 	}
-	gone := err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrEnded)
-	if !gone {
+	gone := err == nil || IsGone(err)
+	switch {
+	case c != nil:
+		c.Offer = &w.offer // newer than that of the channel
+	case !gone:
 		_ = background.Sleep(r.ctx, offerRetry)
-	}
-	if gone && c == nil && claim.Token != "" && d.Missed != nil {
+	case claim.Token != "" && d.Missed != nil:
 		d.Missed()
 	}
 	r.demandDone(d, c)
@@ -188,8 +185,7 @@ func (r *Runtime) claimOffer(w *offered, d *Demand) {
 // if the claim did not exist.
 func (r *Runtime) undo(channelID, token string) (existed bool) {
 	for r.ctx.Err() == nil {
-		existed, err := r.revoke(r.ctx, channelID, token)
-		if err == nil {
+		if existed, err := r.revoke(r.ctx, channelID, token); err == nil {
 			return existed
 		}
 		_ = background.Sleep(r.ctx, offerRetry)
@@ -199,40 +195,34 @@ func (r *Runtime) undo(channelID, token string) (existed bool) {
 
 // revoke releases the claim with a token, or with one of a connection, and offers its
 // session. It returns whether there was one to offer.
-func (r *Runtime) revoke(ctx context.Context, channelID, token string) (bool, error) {
-	released, offer, err := r.release(ctx, channelID, token)
-	if err == nil {
-		err = r.offer(ctx, offer, true)
-	}
-	if err == nil && released != "" {
+func (r *Runtime) revoke(ctx context.Context, channelID, token string) (offered bool, err error) {
+	released, offered, err := r.release(ctx, channelID, token, true)
+	if released != "" {
 		r.releaseLater(channelID, released)
 	}
-	return offer != "", err
-}
-
-// release runs the script revoke. It returns the token of the claim and the offer of the session.
-func (r *Runtime) release(ctx context.Context, channelID, token string) (released, offer string, err error) {
-	c := Channel{ID: channelID, runtime: r}
-	reply, err := c.run(ctx, "revoke", token).AsStrSlice()
-	if err == nil && len(reply) != 2 {
-		err = fmt.Errorf("the script revoke replied with %d words, not 2", len(reply))
-	}
-	if err != nil {
-		return "", "", wrap("release a claim", err)
-	}
-	return reply[0], reply[1], nil
+	return offered, err
 }
 
 // releaseLater repeats a release that a failover may have lost. If the session has ended, nobody
 // else would offer it.
 func (r *Runtime) releaseLater(channelID, token string) {
 	r.later(func(ctx context.Context) error {
-		_, offer, err := r.release(ctx, channelID, token)
-		if err == nil {
-			err = r.offer(ctx, offer, false)
-		}
+		_, _, err := r.release(ctx, channelID, token, false)
 		return err
 	})
+}
+
+// release runs the script revoke and offers the session. It returns the token of the claim that it has released.
+func (r *Runtime) release(ctx context.Context, channelID, token string, again bool) (released string, offered bool, err error) {
+	c := Channel{ID: channelID, runtime: r}
+	reply, err := c.run(ctx, "revoke", token).AsStrSlice()
+	if err == nil {
+		err = r.offer(ctx, reply[1], again)
+	}
+	if err != nil {
+		return "", false, wrap("release a claim", err)
+	}
+	return reply[0], reply[1] != "", nil
 }
 
 // removeOffers removes offers from the stream. If it fails, the next reader finds that the
@@ -255,7 +245,7 @@ func (r *Runtime) offerDone(w *offered, gone bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if gone {
-		o.remove(w.id)
+		o.remove(w)
 	} else {
 		w.busy = false
 		r.giveOffer(w)
@@ -274,42 +264,34 @@ func (r *Runtime) demandDone(d *Demand, c *Channel) {
 }
 
 // remove removes an offer from the list. The caller holds mu.
-func (o *offers) remove(id string) {
-	w := o.byID[id]
-	if w == nil {
+func (o *offers) remove(w *offered) {
+	i := slices.Index(o.waiting, w)
+	if i < 0 {
 		return
 	}
-	delete(o.byID, id)
+	o.waiting = slices.Delete(o.waiting, i, i+1)
+	delete(o.byID, w.id)
 	if o.byTeam[w.offer.TeamID]--; o.byTeam[w.offer.TeamID] == 0 {
 		delete(o.byTeam, w.offer.TeamID)
-	}
-	if i := slices.Index(o.waiting, w); i >= 0 {
-		o.waiting = slices.Delete(o.waiting, i, i+1)
 	}
 }
 
 // followOffers keeps the list equal to the stream until the runtime is closed.
 func (r *Runtime) followOffers() {
-	checked := time.Now()
-	interval := resyncInterval
+	next := time.Now().Add(resyncInterval)
 	for r.ctx.Err() == nil {
-		if err := r.readOffers(); err != nil {
+		if r.readOffers() != nil {
 			_ = background.Sleep(r.ctx, offerRetry)
-			continue
-		}
-		if time.Since(checked) >= interval {
-			start := time.Now()
+		} else if start := time.Now(); !start.Before(next) {
 			r.resyncOffers()
-			checked = time.Now()
-			interval = max(resyncInterval, 20*time.Since(start)) // a long list costs at most 5 % of the time
+			next = time.Now().Add(max(resyncInterval, 20*time.Since(start))) // a long list costs at most 5 % of the time
 		}
 	}
 }
 
 // readOffers adds new offers, after waiting for them.
 func (r *Runtime) readOffers() error {
-	o := &r.offers
-	read := r.client.B().Xread().Count(offerBatch).Block(offerBlock.Milliseconds()).Streams().Key(kv.OffersStream).Id(cmp.Or(o.last, "0-0")).Build()
+	read := r.client.B().Xread().Count(offerBatch).Block(offerBlock.Milliseconds()).Streams().Key(kv.OffersStream).Id(r.offers.last).Build()
 	streams, err := r.client.Do(r.ctx, read).AsXRead()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		return err
@@ -318,32 +300,31 @@ func (r *Runtime) readOffers() error {
 	return nil
 }
 
+// addOffers adds the offers of a part of the stream that are not on the list. It removes expired
+// ones from the stream.
 func (r *Runtime) addOffers(entries []rueidis.XRangeEntry) {
-	var expired []string
-	defer func() {
-		if len(expired) > 0 {
-			r.removeOffers(expired...)
-		}
-	}()
 	o := &r.offers
+	var expired []string
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	for _, entry := range entries {
 		o.last = entry.ID
-		var offer wire.Offer
-		if o.byID[entry.ID] != nil || json.Unmarshal([]byte(entry.FieldValues["offer"]), &offer) != nil || offer.SessionID == "" {
+		w := &offered{id: entry.ID}
+		if o.byID[w.id] != nil || json.Unmarshal([]byte(entry.FieldValues["offer"]), &w.offer) != nil || w.offer.SessionID == "" {
 			continue
 		}
-		w := &offered{id: entry.ID, offer: offer}
 		w.expiresAt, _ = strconv.ParseInt(entry.FieldValues["expiresAt"], 10, 64) // 0 if missing
 		if r.expired(w) {
 			expired = append(expired, w.id)
 			continue
 		}
 		o.byID[w.id] = w
-		o.byTeam[offer.TeamID]++
+		o.byTeam[w.offer.TeamID]++
 		o.waiting = append(o.waiting, w)
 		r.giveOffer(w)
+	}
+	o.mu.Unlock()
+	if len(expired) > 0 {
+		r.removeOffers(expired...)
 	}
 }
 
@@ -358,8 +339,8 @@ func (r *Runtime) resyncOffers() {
 	if err != nil || equal {
 		return
 	}
-	listed, from := map[string]bool{}, "-"
-	for {
+	listed := map[string]bool{}
+	for from, more := "-", true; more; {
 		page, err := r.client.Do(r.ctx, r.client.B().Xrange().Key(kv.OffersStream).Start(from).End("+").Count(offerBatch).Build()).AsXRange()
 		if err != nil {
 			return
@@ -369,15 +350,13 @@ func (r *Runtime) resyncOffers() {
 			listed[entry.ID] = true
 			from = "(" + entry.ID
 		}
-		if len(page) < offerBatch {
-			break
-		}
+		more = len(page) == offerBatch
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, w := range slices.Clone(o.waiting) {
 		if !w.busy && !listed[w.id] {
-			o.remove(w.id)
+			o.remove(w)
 		}
 	}
 }

@@ -57,6 +57,12 @@ var replyErrors = map[string]error{
 	"no_item": ErrWorkItemNotFound, "exists": ErrWorkItemExists,
 }
 
+// IsGone reports whether a claim failed because the channel does not exist or has ended, or
+// another runtime has it.
+func IsGone(err error) bool {
+	return errors.Is(err, ErrNotFound) || errors.Is(err, ErrEnded) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrClaimLost)
+}
+
 func replyError(word string) error {
 	err, known := replyErrors[word]
 	if !known {
@@ -134,7 +140,7 @@ func New(opts Options) (*Runtime, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &Runtime{
 		opts: opts, client: client, topics: kv.NewTopics(), ctx: ctx, cancel: cancel, scripts: map[string]*rueidis.Lua{},
-		offers: offers{byID: map[string]*offered{}, byTeam: map[string]int{}},
+		offers: offers{last: "0-0", byID: map[string]*offered{}, byTeam: map[string]int{}},
 	}
 	r.stopping, r.stop = context.WithCancel(ctx)
 	for _, name := range []string{"claim", "check_claim", "revoke", "commit", "send", "confirm", "end_channel", "await", "cancel", "items", "touch"} {

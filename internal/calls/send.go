@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 
@@ -31,7 +30,7 @@ func (c *Channel) Send(ctx context.Context, messages ...wire.ChannelMessage) err
 // Commit has to be called, which says why.
 func (c *Channel) CommitAndSend(ctx context.Context, position string, messages ...wire.ChannelMessage) error {
 	n, replicated := len(messages), c.runtime.opts.MinReplicas > 0
-	flags, args := make([]byte, 0, n+1), make([]string, 4+2*n)
+	treatment, args := make([]byte, 0, n+1), make([]string, 4+2*n)
 	for i, m := range messages {
 		if !m.Type.Known() || !m.Type.Durable() {
 			return fmt.Errorf("send: messages of type %q are not durable", m.Type)
@@ -41,13 +40,13 @@ func (c *Channel) CommitAndSend(ctx context.Context, position string, messages .
 		if err != nil {
 			return wrap("send", err)
 		}
-		flags = append(flags, flag(m))
+		treatment = append(treatment, flags[m.TextChatSwitch()])
 		args[4+i], args[4+n+i] = m.MessageID, encoded
 	}
 	if replicated {
-		flags = append(flags, 'h') // the browser gets the messages only once replicas have them
+		treatment = append(treatment, 'h') // the browser gets the messages only once replicas have them
 	}
-	args[0], args[1], args[2], args[3] = c.token, string(flags), c.lastSent(), position
+	args[0], args[1], args[2], args[3] = c.token, string(treatment), c.lastSent(), position
 	words, err := c.run(ctx, "send", args...).AsStrSlice()
 	if err == nil && len(words) > n {
 		newest := words[0]
@@ -93,23 +92,8 @@ func (c *Channel) lastSent() string {
 	return ""
 }
 
-// flag returns how the script send has to treat a message.
-func flag(m wire.ChannelMessage) byte {
-	var control struct {
-		Command string `json:"command"`
-	}
-	if m.Type == wire.TypeControl {
-		_ = json.Unmarshal(m.Control, &control) // other shapes have no meaning for the service
-	}
-	switch control.Command {
-	case wire.EnableTextChat:
-		return 'e'
-	case wire.DisableTextChat:
-		return 'd'
-	default:
-		return '-'
-	}
-}
+// flags are how the script send has to treat messages that switch text chat, and others.
+var flags = map[string]byte{wire.EnableTextChat: 'e', wire.DisableTextChat: 'd', "": '-'}
 
 // SendAudio sends an audio frame. A browser that is not connected misses it.
 func (c *Channel) SendAudio(ctx context.Context, audio jsontext.Value) error {

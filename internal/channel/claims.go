@@ -2,9 +2,7 @@ package channel
 
 import (
 	"context"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -41,12 +39,18 @@ func (s *Service) Run(ctx context.Context) {
 // keep their values while the store is unavailable.
 func (s *Service) checkClaims(ctx context.Context) {
 	claimed, waiting, oldest := 0, 0, time.Duration(0)
-	for batch := range slices.Chunk(s.open.list(), claimBatch) {
+	var open []*Connection
+	for c := range s.open.Range {
+		open = append(open, c.(*Connection))
+	}
+	for batch := range slices.Chunk(open, claimBatch) {
 		ids := make([]string, len(batch))
 		for i, c := range batch {
 			ids[i] = c.session.SessionID
 		}
-		claims, err := s.claims(ctx, ids)
+		reading, cancel := context.WithTimeout(ctx, storeTimeout)
+		claims, err := s.store.Claims(reading, ids)
+		cancel()
 		if err != nil {
 			return
 		}
@@ -67,12 +71,6 @@ func (s *Service) checkClaims(ctx context.Context) {
 	s.metrics.claimed.Set(float64(claimed))
 	s.metrics.waiting.Set(float64(waiting))
 	s.metrics.oldestWait.Set(oldest.Seconds())
-}
-
-func (s *Service) claims(ctx context.Context, ids []string) ([]*Claim, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	return s.store.Claims(ctx, ids)
 }
 
 // Reoffer offers an unclaimed session in the background. offer is a wire.Offer as
@@ -96,31 +94,4 @@ func (s *Service) offer(ctx context.Context, o wire.Offer) error {
 		s.metrics.offers.Inc()
 	}
 	return err
-}
-
-// connectionSet holds the open connections of a service.
-type connectionSet struct {
-	mu  sync.Mutex
-	set map[*Connection]struct{}
-}
-
-func (o *connectionSet) add(c *Connection) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.set == nil {
-		o.set = map[*Connection]struct{}{}
-	}
-	o.set[c] = struct{}{}
-}
-
-func (o *connectionSet) remove(c *Connection) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.set, c)
-}
-
-func (o *connectionSet) list() []*Connection {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Collect(maps.Keys(o.set))
 }

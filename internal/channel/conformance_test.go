@@ -80,7 +80,7 @@ func openEmbedded(t *testing.T) (channel.Store, func(*testing.T)) {
 	var claimed *calls.Channel
 	return redisstore.NewChannels(kv, wire.DefaultChannelLimits()), func(t *testing.T) {
 		if claimed == nil {
-			if claimed, err = runtime.Attach(t.Context(), channelID); err != nil {
+			if claimed, err = runtime.Attach(t.Context(), calls.Claim{}, channelID); err != nil {
 				t.Fatal(err)
 			}
 		}

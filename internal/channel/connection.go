@@ -112,7 +112,7 @@ func (c *Connection) Start(socket Socket) {
 
 // Close detaches the connection. It is called after the socket is closed.
 func (c *Connection) Close() {
-	c.service.open.remove(c)
+	c.service.open.Delete(c)
 	c.unsubscribe()
 	c.service.sessions.Touch(c.session.SessionID)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
@@ -121,9 +121,11 @@ func (c *Connection) Close() {
 	switch {
 	case err != nil:
 		c.service.log.WarnContext(ctx, "connection not detached; will retry", "session_id", c.session.SessionID, "error", err)
-		c.retryDetach()
+		c.detachLater(cancelInterval)
 	case c.hasFrames:
-		c.confirmDetach()
+		// A failover can lose the first time, together with the newest acknowledged entry. Only
+		// this connection knows that entry, so only it can report the loss.
+		c.detachLater(confirmDelay)
 	}
 }
 
@@ -139,26 +141,30 @@ func (c *Connection) cancelAttach(deadline time.Time) {
 	defer cancel()
 	for c.detach(ctx) != nil {
 		if background.Sleep(ctx, cancelInterval) != nil {
-			c.retryDetach()
+			c.detachLater(cancelInterval)
 			return
 		}
 	}
 }
 
-// retryDetach detaches the connection in the background after Detach has failed. Otherwise
-// the session would be in use until the lease expires.
-func (c *Connection) retryDetach() { _ = c.service.tasks.Go(context.Background(), c.detachUntilDone) }
-
-func (c *Connection) detachUntilDone(ctx context.Context) {
-	for range detachAttempts {
-		if c.detach(ctx) == nil {
-			return
+// detachLater detaches the connection in the background after a delay, or when the instance stops
+// before, until that succeeds. Otherwise the session would be in use until the lease expires.
+func (c *Connection) detachLater(delay time.Duration) {
+	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
+		start := time.Now()
+		for range detachAttempts {
+			if background.Sleep(ctx, delay) != nil {
+				if delay != confirmDelay || time.Since(start) > minConfirmDelay {
+					c.detachBeforeStop(ctx)
+				}
+				return
+			}
+			if c.detach(ctx) == nil {
+				return
+			}
+			delay = storeTimeout
 		}
-		if background.Sleep(ctx, storeTimeout) != nil {
-			c.detachBeforeStop(ctx)
-			return
-		}
-	}
+	})
 }
 
 // detachBeforeStop detaches the connection while the instance stops. A store that is
@@ -169,20 +175,6 @@ func (c *Connection) detachBeforeStop(ctx context.Context) {
 	backoff := background.Backoff{Min: cancelInterval, Max: time.Second}
 	for fault.Is(c.detach(ctx), fault.ServiceUnavailable) && background.Sleep(ctx, backoff.Next()) == nil {
 	}
-}
-
-// confirmDetach detaches the connection again after a delay, or when the instance stops
-// before. A failover can lose the first time, together with the newest acknowledged entry.
-// Only this connection knows that entry, so only it can report the loss.
-func (c *Connection) confirmDetach() {
-	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
-		start := time.Now()
-		if background.Sleep(ctx, confirmDelay) == nil {
-			c.detachUntilDone(ctx)
-		} else if time.Since(start) > minConfirmDelay {
-			c.detachBeforeStop(ctx)
-		}
-	})
 }
 
 // owner describes this connection to the store.

@@ -142,7 +142,7 @@ func TestTextChatSwitch(t *testing.T) {
 		{wire.TypeControl, `{"command":"` + wire.DisableTextChat + `","command":1}`, ""},
 		{wire.TypeStatus, `{"command":"` + wire.EnableTextChat + `"}`, ""},
 	} {
-		testkit.Equal(t, fmt.Sprintf("%s %s", tt.kind, tt.control), textChatSwitch(wire.ChannelMessage{Type: tt.kind, Control: []byte(tt.control)}), tt.want)
+		testkit.Equal(t, fmt.Sprintf("%s %s", tt.kind, tt.control), (&wire.ChannelMessage{Type: tt.kind, Control: []byte(tt.control)}).TextChatSwitch(), tt.want)
 	}
 }
 

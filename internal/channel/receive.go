@@ -5,7 +5,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
@@ -66,7 +65,7 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 	default:
 		t, span := c.startFrame(&m)
 		c.batch.frames = append(c.batch.frames, Frame{
-			MessageID: m.MessageID, Chat: m.Type == wire.TypeChat, Switch: textChatSwitch(m), Entry: c.frameEntry(&m, received, t),
+			MessageID: m.MessageID, Chat: m.Type == wire.TypeChat, Switch: m.TextChatSwitch(), Entry: c.frameEntry(&m, received, t),
 		})
 		c.batch.arrivals = append(c.batch.arrivals, arrival{received, m.BrowserAction, span})
 		if len(c.batch.frames) == maxBatch {
@@ -207,17 +206,4 @@ func ParseFrame(raw []byte, sessionID string) (wire.ChannelMessage, error) {
 		issues.Add("/"+name, fault.IssueRequired, "A frame of type %s needs the object %s.", m.Type, name)
 	}
 	return m, issues.Err()
-}
-
-// textChatSwitch returns the command of a control frame that switches text chat.
-// It returns an empty string for all other frames.
-func textChatSwitch(m wire.ChannelMessage) string {
-	var control struct {
-		Command string `json:"command"`
-	}
-	if m.Type == wire.TypeControl && json.Unmarshal(m.Control, &control) == nil &&
-		(control.Command == wire.EnableTextChat || control.Command == wire.DisableTextChat) {
-		return control.Command
-	}
-	return ""
 }

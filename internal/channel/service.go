@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -86,7 +87,7 @@ type Service struct {
 	now      func() time.Time
 	metrics  metrics
 	tasks    *background.Group
-	open     connectionSet
+	open     sync.Map // the open connections: *Connection
 }
 
 // NewService returns a service that uses the given stores until Close.
@@ -157,7 +158,7 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 	if c.attached.Offer {
 		c.offer(ctx, c.attached.Expired)
 	}
-	s.open.add(c)
+	s.open.Store(c, nil)
 	return c, nil
 }
 

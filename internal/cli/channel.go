@@ -58,7 +58,7 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		ch, err := r.Open(ctx, calls.OpenOptions{ChannelID: args[0], TeamID: *teamID, EndpointID: *endpointID, Profile: profile})
+		ch, err := r.Open(ctx, calls.Claim{}, wire.Open{Request: wire.Request{Channel: args[0]}, Team: *teamID, Endpoint: *endpointID, Profile: profile})
 		if err != nil {
 			return nil, err
 		}
@@ -157,14 +157,14 @@ func (c *cli) printParked(ctx context.Context, ch *calls.Channel, reported map[s
 	var open []string
 	for _, item := range items {
 		if !item.Parked && item.Scope == wire.ScopeItem {
-			open = append(open, item.ID)
+			open = append(open, item.WorkItemID)
 		}
 	}
 	for _, item := range items {
-		if item.Parked && !reported[item.ID] {
-			reported[item.ID] = true
+		if item.Parked && !reported[item.WorkItemID] {
+			reported[item.WorkItemID] = true
 			_, _ = fmt.Fprintf(c.Err, "%s the answer to work item %s (%s) waits for earlier work items. Open: %s\n",
-				c.paint(c.Err, yellow, "parked:"), item.ID, item.Kind, joinWords(open, "and"))
+				c.paint(c.Err, yellow, "parked:"), item.WorkItemID, item.Kind, joinWords(open, "and"))
 		}
 	}
 	return nil

@@ -55,38 +55,30 @@ func between(lowest, highest float64) Bounds { return Bounds{Minimum: &lowest, M
 // check adds an issue if a value, an int64, a float64 or a string, is out of bounds.
 // A value of the wrong type has an issue already.
 func (b Bounds) check(value any, name, path string, issues *fault.Issues) {
-	code, problem := "", ""
+	var n float64
+	var text string
 	switch value := value.(type) {
 	case int64:
-		code, problem = b.checkNumber(float64(value))
+		n = float64(value)
 	case float64:
-		code, problem = b.checkNumber(value)
+		n = value
 	case string:
-		code, problem = b.checkText(value)
+		text = value
+	}
+	code, problem := "", ""
+	switch {
+	case b.Minimum != nil && n < *b.Minimum:
+		code, problem = fault.IssueTooSmall, fmt.Sprintf("be at least %.0f", *b.Minimum)
+	case b.ExclusiveMinimum != nil && n <= *b.ExclusiveMinimum:
+		code, problem = fault.IssueTooSmall, fmt.Sprintf("be greater than %.0f", *b.ExclusiveMinimum)
+	case b.Maximum != nil && n > *b.Maximum:
+		code, problem = fault.IssueTooLarge, fmt.Sprintf("be at most %.0f", *b.Maximum)
+	case b.MaxLength != nil && utf8.RuneCountInString(text) > *b.MaxLength:
+		code, problem = fault.IssueTooLong, fmt.Sprintf("have at most %d characters", *b.MaxLength)
+	case b.Pattern != nil && !b.Pattern.MatchString(text):
+		code, problem = fault.IssueForbidden, "contain only "+b.allowed
 	}
 	if code != "" && !issues.Has(path) {
 		issues.Add(path, code, "%s must %s.", name, problem)
 	}
-}
-
-func (b Bounds) checkNumber(n float64) (code, problem string) {
-	switch {
-	case b.Minimum != nil && n < *b.Minimum:
-		return fault.IssueTooSmall, fmt.Sprintf("be at least %.0f", *b.Minimum)
-	case b.ExclusiveMinimum != nil && n <= *b.ExclusiveMinimum:
-		return fault.IssueTooSmall, fmt.Sprintf("be greater than %.0f", *b.ExclusiveMinimum)
-	case b.Maximum != nil && n > *b.Maximum:
-		return fault.IssueTooLarge, fmt.Sprintf("be at most %.0f", *b.Maximum)
-	}
-	return "", ""
-}
-
-func (b Bounds) checkText(s string) (code, problem string) {
-	switch {
-	case b.MaxLength != nil && utf8.RuneCountInString(s) > *b.MaxLength:
-		return fault.IssueTooLong, fmt.Sprintf("have at most %d characters", *b.MaxLength)
-	case b.Pattern != nil && !b.Pattern.MatchString(s):
-		return fault.IssueForbidden, "contain only " + b.allowed
-	}
-	return "", ""
 }

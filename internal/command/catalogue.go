@@ -80,6 +80,7 @@ func spec(commandType string, apply wire.ApplyMode, effect string) Spec {
 var aliases = map[string]struct{ name, replaces string }{
 	"hangup":   {"hangupReason", "reason"},
 	"transfer": {"transferTarget", "target"},
+	"handover": {"transferTarget", "target"}, // a control event
 }
 
 // memberNames returns the names of a struct's members, except those of

@@ -43,13 +43,12 @@ func lintCommand(raw jsontext.Value, path string) []strictjson.Warning {
 	if spec == nil {
 		return nil // the command is denied anyway
 	}
-	ignored, _ := validator{path, new(fault.Issues)}.members(raw, spec.members)
-	return warnings(append(ignored, replaced(raw, commandType)...), path, spec.members)
+	return warnings(ignoredMembers(raw, spec.members, commandType), path, spec.members)
 }
 
 // Lint returns a warning for each member of the event's value that has no effect.
 func (e *ControlEvent) Lint(path string) []strictjson.Warning {
-	return warnings(e.ignored(), path+"/value", usedMembers[e.Name])
+	return warnings(ignoredMembers(e.Value, usedMembers[e.Name], e.Name), path+"/value", usedMembers[e.Name])
 }
 
 func warnings(ignored []string, path string, known map[string]bool) (list []strictjson.Warning) {

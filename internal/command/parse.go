@@ -83,8 +83,8 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 	c.Common().Type = commandType
 	v, r := validator{path, issues}, Request{Command: c}
 	v.command(c)
-	r.Ignored, r.misspelledTarget = v.members(raw, specs[commandType].members)
-	r.Ignored = append(r.Ignored, replaced(raw, commandType)...)
+	r.misspelledTarget = v.members(raw, specs[commandType].members)
+	r.Ignored = ignoredMembers(raw, specs[commandType].members, commandType)
 	switch c := c.(type) { // read the aliases
 	case *wire.Hangup:
 		var alias struct {
@@ -112,38 +112,39 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 // notEmpty are the names of members whose value must not be "".
 var notEmpty = nameSet("target transferTarget transferMethod transferReferOutcomeMode botOperationResult")
 
-// members returns the names of unknown members, and whether one of them looks like
-// the target of a transfer. It adds an issue for each empty string that is not
-// allowed.
-func (v validator) members(raw jsontext.Value, known map[string]bool) (ignored []string, target bool) {
+// members reports whether an unknown member looks like the target of a transfer. It adds an issue
+// for each empty string that is not allowed.
+func (v validator) members(raw jsontext.Value, known map[string]bool) (target bool) {
 	for name, value := range strictjson.Members(raw) {
 		switch {
 		case !known[name]:
-			ignored = append(ignored, name)
 			target = target || resemblesTarget(name, value)
 		case notEmpty[name] && value.Kind() == '"' && stringOf(value) == "":
 			v.add("/"+name, fault.IssueValue, "Must not be empty.")
 		}
 	}
-	return ignored, target
+	return target
 }
 
-// replaced returns the name of the member that has no effect because its alias is
-// given too.
-func replaced(raw jsontext.Value, commandType string) (ignored []string) {
-	alias, aliased := aliases[commandType], false
+// ignoredMembers returns the names of the members that have no effect: those that are not in used,
+// and the one whose alias is given too.
+func ignoredMembers(raw jsontext.Value, used map[string]bool, commandType string) (names []string) {
+	alias := aliases[commandType]
+	hasAlias, hasReplaced := false, false
 	for name, value := range strictjson.Members(raw) {
 		switch {
+		case !used[name]:
+			names = append(names, name)
 		case name == alias.name:
-			aliased = stringOf(value) != ""
-		case name == alias.replaces && value.Kind() != 'n':
-			ignored = []string{name}
+			hasAlias = stringOf(value) != ""
+		case name == alias.replaces:
+			hasReplaced = value.Kind() != 'n'
 		}
 	}
-	if !aliased {
-		return nil
+	if hasAlias && hasReplaced {
+		names = append(names, alias.replaces)
 	}
-	return ignored
+	return names
 }
 
 // targetNames are words for a target, in lower case and without separators.
@@ -152,15 +153,12 @@ var targetNames = nameSet("to dest number phone phonenumber msisdn uri url sip t
 // resemblesTarget reports whether an unknown member of a transfer looks like its
 // target, or contains one that does.
 func resemblesTarget(name string, value jsontext.Value) bool {
-	if looksLikeTarget(name, value) {
-		return true
-	}
 	for name, value := range strictjson.Members(value) {
 		if looksLikeTarget(name, value) {
 			return true
 		}
 	}
-	return false
+	return looksLikeTarget(name, value)
 }
 
 func looksLikeTarget(name string, value jsontext.Value) bool {
@@ -216,19 +214,6 @@ var usedMembers = map[string]map[string]bool{
 
 var callControlMembers = strings.Join(slices.Collect(maps.Keys(memberNames(reflect.TypeFor[wire.CallControl]()))), " ")
 
-// ignored returns the names of the members that have no effect.
-func (e *ControlEvent) ignored() (names []string) {
-	for name := range strictjson.Members(e.Value) {
-		if !usedMembers[e.Name][name] {
-			names = append(names, name)
-		}
-	}
-	if e.Name == "transfer" || e.Name == "handover" {
-		names = append(names, replaced(e.Value, "transfer")...)
-	}
-	return names
-}
-
 // Operation is the result of a bot's own operation, reported in a control event.
 type Operation struct {
 	Result string
@@ -243,7 +228,7 @@ func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Ope
 	if strictjson.Present(e.Value) {
 		_ = strictjson.Decode(e.Value, &value, v.path, issues) // cannot fail: the value was decoded before
 	}
-	_, misspelled := v.members(e.Value, eventMembers)
+	misspelled := v.members(e.Value, eventMembers)
 	v.target(value.Target, "/target")
 	v.target(value.TransferTarget, "/transferTarget")
 	v.singleLine(value.HangupReason, "/hangupReason")
@@ -261,7 +246,9 @@ func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Ope
 	if value.BotOperationResult != "" || value.BotOperationData != nil {
 		operation = &Operation{value.BotOperationResult, value.BotOperationData}
 	}
-	request := func(c wire.Command) []Request { return []Request{{c, e.ignored(), misspelled}} }
+	request := func(c wire.Command) []Request {
+		return []Request{{c, ignoredMembers(e.Value, usedMembers[e.Name], e.Name), misspelled}}
+	}
 
 	switch e.Name {
 	case "hangup":

@@ -49,7 +49,7 @@ func (m *Model) complete(ctx context.Context, conversation []modelMessage) (*mod
 	if err != nil {
 		return nil, err
 	}
-	if mediaType, ok := callback.Streamable(resp.Header.Get("Content-Type")); ok && mediaType == callback.EventStream {
+	if callback.MediaType(resp.Header.Get("Content-Type")) == callback.EventStream {
 		return &modelAnswer{body: resp.Body}, nil
 	}
 	defer resp.Body.Close()

@@ -63,10 +63,10 @@ func (f *Feed) waiting(ctx context.Context, ch *calls.Channel, found map[string]
 		if item.Scope != wire.ScopeItem {
 			continue // its results wait for nothing, and nothing waits for them
 		}
-		if found[item.ID] == 0 {
-			found[item.ID] = time.Now().UnixMilli()
+		if found[item.WorkItemID] == 0 {
+			found[item.WorkItemID] = time.Now().UnixMilli()
 		}
-		state.WorkItems = append(state.WorkItems, WaitingItem{item.ID, item.Kind, found[item.ID], item.ExpiresAt.UnixMilli(), item.Parked})
+		state.WorkItems = append(state.WorkItems, WaitingItem{item.WorkItemID, item.Kind, found[item.WorkItemID], item.Deadline, item.Parked})
 	}
 	return state, err
 }

@@ -60,13 +60,12 @@ func (is *Issues) Check(ok bool, path, code, format string, args ...any) {
 	}
 }
 
-// Has reports whether there is an issue at path or above it. It keeps a value of
-// the wrong type from being reported as missing or out of range as well. It reports
-// true if is is full, because nothing needs to be checked any more.
+// Has reports whether the value at path, or a value that contains it, has an issue already. Such a
+// value was not decoded and is zero: nobody needs to read that it is missing or out of range too.
+// Has also reports true if is is full, because further checks have no effect.
 func (is *Issues) Has(path string) bool {
 	return is.Full() || slices.ContainsFunc(is.list, func(i Issue) bool {
-		rest, above := strings.CutPrefix(path, i.Path)
-		return above && (rest == "" || rest[0] == '/')
+		return path == i.Path || strings.HasPrefix(path, i.Path) && path[len(i.Path)] == '/'
 	})
 }
 

@@ -30,34 +30,30 @@ type Admin struct {
 
 const adminPath = "/api/v1/admin/"
 
-// adminRoute is a route below adminPath.
-type adminRoute struct {
-	method, path string
-	scope        auth.Scope
-	handle       handler
-}
-
-// adminRoutes is the route table of the administration.
-func (s *Server) adminRoutes() []adminRoute {
-	return []adminRoute{
-		{"GET", "teams?cursor&limit", auth.ManagePlatform, s.listTeams},
-		{"POST", "teams", auth.ManagePlatform, s.withBody(s.createTeam)},
-		{"GET", "teams/{id}", auth.ManageTeam, s.showTeam},
-		{"PATCH", "teams/{id}", auth.ManagePlatform, s.withBody(s.updateTeam)},
-		{"GET", "teams/{id}/keys?cursor&limit", auth.ManageTeam, s.listKeys},
-		{"POST", "teams/{id}/keys", auth.ManageTeam, s.withBody(s.createKey)},
-		{"DELETE", "keys/{id}", auth.ManageTeam, s.revokeKey},
-		{"GET", "teams/{id}/endpoints?cursor&limit", auth.ManageTeam, s.listTeamEndpoints},
-		{"POST", "teams/{id}/endpoints", auth.ManageTeam, s.withBodyOf(maxEndpointBody, s.createEndpoint)},
-		{"GET", "endpoints/{id}", auth.ManageTeam, s.showEndpoint},
-		{"PUT", "endpoints/{id}", auth.ManageTeam, s.withBodyOf(maxEndpointBody, s.replaceEndpoint)},
-		{"DELETE", "endpoints/{id}", auth.ManageTeam, s.deleteEndpoint},
-		{"GET", "limits", auth.ManagePlatform, s.showLimits},
-		{"PUT", "limits", auth.ManagePlatform, s.withBody(s.replaceLimits)},
-		{"GET", "sessions?teamId&state&cursor&limit", auth.ManageTeam, s.listSessions},
-		{"DELETE", "sessions/{id}", auth.ManageTeam, s.revokeSession},
-		{"GET", "audit?teamId&from&to&cursor&limit", auth.ManagePlatform, s.listAudit},
-		{"POST", "callbacks/lint", auth.ManageTeam, s.withBodyOf(maxLintBody, s.lintCallback)},
+// adminRoutes are those of the administration.
+func (s *Server) adminRoutes() []Route {
+	admin := func(method, path string, scope auth.Scope, handle handler, params ...string) Route {
+		return route(method, adminPath+path, scope, ratelimit.API, asActor(handle), params...)
+	}
+	return []Route{
+		admin("GET", "teams", auth.ManagePlatform, s.listTeams, "cursor", "limit"),
+		admin("POST", "teams", auth.ManagePlatform, s.withBody(s.createTeam)),
+		admin("GET", "teams/{id}", auth.ManageTeam, s.showTeam),
+		admin("PATCH", "teams/{id}", auth.ManagePlatform, s.withBody(s.updateTeam)),
+		admin("GET", "teams/{id}/keys", auth.ManageTeam, s.listKeys, "cursor", "limit"),
+		admin("POST", "teams/{id}/keys", auth.ManageTeam, s.withBody(s.createKey)),
+		admin("DELETE", "keys/{id}", auth.ManageTeam, s.revokeKey),
+		admin("GET", "teams/{id}/endpoints", auth.ManageTeam, s.listTeamEndpoints, "cursor", "limit"),
+		admin("POST", "teams/{id}/endpoints", auth.ManageTeam, s.withBodyOf(maxEndpointBody, s.createEndpoint)),
+		admin("GET", "endpoints/{id}", auth.ManageTeam, s.showEndpoint),
+		admin("PUT", "endpoints/{id}", auth.ManageTeam, s.withBodyOf(maxEndpointBody, s.replaceEndpoint)),
+		admin("DELETE", "endpoints/{id}", auth.ManageTeam, s.deleteEndpoint),
+		admin("GET", "limits", auth.ManagePlatform, s.showLimits),
+		admin("PUT", "limits", auth.ManagePlatform, s.withBody(s.replaceLimits)),
+		admin("GET", "sessions", auth.ManageTeam, s.listSessions, "teamId", "state", "cursor", "limit"),
+		admin("DELETE", "sessions/{id}", auth.ManageTeam, s.revokeSession),
+		admin("GET", "audit", auth.ManagePlatform, s.listAudit, "teamId", "from", "to", "cursor", "limit"),
+		admin("POST", "callbacks/lint", auth.ManageTeam, s.withBodyOf(maxLintBody, s.lintCallback)),
 	}
 }
 
@@ -142,13 +138,8 @@ func checkMatch(r *http.Request, current any) error {
 		return nil
 	}
 	etag, err := etagOf(current)
-	if err != nil {
+	if err != nil || lists(strings.Join(header, ","), etag) {
 		return err
-	}
-	for candidate := range strings.SplitSeq(strings.Join(header, ","), ",") {
-		if candidate = strings.TrimSpace(candidate); candidate == etag || candidate == "*" {
-			return nil
-		}
 	}
 	return fault.New(fault.PreconditionFailed, "It was changed since you read it: its ETag is now %s. Read it again, and send this ETag in If-Match.", etag)
 }

@@ -154,13 +154,8 @@ const maxEndpointBody = 2 * command.MaxProfileBytes
 var maxLintBody = team.DefaultRequestLimits().CallbackBodyBytes + maxEndpointBody
 
 // lintCallback reports what a callback would do. It delivers nothing.
-func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) (err error) {
-	var in lintBody
-	var profile wire.GatewayProfile
-	err = s.waitIfLarge(r.Context(), body, func() (err error) {
-		in, profile, err = decodeLint(body)
-		return err
-	})
+func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) error {
+	in, profile, err := s.decodeLint(r.Context(), body)
 	if err == nil && in.EndpointID != nil {
 		var e team.Endpoint
 		e, err = s.findEndpoint(x, r, *in.EndpointID)
@@ -169,18 +164,24 @@ func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) (err er
 	if err != nil {
 		return err
 	}
-	var result callback.DryRun
-	err = s.waitIfLarge(r.Context(), body, func() (err error) {
-		result, err = s.deps.Callbacks.Try(callback.Trial{Kind: in.Kind, Body: in.Body, MediaType: in.ContentType, PerDelta: in.Split == splitNone}, profile)
-		if err == nil && len(in.Profile) > 0 {
-			result.Warnings = append(result.Warnings, command.LintProfile(in.Profile, "/profile")...)
-		}
+	done, err := s.waitIfLarge(r.Context(), body) // not while the database is read
+	if err != nil {
 		return err
-	})
+	}
+	defer done()
+	result, err := s.deps.Callbacks.Try(callback.Trial{Kind: in.Kind, Body: in.Body, MediaType: in.ContentType, PerDelta: in.Split == splitNone}, profile)
+	if err == nil && len(in.Profile) > 0 {
+		result.Warnings = append(result.Warnings, command.LintProfile(in.Profile, "/profile")...)
+	}
 	return x.respond(http.StatusOK, result, err)
 }
 
-func decodeLint(body []byte) (in lintBody, profile wire.GatewayProfile, err error) {
+func (s *Server) decodeLint(ctx context.Context, body []byte) (in lintBody, profile wire.GatewayProfile, err error) {
+	done, err := s.waitIfLarge(ctx, body)
+	if err != nil {
+		return in, profile, err
+	}
+	defer done()
 	var issues fault.Issues
 	if in, err = decodeBody[lintBody](body, &issues); err != nil {
 		return in, profile, err
@@ -206,18 +207,4 @@ func decodeLint(body []byte) (in lintBody, profile wire.GatewayProfile, err erro
 		command.CheckProfile(profile, "/profile", &issues)
 	}
 	return in, profile, issues.Err()
-}
-
-// waitIfLarge runs work on a body. Work on large bodies waits for that on others, as
-// in accept.
-func (s *Server) waitIfLarge(ctx context.Context, body []byte, work func() error) error {
-	if len(body) > smallBody {
-		select {
-		case s.largeCallbacks <- struct{}{}:
-			defer func() { <-s.largeCallbacks }()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return work()
 }

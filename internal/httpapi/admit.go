@@ -10,7 +10,6 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/fault"
-	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
 	"telapi/internal/team"
 )
@@ -44,23 +43,17 @@ func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
 }
 
 // admit checks IP rate limit, credential, scope, team quota, query string and body size.
-func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
-	if rt.Tier != "" {
+func (s *Server) admit(x *exchange, r *http.Request, rt *Route) error {
+	if rt.Tier != unlimited {
 		if err := x.applyLimit(s.deps.Limits.Allow(r.Context(), rt.Tier, x.client)); err != nil {
 			return err
 		}
 	}
-	var caller team.Team
-	switch token := s.deps.MetricsToken; {
-	case rt.Access == teamCredential:
-		caller, err = s.identify(x, r)
-	case rt.Access == metricsToken && token != "" && !httpserve.HasBearer(r, token):
-		err = fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
-	}
-	if err != nil {
-		return s.countAuthFailure(x, r, err)
-	}
-	if rt.Access == teamCredential {
+	if rt.Scope != public {
+		caller, err := s.identify(x, r)
+		if err != nil {
+			return s.countAuthFailure(x, r, err)
+		}
 		x.holder = x.principal.TeamID
 		if err := x.principal.Require(rt.Scope); err != nil {
 			return err
@@ -88,13 +81,8 @@ func (s *Server) identify(x *exchange, r *http.Request) (caller team.Team, err e
 	if x.principal, err = s.authenticate(r); err != nil {
 		return caller, err
 	}
-	caller, err = s.deps.Teams.Team(r.Context(), x.principal.TeamID)
-	switch {
-	case err != nil:
-	case caller.Disabled:
-		err = s.deps.Auth.DisabledTeam()
-	case !caller.Exists():
-		err = s.deps.Auth.CheckUnknownTeam(x.principal)
+	if caller, err = s.deps.Teams.Team(r.Context(), x.principal.TeamID); err == nil {
+		err = s.deps.Auth.CheckTeam(x.principal, caller.Exists(), caller.Disabled)
 	}
 	return caller, err
 }

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"io"
-	"mime"
 	"net/http"
 	"strings"
 	"time"
@@ -68,7 +67,7 @@ func restartTimeout(parent context.Context, r *http.Request) (restarted *http.Re
 // checkBodyHeader rejects a body by its header: other content types than JSON, and
 // a Content-Length over the limit. accepted names the content types of the route.
 func checkBodyHeader(r *http.Request, limit int64, accepted string) error {
-	if !declaresJSON(r.Header) {
+	if mediaType(r.Header) != "application/json" {
 		return fault.New(fault.UnsupportedMedia, "Send the body as Content-Type: %s, in UTF-8 and without Content-Encoding.", accepted)
 	}
 	if r.ContentLength > limit {
@@ -87,8 +86,10 @@ func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge
 	if !isLengthKnown {
 		length = limit + 1 // one byte more shows that the body is too large
 	}
-	pace := pacer{http.NewResponseController(x), time.Now()}
-	defer pace.stop()
+	// net/http reads from the connection while the handler runs, and cancels the request when a
+	// deadline passes.
+	conn, start := http.NewResponseController(x), time.Now()
+	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
 	var body []byte
 	for isComplete := false; !isComplete && int64(len(body)) < length; {
 		n := int64(len(body))
@@ -103,12 +104,20 @@ func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge
 			if !isLengthKnown && n <= smallBody {
 				size = min(size, smallRead)
 			}
-			if err := s.reserve(x, size); err != nil {
+			budget := s.smallBodies
+			switch {
+			case size > smallRead:
+				budget = s.largeBodies
+			case x.isCallback:
+				budget = s.callbackBodies
+			}
+			if err := x.reserve(budget, size); err != nil {
 				return nil, err
 			}
 			body = append(make([]byte, 0, size), body...)
 		}
-		pace.expect(n)
+		allowed := bodyGrace + time.Duration(n)*time.Second/minBodyRate
+		_ = conn.SetReadDeadline(start.Add(min(allowed, readTimeout))) // not supported by tests
 		read, err := r.Body.Read(body[n:cap(body)])
 		body = body[:n+int64(read)]
 		isComplete = err == io.EOF && !isLengthKnown
@@ -138,37 +147,15 @@ func (r reservation) release() {
 }
 
 // reserve raises the memory of a request's body to size.
-func (s *Server) reserve(x *exchange, size int64) error {
+func (x *exchange) reserve(budget *ratelimit.Budget, size int64) error {
 	x.body.release()
-	x.body = reservation{s.smallBodies, x.holder, size}
-	switch {
-	case size > smallRead:
-		x.body.budget = s.largeBodies
-	case x.isCallback:
-		x.body.budget = s.callbackBodies
-	}
-	err := x.body.budget.Take(x.holder, size)
-	if err != nil {
-		x.body = reservation{}
+	x.body = reservation{}
+	err := budget.Take(x.holder, size)
+	if err == nil {
+		x.body = reservation{budget, x.holder, size}
 	}
 	return err
 }
-
-// pacer disconnects clients that send a body too slowly.
-type pacer struct {
-	conn  *http.ResponseController
-	start time.Time
-}
-
-// expect sets the deadline of the next read, after received bytes.
-func (p pacer) expect(received int64) {
-	allowed := bodyGrace + time.Duration(received)*time.Second/minBodyRate
-	_ = p.conn.SetReadDeadline(p.start.Add(min(allowed, readTimeout))) // not supported by tests
-}
-
-// stop removes the deadline. net/http reads from the connection while the handler
-// runs, and cancels the request when a deadline passes.
-func (p pacer) stop() { _ = p.conn.SetReadDeadline(time.Time{}) }
 
 // Fail sends an error. net/http reads up to 256 KiB of the rest of a body before or
 // after it sends the response; Fail limits how long that may take.
@@ -187,24 +174,11 @@ func tooLarge(limit int64) error {
 	return fault.New(fault.PayloadTooLarge, "The body is too large: the limit is %d bytes.", limit)
 }
 
-// isUnencoded reports whether a body has no Content-Encoding.
-func isUnencoded(h http.Header) bool {
-	encoding := h.Values("Content-Encoding")
-	return len(encoding) == 0 || len(encoding) == 1 && strings.EqualFold(encoding[0], "identity")
-}
-
-func declaresJSON(h http.Header) bool {
-	if !isUnencoded(h) {
-		return false
+// mediaType returns the media type of a body in UTF-8 and without Content-Encoding, or "".
+func mediaType(h http.Header) string {
+	encodings, types := h.Values("Content-Encoding"), h.Values("Content-Type")
+	if len(types) != 1 || len(encodings) > 1 || len(encodings) == 1 && !strings.EqualFold(encodings[0], "identity") {
+		return ""
 	}
-	contentTypes := h.Values("Content-Type")
-	if len(contentTypes) != 1 {
-		return false
-	}
-	if contentTypes[0] == "application/json" { // the usual value needs no parsing
-		return true
-	}
-	mediaType, params, err := mime.ParseMediaType(contentTypes[0])
-	charset, given := params["charset"]
-	return err == nil && mediaType == "application/json" && (!given || strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "utf8"))
+	return callback.MediaType(types[0])
 }

@@ -32,10 +32,10 @@ func postBody(s *Server, body io.Reader, length int64, handle func(*exchange, *h
 
 // postBodyOf is postBody with the team whose key was sent.
 func postBodyOf(s *Server, teamID string, body io.Reader, length int64, handle func(*exchange, *http.Request, []byte) error) *httptest.ResponseRecorder {
-	s.mux = s.newMux([]Route{{row: row{"POST", "/try", public, "", "", always, func(x *exchange, r *http.Request) error {
+	s.mux = s.newMux([]Route{route("POST", "/try", public, unlimited, func(x *exchange, r *http.Request) error {
 		x.holder = teamID
 		return s.withBody(handle)(x, r)
-	}}}})
+	})})
 	r, w := httptest.NewRequest("POST", "/try", body), httptest.NewRecorder()
 	r.ContentLength = length
 	r.Header.Set("Content-Type", "application/json")

@@ -40,13 +40,19 @@ func (s *Server) allowConsole(x *exchange, r *http.Request) bool {
 func (s *Server) preflight(x *exchange, allow string) {
 	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
 	defer cancel()
-	if err := x.applyLimit(s.deps.Limits.Allow(ctx, ratelimit.API, x.client)); err != nil {
-		x.Fail(err)
-		return
+	err := x.applyLimit(s.deps.Limits.Allow(ctx, ratelimit.API, x.client))
+	if err == nil {
+		err = x.respondPreflight(allow, consoleRequestHeaders)
 	}
+	if err != nil {
+		x.Fail(err)
+	}
+}
+
+func (x *exchange) respondPreflight(methods, headers string) error {
 	h := x.Header()
-	h.Set("Access-Control-Allow-Methods", allow)
-	h.Set("Access-Control-Allow-Headers", consoleRequestHeaders)
+	h.Set("Access-Control-Allow-Methods", methods)
+	h.Set("Access-Control-Allow-Headers", headers)
 	h.Set("Access-Control-Max-Age", "600")
-	x.WriteHeader(http.StatusNoContent)
+	return x.noContent(nil)
 }

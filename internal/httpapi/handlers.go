@@ -47,6 +47,9 @@ func (s *Server) health(x *exchange, _ *http.Request) error {
 
 // scrape serves /metrics. A response that the client does not read needs 130 KB.
 func (s *Server) scrape(x *exchange, r *http.Request) error {
+	if token := s.deps.MetricsToken; token != "" && !httpserve.HasBearer(r, token) {
+		return s.countAuthFailure(x, r, fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token."))
+	}
 	client := ratelimit.Client(x.client).String()
 	if err := s.scrapes.Take(client, 1); err != nil {
 		return err
@@ -172,7 +175,8 @@ func (d document) serve(x *exchange, r *http.Request) error {
 	h := x.Header()
 	h.Set("ETag", d.etag)
 	h.Set("Cache-Control", "private, no-cache")
-	if etagMatches(r.Header.Get("If-None-Match"), d.etag) {
+	weak := strings.ReplaceAll(r.Header.Get("If-None-Match"), "W/", "") // compared weakly (RFC 9110, 13.1.2)
+	if lists(weak, d.etag) {
 		x.WriteHeader(http.StatusNotModified)
 	} else {
 		x.WriteBytes(http.StatusOK, d.contentType, d.body)
@@ -180,11 +184,10 @@ func (d document) serve(x *exchange, r *http.Request) error {
 	return nil
 }
 
-// etagMatches uses the weak comparison of If-None-Match (RFC 9110, 13.1.2).
-func etagMatches(header, etag string) bool {
+// lists reports whether a header has an ETag in its list, or *.
+func lists(header, etag string) bool {
 	for candidate := range strings.SplitSeq(header, ",") {
-		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
-		if candidate == etag || candidate == "*" {
+		if candidate = strings.TrimSpace(candidate); candidate == etag || candidate == "*" {
 			return true
 		}
 	}

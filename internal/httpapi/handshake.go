@@ -48,17 +48,29 @@ func (s *Server) openSocket(x *exchange, r *http.Request) error {
 		if err := s.deps.Channels.CheckOpen(r.Context(), info, resume.connectionID); err != nil {
 			return err
 		}
-		x.Header().Set("Upgrade", "websocket")
-		x.Header().Set("Sec-WebSocket-Version", "13")
-		return fault.New(fault.UpgradeRequired, "The token is valid. Open a WebSocket to use it.")
+		return x.upgradeRequired("The token is valid. Open a WebSocket to use it.")
 	}
-	if r.ContentLength != 0 {
-		var issues fault.Issues
-		issues.Add("", fault.IssueValue, "A WebSocket handshake must not have a body.")
-		x.Header().Set("Connection", "close") // do not read the body
-		return issues.Err()
+	var issues fault.Issues
+	if err := x.checkNoBody(&issues); err != nil {
+		return err
 	}
 	return s.upgrade(x, r, info, resume)
+}
+
+func (x *exchange) upgradeRequired(message string) error {
+	x.Header().Set("Upgrade", "websocket")
+	x.Header().Set("Sec-WebSocket-Version", "13")
+	return fault.New(fault.UpgradeRequired, "%s", message)
+}
+
+// checkNoBody rejects a handshake with a body or another issue.
+func (x *exchange) checkNoBody(issues *fault.Issues) error {
+	issues.Check(x.Request.ContentLength == 0, "", fault.IssueValue, "A WebSocket handshake must not have a body.")
+	err := issues.Err()
+	if err != nil {
+		x.Header().Set("Connection", "close") // do not read the body
+	}
+	return err
 }
 
 // resumption is the position at which a connection continues a session, and the
@@ -206,11 +218,7 @@ func allowOrigin(w http.ResponseWriter, origin string) {
 
 // preflightSocket answers CORS preflight requests for all origins. Only the
 // request that follows carries the token and so can be checked.
-func (s *Server) preflightSocket(x *exchange, r *http.Request) error {
+func preflightSocket(x *exchange, r *http.Request) error {
 	allowOrigin(x, r.Header.Get("Origin"))
-	x.Header().Set("Access-Control-Allow-Methods", "GET")
-	x.Header().Set("Access-Control-Allow-Headers", "Authorization")
-	x.Header().Set("Access-Control-Max-Age", "600")
-	x.WriteHeader(http.StatusNoContent)
-	return nil
+	return x.respondPreflight("GET", "Authorization")
 }

@@ -85,20 +85,6 @@ var contentTypes = map[string]string{
 	".txt":  "text/plain; charset=utf-8",
 }
 
-// readFiles reads the embedded files of a page by name.
-func readFiles(embedded fs.FS) map[string]document {
-	files := map[string]document{}
-	names, _ := fs.Glob(embedded, "*")
-	for _, name := range names {
-		content, err := fs.ReadFile(embedded, name)
-		if contentType := contentTypes[path.Ext(name)]; contentType != "" && err == nil {
-			files[name] = newDocument(contentType, content)
-		}
-	}
-	files[""] = files["index.html"]
-	return files
-}
-
 // redirectTo redirects to a page. Its path ends with a slash, because the page
 // refers to its files relatively.
 func redirectTo(page string) handler {
@@ -110,7 +96,17 @@ func redirectTo(page string) handler {
 	}
 }
 
-func serveFile(files map[string]document) handler {
+// serveFiles serves the embedded files of a page.
+func serveFiles(embedded fs.FS) handler {
+	files := map[string]document{}
+	names, _ := fs.Glob(embedded, "*")
+	for _, name := range names {
+		content, err := fs.ReadFile(embedded, name)
+		if contentType := contentTypes[path.Ext(name)]; contentType != "" && err == nil {
+			files[name] = newDocument(contentType, content)
+		}
+	}
+	files[""] = files["index.html"]
 	return func(x *exchange, r *http.Request) error {
 		file, ok := files[r.PathValue("file")]
 		if !ok {

@@ -17,121 +17,107 @@ import (
 	"telapi/internal/speech"
 )
 
-// access is the credential that a route requires.
-type access string
-
-const (
-	public         access = "public"       // no credential
-	teamCredential access = "team"         // an API key or a console JWT, with the route's scope
-	metricsToken   access = "metricsToken" // METRICS_TOKEN if it is set
-)
-
-// flag is the setting that enables a route.
-type flag string
-
-const (
-	always     flag = "always"
-	apiAccess  flag = "FEATURE_API_ACCESS"
-	playground flag = "PLAYGROUND_ENABLED" // requires FEATURE_API_ACCESS too
-	instances  flag = "--instances"        // of telapi dev; requires the playground too
-)
-
-// Route is a route with the names of its query parameters.
+// Route is a row of the route table.
 type Route struct {
-	row
-	Params []string
-}
-
-// row is one row of the route table.
-type row struct {
 	Method string
 	Path   string
-	Access access
-	Scope  auth.Scope
-	Tier   ratelimit.Tier // empty: not limited
-	Flag   flag
+	Scope  auth.Scope     // of the API key or console JWT, unless it is public
+	Tier   ratelimit.Tier // of the client's address, unless it is unlimited
+	Params []string       // names of the query parameters
 	handle handler
 }
+
+const (
+	public    auth.Scope     = "" // the route needs no API key or console JWT
+	unlimited ratelimit.Tier = "" // the route has no rate limit, or checks it itself
+)
 
 // handler serves one request. It either writes the response or returns an error,
 // which is sent as the error envelope.
 type handler func(x *exchange, r *http.Request) error
 
+func route(method, path string, scope auth.Scope, tier ratelimit.Tier, handle handler, params ...string) Route {
+	return Route{method, path, scope, tier, params, handle}
+}
+
 // PlaygroundPath is the path of the playground page.
 const PlaygroundPath = "/playground/"
 
-// traceParams are the query parameters of webhooks.
-const traceParams = "?traceId&parentSpanId&callId"
-
-// routes is the route table. That of the administration is in admin.go. Paths that other packages use too are
-// constants of the package that defines their meaning. A path is followed by the
-// names of its query parameters, as in "?cursor&limit".
-func (s *Server) routes() []row {
-	rows := []row{
-		{"GET", "/health", public, "", "", always, s.health},
-		{"GET", "/metrics", metricsToken, "", "", always, s.scrape},
-		{"POST", wire.WebhooksPath + "bot/{channelId}" + traceParams + "&split", public, "", ratelimit.Webhook, always, s.webhook(wire.BotItem)},
-		{"POST", wire.WebhooksPath + "llm/{channelId}/{workItemId}" + traceParams + "&split", public, "", ratelimit.Webhook, always, s.webhook(wire.LLMItem)},
-		{"POST", wire.WebhooksPath + "tool/{channelId}/{workItemId}" + traceParams, public, "", ratelimit.Webhook, always, s.webhook(wire.ToolItem)},
-
-		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.OpenAPI)},
-		{"GET", "/asyncapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.AsyncAPI)},
-
-		{"POST", "/api/v1/sessions/token", teamCredential, auth.CreateCallToken, ratelimit.API, apiAccess, s.withBody(s.issueToken)},
-		{"GET", "/api/v1/sessions/{id}", teamCredential, auth.CreateCallToken, ratelimit.API, apiAccess, s.showSession},
-		{"DELETE", "/api/v1/sessions/{id}", teamCredential, auth.CreateCallToken, ratelimit.API, apiAccess, s.deleteSession},
-
-		{"GET", session.SocketPath + "?token&streamId&connectionId", public, "", "", apiAccess, s.openSocket},
-		{"GET", wire.RuntimePath, public, "", "", apiAccess, s.openRuntime},
-		{"OPTIONS", session.SocketPath, public, "", ratelimit.API, apiAccess, s.preflightSocket},
-
-		{"GET", "/api/v1/endpoints?cursor&limit", teamCredential, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
-		{"GET", "/api/v1/runtime/capabilities", teamCredential, auth.ReadTeamApps, ratelimit.API, apiAccess, serveDocument("application/json", s.deps.Capabilities)},
-		{"GET", "/api/v1/runtime/endpoints/{id}", teamCredential, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeEndpoint},
-		{"GET", speech.VoicesRoute, teamCredential, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listSpeechProviders},
-		{"POST", speech.Route, teamCredential, auth.CreateSpeech, ratelimit.API, apiAccess, s.withBody(s.synthesize)},
-		{"GET", speech.Route + "/{name}", teamCredential, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
-		{"GET", "/api/v1/usage/tts-characters?from&to&interval&groupBy", teamCredential, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
-
-		{"GET", "/{$}", public, "", ratelimit.API, playground, redirectTo(PlaygroundPath)},
-		{"GET", "/playground", public, "", ratelimit.API, playground, redirectTo(PlaygroundPath)},
-		{"GET", PlaygroundPath + "{$}", public, "", ratelimit.API, playground, serveFile(s.playgroundFiles)},
-		{"GET", PlaygroundPath + "{file}", public, "", ratelimit.API, playground, serveFile(s.playgroundFiles)},
-		{"GET", PlaygroundPath + "config.json", public, "", ratelimit.API, playground, s.playgroundConfig},
-		{"GET", PlaygroundPath + "access", teamCredential, auth.ManageTeam, ratelimit.API, playground, s.playgroundAccess},
-		{"GET", PlaygroundPath + "feed?sessionId&channelId", teamCredential, auth.ReadTeamApps, ratelimit.API, playground, s.feed},
-		{"POST", PlaygroundPath + "sessions/{id}/drop", teamCredential, auth.CreateCallToken, ratelimit.API, playground, s.dropSocket},
-		{"POST", PlaygroundPath + "sessions/{id}/credential?kind", teamCredential, auth.CreateCallToken, ratelimit.API, playground, s.issueCredential},
-		{"DELETE", PlaygroundPath + "sessions/{id}/items/{workItemId}", teamCredential, auth.CreateCallToken, ratelimit.API, playground, s.cancelWorkItem},
-		{"GET", PlaygroundPath + "instances?sessionId", teamCredential, auth.CreateCallToken, ratelimit.API, instances, s.listInstances},
-		{"GET", PlaygroundPath + "instances/metrics", teamCredential, auth.CreateCallToken, ratelimit.API, instances, s.instanceMetrics},
-		{"POST", PlaygroundPath + "instances/{number}/kill", teamCredential, auth.CreateCallToken, ratelimit.API, instances, s.killInstance},
-		{"POST", PlaygroundPath + "instances/{number}/start", teamCredential, auth.CreateCallToken, ratelimit.API, instances, s.startInstance},
-
-		{"GET", "/docs", public, "", ratelimit.API, playground, redirectTo("/docs/")},
-		{"GET", "/docs/{$}", public, "", ratelimit.API, playground, serveFile(s.docsFiles)},
-		{"GET", "/docs/{file}", public, "", ratelimit.API, playground, serveFile(s.docsFiles)},
-	}
-	for _, rt := range s.adminRoutes() {
-		rows = append(rows, row{rt.method, adminPath + rt.path, teamCredential, rt.scope, ratelimit.API, apiAccess, asActor(rt.handle)})
-	}
-	return rows
-}
-
-// Routes returns the routes that are registered under the current flags.
+// Routes returns the routes that the settings enable. Paths that other packages use too
+// are constants of the package that defines their meaning.
 func (s *Server) Routes() []Route {
-	var registered []Route
-	enabled := map[flag]bool{always: true, apiAccess: s.deps.APIAccess}
-	enabled[playground] = s.deps.APIAccess && s.deps.Playground != nil
-	enabled[instances] = enabled[playground] && s.deps.Instances != nil
-	for _, rt := range s.routes() {
-		if enabled[rt.Flag] {
-			path, params, _ := strings.Cut(rt.Path, "?")
-			rt.Path = path
-			registered = append(registered, Route{rt, strings.FieldsFunc(params, func(r rune) bool { return r == '&' })})
+	routes := []Route{
+		route("GET", "/health", public, unlimited, s.health),
+		route("GET", "/metrics", public, unlimited, s.scrape),
+		route("POST", wire.WebhooksPath+"bot/{channelId}", public, ratelimit.Webhook, s.webhook(wire.BotItem), "traceId", "parentSpanId", "callId", "split"),
+		route("POST", wire.WebhooksPath+"llm/{channelId}/{workItemId}", public, ratelimit.Webhook, s.webhook(wire.LLMItem), "traceId", "parentSpanId", "callId", "split"),
+		route("POST", wire.WebhooksPath+"tool/{channelId}/{workItemId}", public, ratelimit.Webhook, s.webhook(wire.ToolItem), "traceId", "parentSpanId", "callId"),
+	}
+	if !s.deps.APIAccess {
+		return routes
+	}
+	routes = append(append(routes, s.apiRoutes()...), s.adminRoutes()...)
+	if s.deps.Playground != nil {
+		routes = append(routes, s.playgroundRoutes()...)
+		if s.deps.Instances != nil {
+			routes = append(routes, s.instanceRoutes()...)
 		}
 	}
-	return registered
+	return routes
+}
+
+// apiRoutes are those of FEATURE_API_ACCESS. The administration has a table in admin.go.
+func (s *Server) apiRoutes() []Route {
+	return []Route{
+		route("GET", "/openapi.yaml", public, ratelimit.API, serveDocument("application/yaml", s.deps.OpenAPI)),
+		route("GET", "/asyncapi.yaml", public, ratelimit.API, serveDocument("application/yaml", s.deps.AsyncAPI)),
+
+		route("POST", "/api/v1/sessions/token", auth.CreateCallToken, ratelimit.API, s.withBody(s.issueToken)),
+		route("GET", "/api/v1/sessions/{id}", auth.CreateCallToken, ratelimit.API, s.showSession),
+		route("DELETE", "/api/v1/sessions/{id}", auth.CreateCallToken, ratelimit.API, s.deleteSession),
+
+		route("GET", session.SocketPath, public, unlimited, s.openSocket, "token", "streamId", "connectionId"),
+		route("OPTIONS", session.SocketPath, public, ratelimit.API, preflightSocket),
+		route("GET", wire.RuntimePath, public, unlimited, s.openRuntime),
+
+		route("GET", "/api/v1/endpoints", auth.ReadTeamApps, ratelimit.API, s.listEndpoints, "cursor", "limit"),
+		route("GET", "/api/v1/runtime/capabilities", auth.ReadTeamApps, ratelimit.API, serveDocument("application/json", s.deps.Capabilities)),
+		route("GET", "/api/v1/runtime/endpoints/{id}", auth.ReadTeamApps, ratelimit.API, s.runtimeEndpoint),
+		route("GET", speech.VoicesRoute, auth.ReadTeamApps, ratelimit.API, s.listSpeechProviders),
+		route("POST", speech.Route, auth.CreateSpeech, ratelimit.API, s.withBody(s.synthesize)),
+		route("GET", speech.Route+"/{name}", auth.ReadTeamApps, ratelimit.API, s.playSpeech),
+		route("GET", "/api/v1/usage/tts-characters", auth.ReadTeamUsage, ratelimit.API, s.ttsUsage, "from", "to", "interval", "groupBy"),
+	}
+}
+
+// playgroundRoutes are those of PLAYGROUND_ENABLED.
+func (s *Server) playgroundRoutes() []Route {
+	playground, docs := serveFiles(s.deps.Playground.Files), serveFiles(s.deps.Playground.Docs)
+	return []Route{
+		route("GET", "/{$}", public, ratelimit.API, redirectTo(PlaygroundPath)),
+		route("GET", "/playground", public, ratelimit.API, redirectTo(PlaygroundPath)),
+		route("GET", PlaygroundPath+"{$}", public, ratelimit.API, playground),
+		route("GET", PlaygroundPath+"{file}", public, ratelimit.API, playground),
+		route("GET", PlaygroundPath+"config.json", public, ratelimit.API, s.playgroundConfig),
+		route("GET", PlaygroundPath+"access", auth.ManageTeam, ratelimit.API, s.playgroundAccess),
+		route("GET", PlaygroundPath+"feed", auth.ReadTeamApps, ratelimit.API, s.feed, "sessionId", "channelId"),
+		route("POST", PlaygroundPath+"sessions/{id}/drop", auth.CreateCallToken, ratelimit.API, s.dropSocket),
+		route("POST", PlaygroundPath+"sessions/{id}/credential", auth.CreateCallToken, ratelimit.API, s.issueCredential, "kind"),
+		route("DELETE", PlaygroundPath+"sessions/{id}/items/{workItemId}", auth.CreateCallToken, ratelimit.API, s.cancelWorkItem),
+		route("GET", "/docs", public, ratelimit.API, redirectTo("/docs/")),
+		route("GET", "/docs/{$}", public, ratelimit.API, docs),
+		route("GET", "/docs/{file}", public, ratelimit.API, docs),
+	}
+}
+
+// instanceRoutes are those of telapi dev --instances.
+func (s *Server) instanceRoutes() []Route {
+	return []Route{
+		route("GET", PlaygroundPath+"instances", auth.CreateCallToken, ratelimit.API, s.listInstances, "sessionId"),
+		route("GET", PlaygroundPath+"instances/metrics", auth.CreateCallToken, ratelimit.API, s.instanceMetrics),
+		route("POST", PlaygroundPath+"instances/{number}/kill", auth.CreateCallToken, ratelimit.API, s.killInstance),
+		route("POST", PlaygroundPath+"instances/{number}/start", auth.CreateCallToken, ratelimit.API, s.startInstance),
+	}
 }
 
 // muxHandler is a handler in the mux. The mux only ever gets an exchange from

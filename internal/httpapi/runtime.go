@@ -37,15 +37,11 @@ func (s *Server) openRuntime(x *exchange, r *http.Request) error {
 	}
 	var issues fault.Issues
 	issues.Check(slices.Contains(websocket.Subprotocols(r), wire.RuntimeProtocol), "/header/Sec-WebSocket-Protocol", fault.IssueValue, "Must offer %s.", wire.RuntimeProtocol)
-	issues.Check(r.ContentLength == 0, "", fault.IssueValue, "A WebSocket handshake must not have a body.")
-	if err := issues.Err(); err != nil {
-		x.Header().Set("Connection", "close") // do not read the body
+	if err := x.checkNoBody(&issues); err != nil {
 		return err
 	}
 	if !upgrade {
-		x.Header().Set("Upgrade", "websocket")
-		x.Header().Set("Sec-WebSocket-Version", "13")
-		return fault.New(fault.UpgradeRequired, "Open a WebSocket to run calls.")
+		return x.upgradeRequired("Open a WebSocket to run calls.")
 	}
 	if s.deps.Draining() {
 		return socket.ErrDraining()

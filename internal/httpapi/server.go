@@ -85,9 +85,6 @@ type Server struct {
 	rejections *rejectionLog
 	prometheus http.Handler // serves /metrics
 
-	playgroundFiles map[string]document
-	docsFiles       map[string]document
-
 	largeCallbacks chan struct{} // one element for each large callback in progress
 
 	// What teams share.
@@ -136,10 +133,6 @@ func New(deps Deps) *Server {
 		served:      make(chan struct{}),
 		connections: busyConnections{open: map[net.Conn]struct{}{}},
 		prometheus:  promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
-	}
-	if deps.Playground != nil {
-		s.playgroundFiles = readFiles(deps.Playground.Files)
-		s.docsFiles = readFiles(deps.Playground.Docs)
 	}
 	s.largeCallbacks = make(chan struct{}, min(maxLargeCallbacks, max(1, runtime.GOMAXPROCS(0)-1)))
 	newBudget := func(name, unit string, total int64) *ratelimit.Budget {
@@ -264,7 +257,7 @@ func (s *Server) observe(x *exchange, span trace.Span, elapsed time.Duration) {
 	method, pattern, level := httpserve.Method(x.Request), "unmatched", slog.LevelInfo
 	if x.route != nil {
 		pattern = x.route.Path
-		if x.route.Tier == "" {
+		if x.route.Tier == unlimited {
 			level = slog.LevelDebug // health checks and scrapes, which have no rate limit, are frequent
 		}
 	}

@@ -40,7 +40,7 @@ func newTestServer(handle handler) (*Server, *testkit.Buffer) {
 		Now: time.Now, Draining: func() bool { return false }, MaxSockets: 100, TeamShare: 25,
 		Limits: ratelimit.NewLimiter(grantAll{}, func(context.Context) (*ratelimit.Limits, error) { return &limits, nil }, prometheus.NewRegistry()),
 	})
-	s.mux = s.newMux([]Route{{row: row{"GET", "/try", public, "", "", always, handle}}})
+	s.mux = s.newMux([]Route{route("GET", "/try", public, unlimited, handle)})
 	return s, &log
 }
 

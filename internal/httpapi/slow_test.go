@@ -23,14 +23,14 @@ func servePipe(t *testing.T) (client net.Conn, closed <-chan time.Duration) {
 	t.Helper()
 	s, _ := newTestServer(nil)
 	s.mux = s.newMux([]Route{
-		{row: row{"GET", "/try", public, "", "", always, func(x *exchange, _ *http.Request) error {
+		route("GET", "/try", public, unlimited, func(x *exchange, _ *http.Request) error {
 			x.WriteBytes(http.StatusOK, "text/plain", make([]byte, 1<<20))
 			return nil
-		}}},
-		{row: row{"POST", "/try", public, "", "", always, s.withBody(func(*exchange, *http.Request, []byte) error {
+		}),
+		route("POST", "/try", public, unlimited, s.withBody(func(*exchange, *http.Request, []byte) error {
 			t.Error("handled an incomplete body")
 			return nil
-		})}},
+		})),
 	})
 	start, closedAfter := time.Now(), make(chan time.Duration, 1)
 	s.http.ConnState = func(_ net.Conn, state http.ConnState) {
@@ -99,14 +99,14 @@ func TestSlowBodyDoesNotConsumeHandlerTimeout(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, _ := newTestServer(nil)
-			s.mux = s.newMux([]Route{{row: row{"POST", "/try", public, "", "", always, s.withBody(func(x *exchange, r *http.Request, body []byte) error {
+			s.mux = s.newMux([]Route{route("POST", "/try", public, unlimited, s.withBody(func(x *exchange, r *http.Request, body []byte) error {
 				deadline, _ := r.Context().Deadline()
 				if left := time.Until(deadline); r.Context().Err() != nil || left != handlerTimeout {
 					t.Errorf("the handler has %s and context error %v, want %s", left, r.Context().Err(), handlerTimeout)
 				}
 				x.WriteBytes(http.StatusOK, "application/json", body)
 				return nil
-			})}}})
+			}))})
 			body, writer := io.Pipe()
 			go func() {
 				_, _ = io.WriteString(writer, "[")

@@ -41,19 +41,6 @@ const (
 
 var errStreamRestart = fault.New(fault.ServiceUnavailable, "The instance is restarting. Send the whole stream again.").WithRetryAfter(time.Second)
 
-// streamedType returns the media type of a streamed answer, or "" for another body.
-func streamedType(h http.Header) string {
-	contentTypes := h.Values("Content-Type")
-	if len(contentTypes) != 1 || contentTypes[0] == "application/json" || !isUnencoded(h) {
-		return ""
-	}
-	mediaType, ok := callback.Streamable(contentTypes[0])
-	if !ok {
-		return ""
-	}
-	return mediaType
-}
-
 // acceptStream delivers the parts of an answer while it arrives. It returns after the last
 // line, or when the answer cannot be accepted any more.
 func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, request callback.StreamRequest) (callback.Receipt, error) {
@@ -66,10 +53,7 @@ func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, 
 		return callback.Receipt{}, s.deps.Callbacks.Reject(x.ctx, request.Credential, tooLarge(callback.MaxStreamBytes))
 	}
 	request.Interrupt = body.interrupt
-	stream, err := s.deps.Callbacks.OpenStream(request)
-	if err != nil {
-		return callback.Receipt{}, err
-	}
+	stream := s.deps.Callbacks.OpenStream(request)
 	defer stream.Close()
 	defer context.AfterFunc(s.streams, func() { body.interrupt(errStreamRestart) })()
 	var issues fault.Issues
@@ -111,25 +95,13 @@ func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, 
 			return *receipt, nil
 		}
 		x.holder = stream.TeamID()
-		if err := s.reserveStream(x, streamOverhead+stream.Size()); err != nil {
-			return callback.Receipt{}, stream.Fail(err)
+		if size := streamOverhead + stream.Size(); size > x.body.size {
+			if err := x.reserve(s.streamedBodies, size); err != nil {
+				return callback.Receipt{}, stream.Fail(err)
+			}
 		}
 		data, err = body.read(stream.Deadline)
 	}
-}
-
-// reserveStream raises the memory of a streamed answer to size.
-func (s *Server) reserveStream(x *exchange, size int64) error {
-	if size <= x.body.size {
-		return nil
-	}
-	x.body.release()
-	x.body = reservation{}
-	if err := s.streamedBodies.Take(x.holder, size); err != nil {
-		return err
-	}
-	x.body = reservation{s.streamedBodies, x.holder, size}
-	return nil
 }
 
 // streamReader reads the body of a streamed answer. A read can be interrupted.

@@ -42,7 +42,7 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 		var receipt callback.Receipt
 		var err error
 		respond := func(send func() error) error { return send() }
-		if mediaType := streamedType(r.Header); mediaType != "" && kind != wire.ToolItem {
+		if mediaType := mediaType(r.Header); kind != wire.ToolItem && (mediaType == callback.NDJSON || mediaType == callback.EventStream) {
 			x.isStreamed = true
 			body := newStreamReader(x, r)
 			respond = func(send func() error) error { return body.respond(x, send) }
@@ -76,17 +76,28 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 	}
 }
 
-// accept processes a callback. Large ones wait for each other.
+// accept processes a callback.
 func (s *Server) accept(ctx context.Context, r callback.Request) (callback.Receipt, error) {
-	if len(r.Body) > callback.MaxUncheckedBody {
-		select {
-		case s.largeCallbacks <- struct{}{}:
-			defer func() { <-s.largeCallbacks }()
-		case <-ctx.Done():
-			return callback.Receipt{}, s.deps.Callbacks.Reject(ctx, r.Credential, ctx.Err())
-		}
+	done, err := s.waitIfLarge(ctx, r.Body)
+	if err != nil {
+		return callback.Receipt{}, s.deps.Callbacks.Reject(ctx, r.Credential, err)
 	}
+	defer done()
 	return s.deps.Callbacks.Accept(ctx, r)
+}
+
+// waitIfLarge limits how many large bodies are decoded at a time. The caller calls done after its
+// work on the body.
+func (s *Server) waitIfLarge(ctx context.Context, body []byte) (done func(), err error) {
+	if len(body) <= smallBody {
+		return func() {}, nil
+	}
+	select {
+	case s.largeCallbacks <- struct{}{}:
+		return func() { <-s.largeCallbacks }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // readCallback reads the body of a callback. It checks the credential first if the

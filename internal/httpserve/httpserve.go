@@ -252,24 +252,15 @@ const (
 // logField escapes a text and then cuts it. Characters that a log format would escape
 // again, and so make longer, are percent-encoded.
 func logField(s string, limit int) string {
-	const hexDigits = "0123456789ABCDEF"
-	plain := func(c byte) bool { return c >= ' ' && c < 0x7f && c != '"' && c != '\\' }
-	i := 0
-	for i < len(s) && i < limit && plain(s[i]) {
-		i++
-	}
-	if i == len(s) || i == limit {
-		return s[:i]
-	}
-	escaped := append(make([]byte, 0, limit+2), s[:i]...)
-	for ; i < len(s) && len(escaped) < limit; i++ {
-		if c := s[i]; plain(c) {
-			escaped = append(escaped, c)
+	var escaped strings.Builder
+	for _, c := range []byte(s[:min(len(s), limit)]) {
+		if c >= ' ' && c < 0x7f && c != '"' && c != '\\' {
+			escaped.WriteByte(c)
 		} else {
-			escaped = append(escaped, '%', hexDigits[c>>4], hexDigits[c&15])
+			fmt.Fprintf(&escaped, "%%%02X", c)
 		}
 	}
-	return string(escaped[:min(len(escaped), limit)])
+	return escaped.String()[:min(escaped.Len(), limit)]
 }
 
 // Log writes the access log line of a finished request. Server errors and

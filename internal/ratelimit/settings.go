@@ -240,12 +240,9 @@ var errConflict = errors.New("the limits have changed")
 // save saves limits in the store and, with an audit entry, in the mirror: in both or
 // in none, unless the mirror fails to commit.
 func (s *Settings) save(ctx context.Context, old []byte, before, limits Limits) error {
-	entry, err := audit.New(ctx, time.Now(), audit.UpdateLimits, Topic, "", before.Tiers, limits.Tiers)
-	if err != nil {
-		return err
-	}
+	entry := audit.New(ctx, time.Now(), audit.UpdateLimits, Topic, "", before.Tiers, limits.Tiers)
 	var saved bool
-	err = s.mirror.ChangeSetting(ctx, SettingName, limits.JSON(), entry, func(ctx context.Context) error {
+	err := s.mirror.ChangeSetting(ctx, SettingName, limits.JSON(), entry, func(ctx context.Context) (err error) {
 		saved, err = s.store.SaveLimits(ctx, old, limits.JSON())
 		if err == nil && !saved {
 			err = errConflict

@@ -49,7 +49,7 @@ type callbackFixture struct {
 func newCallbackFixture(t *testing.T, opts Options, change func(*wire.ChannelLimits)) *callbackFixture {
 	t.Helper()
 	s := newChannelFixture(t, opts, change)
-	c, err := s.runtime("r").Open(t.Context(), calls.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call",
+	c, err := s.runtime("r").Open(t.Context(), calls.Claim{}, wire.Open{Request: wire.Request{Channel: s.id}, Team: "team", Endpoint: "endpoint", CallID: "call",
 		TransactionID: "transaction", Profile: []byte(`{"commandSources":["bot"]}`)})
 	testkit.Must(t, err)
 	d := &callbackFixture{s, c, NewCallbacks(s.store), ""}
@@ -253,7 +253,7 @@ func TestCredentialBelongsToOneWorkItem(t *testing.T) {
 	d.await(first)
 	d.await(first) // again
 	testkit.WantError(t, "second work item with the same credential", testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{WorkItemID: "second", Token: first.Token})), calls.ErrWorkItemExists)
-	if items, err := d.WorkItems(t.Context()); err != nil || len(items) != 1 || items[0].ID != "first" {
+	if items, err := d.WorkItems(t.Context()); err != nil || len(items) != 1 || items[0].WorkItemID != "first" {
 		t.Errorf("open items: %+v, %v; want the first", items, err)
 	}
 }

@@ -48,7 +48,7 @@ func endedChannel(t *testing.T, opts Options) {
 	}
 	testkit.WantError(t, "receive", testkit.ErrorOf(c.Receive(t.Context())), calls.ErrEnded)
 	testkit.NoError(t, "commit", c.Commit(t.Context(), last))
-	testkit.WantError(t, "attach after the committed end", testkit.ErrorOf(s.runtime("r").Attach(t.Context(), s.id)), calls.ErrEnded)
+	testkit.WantError(t, "attach after the committed end", testkit.ErrorOf(s.runtime("r").Attach(t.Context(), calls.Claim{}, s.id)), calls.ErrEnded)
 	for _, from := range []string{last, ""} {
 		observer, ended := s.runtime("o").Observe(s.id, from), error(nil)
 		for ended == nil {
@@ -105,14 +105,14 @@ func idleChannel(t *testing.T, opts Options) {
 func openChannel(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	r := s.runtime("r")
-	call := calls.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call", TransactionID: "transaction", Profile: []byte(`{}`)}
-	c, err := r.Open(t.Context(), call)
+	call := wire.Open{Request: wire.Request{Channel: s.id}, Team: "team", Endpoint: "endpoint", CallID: "call", TransactionID: "transaction", Profile: []byte(`{}`)}
+	c, err := r.Open(t.Context(), calls.Claim{}, call)
 	if err != nil || c.CallID != "call" || c.TransactionID != "transaction" {
 		t.Fatalf("open: %+v, %v, want call ID and transaction ID of %+v", c, err, call)
 	}
-	testkit.WantError(t, "attach to an unknown channel", testkit.ErrorOf(r.Attach(t.Context(), "unknown:"+s.id)), calls.ErrNotFound)
+	testkit.WantError(t, "attach to an unknown channel", testkit.ErrorOf(r.Attach(t.Context(), calls.Claim{}, "unknown:"+s.id)), calls.ErrNotFound)
 	for _, invalid := range []string{"", "}", "a}b"} {
-		_, err := r.Attach(t.Context(), invalid)
+		_, err := r.Attach(t.Context(), calls.Claim{}, invalid)
 		observer := r.Observe(invalid, "")
 		_, receiveErr := observer.Receive(t.Context())
 		for operation, err := range map[string]error{"attach": err, "receive": receiveErr, "end": observer.End(t.Context(), "x"),
@@ -120,20 +120,20 @@ func openChannel(t *testing.T, opts Options) {
 			testkit.WantError(t, fmt.Sprintf("%s with channel ID %q", operation, invalid), err, calls.ErrNotFound)
 		}
 	}
-	for _, change := range []func(*calls.OpenOptions){
-		func(o *calls.OpenOptions) { o.TeamID = "other" },
-		func(o *calls.OpenOptions) { o.EndpointID = "other" },
+	for _, change := range []func(*wire.Open){
+		func(o *wire.Open) { o.Team = "other" },
+		func(o *wire.Open) { o.Endpoint = "other" },
 	} {
 		foreign := call
 		change(&foreign)
-		testkit.WantError(t, "open by another team", testkit.ErrorOf(r.Open(t.Context(), foreign)), calls.ErrOtherTeam)
+		testkit.WantError(t, "open by another team", testkit.ErrorOf(r.Open(t.Context(), calls.Claim{}, foreign)), calls.ErrOtherTeam)
 	}
-	testkit.WantError(t, "open by another runtime", testkit.ErrorOf(s.runtime("other").Open(t.Context(), call)), calls.ErrClaimed)
+	testkit.WantError(t, "open by another runtime", testkit.ErrorOf(s.runtime("other").Open(t.Context(), calls.Claim{}, call)), calls.ErrClaimed)
 	// The same runtime after restarts. The old claim with the short lease is renewed, and found lost, soon.
-	if c, err = s.runtime("r", func(o *calls.Options) { o.Lease = time.Second }).Open(t.Context(), call); err != nil {
+	if c, err = s.runtime("r", func(o *calls.Options) { o.Lease = time.Second }).Open(t.Context(), calls.Claim{}, call); err != nil {
 		t.Fatal(err)
 	}
-	again, err := s.runtime("r").Open(t.Context(), call)
+	again, err := s.runtime("r").Open(t.Context(), calls.Claim{}, call)
 	testkit.Must(t, err)
 	testkit.WantError(t, "receive with the old claim", testkit.ErrorOf(c.Receive(t.Context())), calls.ErrClaimLost)
 	item, err := again.Await(t.Context(), calls.AwaitOptions{})
@@ -156,5 +156,5 @@ func openChannel(t *testing.T, opts Options) {
 	testkit.WantError(t, "commit by an observer", observer.Commit(t.Context(), seen), calls.ErrClaimLost)
 	s.expectReceived(next, "connected 1")
 	testkit.Must(t, observer.End(t.Context(), "done"))
-	testkit.WantError(t, "open an ended channel", testkit.ErrorOf(r.Open(t.Context(), call)), calls.ErrEnded)
+	testkit.WantError(t, "open an ended channel", testkit.ErrorOf(r.Open(t.Context(), calls.Claim{}, call)), calls.ErrEnded)
 }

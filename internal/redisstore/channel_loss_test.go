@@ -148,7 +148,7 @@ func losses(t *testing.T, opts Options) {
 				t.Error("a cursor from before the loss was resumed")
 			}
 			if tt.lease == 0 {
-				testkit.WantError(t, "attach of another runtime", testkit.ErrorOf(s.runtime("other").Attach(t.Context(), s.id)), calls.ErrClaimed)
+				testkit.WantError(t, "attach of another runtime", testkit.ErrorOf(s.runtime("other").Attach(t.Context(), calls.Claim{}, s.id)), calls.ErrClaimed)
 			}
 			if again := s.attachRuntime("r"); !c.LostAt.IsZero() || again.LostAt.IsZero() {
 				t.Errorf("time of the loss: %v before it, %v after it", c.LostAt, again.LostAt)
@@ -227,8 +227,8 @@ func lostWorkItem(t *testing.T, opts Options) {
 	testkit.WantError(t, "receive", s.receiveError(c), calls.ErrLost)
 	c = attach()
 	items, err := c.WorkItems(t.Context())
-	if err != nil || len(items) != 1 || items[0].ID != "kept" || items[0].Kind != wire.LLMItem || items[0].Scope != wire.ScopeItem ||
-		time.Until(items[0].ExpiresAt) < time.Minute || items[0].Parked {
+	if err != nil || len(items) != 1 || items[0].WorkItemID != "kept" || items[0].Kind != wire.LLMItem || items[0].Scope != wire.ScopeItem ||
+		time.Until(time.UnixMilli(items[0].Deadline)) < time.Minute || items[0].Parked {
 		t.Errorf("open items: %+v, %v; want only the kept one", items, err)
 	}
 	for range 2 { // again with the same ID and token

@@ -67,7 +67,7 @@ func claims(t *testing.T, opts Options) {
 	if s.renew("a", false).Offer {
 		t.Error("renewing a claimed session offers it")
 	}
-	testkit.WantError(t, "attach by a third runtime", testkit.ErrorOf(s.runtime("r3").Attach(t.Context(), s.id)), calls.ErrClaimed)
+	testkit.WantError(t, "attach by a third runtime", testkit.ErrorOf(s.runtime("r3").Attach(t.Context(), calls.Claim{}, s.id)), calls.ErrClaimed)
 }
 
 func crashedRuntimes(t *testing.T, opts Options) {
@@ -284,7 +284,7 @@ func takeover(t *testing.T, opts Options) {
 		a.Offer = []byte(`{"sessionId":"` + s.id + `","identity":{"name":"Ann"}}`)
 	})
 	r := s.runtime("r")
-	c, err := r.Attach(t.Context(), s.id)
+	c, err := r.Attach(t.Context(), calls.Claim{}, s.id)
 	if err != nil || c.Offer == nil || c.Offer.Identity.Name != "Ann" {
 		t.Fatalf("attach: %+v, %v; want the offer with its identity", c, err)
 	}
@@ -299,7 +299,7 @@ func takeover(t *testing.T, opts Options) {
 		t.Errorf("after a release: %+v, want an offer and no expired claim", result)
 	}
 	s.frame("a", "2") // the session is offered already
-	if _, err = r.Attach(t.Context(), s.id); err != nil {
+	if _, err = r.Attach(t.Context(), calls.Claim{}, s.id); err != nil {
 		t.Fatal(err)
 	}
 	s.expireClaim()
@@ -374,7 +374,7 @@ func listedChannels(t *testing.T, opts Options) {
 		time.Since(c.LastActivity) > testkit.Timeout || c.UnclaimedSince != c.OpenedAt {
 		t.Errorf("listed %+v, want an unclaimed channel with a browser and two entries", c)
 	}
-	claimed, err := s.runtime("r").Attach(t.Context(), s.id)
+	claimed, err := s.runtime("r").Attach(t.Context(), calls.Claim{}, s.id)
 	testkit.Must(t, err)
 	if c := find()[0]; c.Claim != ClaimHeld || c.Runtime != "r" || c.Waiting() || !c.UnclaimedSince.IsZero() {
 		t.Errorf("listed %+v, want a channel that r has claimed", c)

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
@@ -155,7 +156,7 @@ func frameOrder(t *testing.T, opts Options) {
 		session := *s
 		session.id, session.owners = uuid.NewString(), map[string]channel.Owner{}
 		session.attach("a")
-		c, err := runtime.Attach(t.Context(), session.id)
+		c, err := runtime.Attach(t.Context(), calls.Claim{}, session.id)
 		testkit.Must(t, err)
 		wg.Go(func() {
 			for i := range frames {

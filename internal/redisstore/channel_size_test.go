@@ -117,7 +117,7 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 		d.expect(item, "late", callback.Ended)
 	}
 	testkit.NoError(t, "close", d.Close(t.Context()))
-	testkit.WantError(t, "attach after the committed end", testkit.ErrorOf(d.runtime("r").Attach(t.Context(), d.id)), calls.ErrEnded)
+	testkit.WantError(t, "attach after the committed end", testkit.ErrorOf(d.runtime("r").Attach(t.Context(), calls.Claim{}, d.id)), calls.ErrEnded)
 	testkit.WantError(t, "observe after both streams are deleted", testkit.ErrorOf(d.runtime("o").Observe(d.id, "").Receive(t.Context())), calls.ErrEnded)
 }
 

@@ -228,7 +228,7 @@ func (s *channelFixture) runtime(name string, change ...func(*calls.Options)) *c
 // attachRuntime attaches a runtime to the channel.
 func (s *channelFixture) attachRuntime(name string, change ...func(*calls.Options)) *calls.Channel {
 	s.Helper()
-	c, err := s.runtime(name, change...).Attach(s.Context(), s.id)
+	c, err := s.runtime(name, change...).Attach(s.Context(), calls.Claim{}, s.id)
 	testkit.Must(s, err)
 	return c
 }

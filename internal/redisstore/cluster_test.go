@@ -146,7 +146,7 @@ func TestRuntimeSubscriptionsLeaveRemovedNode(t *testing.T) {
 	node := subscribedNode(t, c, kv.RuntimeTopic("probe"))
 	s.moveAway(node)
 	s.attach("a")
-	channel, err := r.Attach(t.Context(), s.id)
+	channel, err := r.Attach(t.Context(), calls.Claim{}, s.id)
 	testkit.Must(t, err)
 	s.receive(channel, "connected")
 	c.Remove(node)

@@ -45,7 +45,7 @@ func TestFailedCallsHaveNoEffectLater(t *testing.T) {
 	d.expectFrame("live", "1", channel.Appended)
 	d.await(calls.AwaitOptions{WorkItemID: "next"}) // on the runtime's connection: after its late calls
 	items, err := d.WorkItems(t.Context())
-	if err != nil || len(items) != 2 || items[0].ID == "late" || items[1].ID == "late" {
+	if err != nil || len(items) != 2 || items[0].WorkItemID == "late" || items[1].WorkItemID == "late" {
 		t.Errorf("open items: %+v, %v; want %s and next", items, err, item.ID)
 	}
 	if got := d.attach("other"); got.Head.ID != "" {
@@ -93,7 +93,7 @@ func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	silent := &atomic.Bool{}
 	runtime := d.runtime("r", hookedConn{received: func(data []byte) bool { return !silent.Load() || !bytes.Contains(data, []byte("awaited")) }}.dial)
-	c, err := runtime.Attach(t.Context(), d.id)
+	c, err := runtime.Attach(t.Context(), calls.Claim{}, d.id)
 	testkit.Must(t, err)
 	silent.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -125,13 +125,13 @@ func TestReceiveIsFenced(t *testing.T) {
 		}
 	}}
 	suspended := s.runtime("suspended", stop.dial, func(o *calls.Options) { o.Lease = lease })
-	c, err := suspended.Attach(t.Context(), s.id)
+	c, err := suspended.Attach(t.Context(), calls.Claim{}, s.id)
 	testkit.Must(t, err)
 	s.receive(c, "connected")
 	frozen.Store(true)
 	s.frame("a", "1")
 	testkit.Until(t, "the claim expires", func() bool {
-		_, err := s.runtime("successor").Attach(t.Context(), s.id)
+		_, err := s.runtime("successor").Attach(t.Context(), calls.Claim{}, s.id)
 		return err == nil
 	})
 	frozen.Store(false)
@@ -157,7 +157,7 @@ func TestClaimAfterImpreciseClock(t *testing.T) {
 	later := s.runtime("r", delay.dial)
 	slow.Store(false)
 	s.attachRuntime("r")
-	testkit.Must(t, testkit.ErrorOf(later.Attach(t.Context(), s.id)))
+	testkit.Must(t, testkit.ErrorOf(later.Attach(t.Context(), calls.Claim{}, s.id)))
 }
 
 // An instance with an imprecise clock does not take a claim for older than its own that is
@@ -175,9 +175,9 @@ func TestNewerClaimIsKeptAfterImpreciseClock(t *testing.T) {
 	}}
 	imprecise, precise := s.runtime("r", delay.dial), s.runtime("r")
 	slow.Store(false)
-	earlier, err := imprecise.Attach(t.Context(), s.id)
+	earlier, err := imprecise.Attach(t.Context(), calls.Claim{}, s.id)
 	testkit.Must(t, err)
-	later, err := precise.Attach(t.Context(), s.id)
+	later, err := precise.Attach(t.Context(), calls.Claim{}, s.id)
 	testkit.Must(t, err)
 	passed := time.Now().Add(time.Second)
 	testkit.Until(t, "the store's clock has passed all estimates", func() bool { return time.Now().After(passed) })

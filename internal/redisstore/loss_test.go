@@ -130,7 +130,7 @@ func TestOlderClaimIsReplaced(t *testing.T) {
 	d.setField("claimRequestedAt", "1")
 	restore := d.snapshot()
 	attach := func(age time.Duration) *calls.Channel { // requested so long ago that the clock of the store has passed that time
-		c, err := d.runtime("r").AttachAs(t.Context(), calls.Claim{Name: "r", Token: fmt.Sprint(age), RequestedAt: time.Now().Add(-age)}, d.id)
+		c, err := d.runtime("r").Attach(t.Context(), calls.Claim{Name: "r", Token: fmt.Sprint(age), RequestedAt: time.Now().Add(-age)}, d.id)
 		testkit.Must(t, err)
 		return c
 	}
@@ -198,7 +198,7 @@ func TestLossUnderAbandonedClaimIsReported(t *testing.T) {
 			s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 			s.attach("a")
 			former := s.runtime("r")
-			c, err := former.Attach(t.Context(), s.id)
+			c, err := former.Attach(t.Context(), calls.Claim{}, s.id)
 			testkit.Must(t, err)
 			restore := s.snapshot()
 			lose(&callbackFixture{channelFixture: s, Channel: c})
@@ -253,7 +253,7 @@ func forEachRelease(t *testing.T, opts Options, test func(s *channelFixture, r *
 			s := newChannelFixture(t, opts, nil)
 			s.attach("a", func(a *channel.AttachRequest) { a.Offer = []byte(`{"sessionId":"` + s.id + `"}`) })
 			r := s.runtime("r", func(o *calls.Options) { o.Lease = time.Hour })
-			claimed, err := r.AttachAs(t.Context(), calls.Claim{Name: "r/1", Token: "connection/1"}, s.id)
+			claimed, err := r.Attach(t.Context(), calls.Claim{Name: "r/1", Token: "connection/1"}, s.id)
 			testkit.Must(t, err)
 			testkit.Must(t, r.RecordClaims(t.Context(), "connection", s.id))
 			test(s, r, claimed, func() error { return release(r, claimed) })
@@ -276,7 +276,7 @@ func lostRelease(t *testing.T, opts Options) {
 		if len(s.offers()) != 1 {
 			s.Error("the session is not offered")
 		}
-		testkit.Must(s, testkit.ErrorOf(s.runtime("next").Attach(s.Context(), s.id)))
+		testkit.Must(s, testkit.ErrorOf(s.runtime("next").Attach(s.Context(), calls.Claim{}, s.id)))
 	})
 }
 
@@ -290,14 +290,14 @@ func lossThenRelease(t *testing.T, opts Options) {
 		restore()
 		s.renew("a", false) // finds the loss
 		testkit.Must(s, release())
-		if c, err := s.runtime("next").Attach(s.Context(), s.id); err != nil || c.LostAt.IsZero() {
+		if c, err := s.runtime("next").Attach(s.Context(), calls.Claim{}, s.id); err != nil || c.LostAt.IsZero() {
 			s.Errorf("the next runtime got %+v, %v; want the channel and the time of the loss", c, err)
 		}
 		if len(s.offers()) != 1 {
 			s.Error("the session is not offered")
 		}
 		testkit.Must(s, r.Sweep(s.Context(), "connection")) // has no effect
-		testkit.WantError(s, "another runtime", testkit.ErrorOf(s.runtime("other").Attach(s.Context(), s.id)), calls.ErrClaimed)
+		testkit.WantError(s, "another runtime", testkit.ErrorOf(s.runtime("other").Attach(s.Context(), calls.Claim{}, s.id)), calls.ErrClaimed)
 	})
 }
 
@@ -308,7 +308,7 @@ func recovery(t *testing.T, opts Options) {
 	s.attach("a")
 	r := s.runtime("r")
 	claim := calls.Claim{Name: "r/1", Token: "connection/1"}
-	c, err := r.AttachAs(t.Context(), claim, s.id)
+	c, err := r.Attach(t.Context(), claim, s.id)
 	testkit.Must(t, err)
 	var times []time.Time
 	for _, token := range []string{"connection/2", "connection/3"} {
@@ -347,7 +347,7 @@ func resumeAfterEnd(t *testing.T, opts Options) {
 	s.attach("a")
 	r := s.runtime("r")
 	claim := calls.Claim{Name: "r/1", Token: "connection/1"}
-	c, err := r.AttachAs(t.Context(), claim, s.id)
+	c, err := r.Attach(t.Context(), claim, s.id)
 	testkit.Must(t, err)
 	restore := s.snapshot()
 	s.event("lost")

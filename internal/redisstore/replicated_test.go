@@ -65,9 +65,9 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(master), nil)
 	s.attach("a")
 	r := s.runtime("r", func(o *calls.Options) { o.MinReplicas = 1 })
-	c, err := r.Attach(t.Context(), s.id)
+	c, err := r.Attach(t.Context(), calls.Claim{}, s.id)
 	testkit.Must(t, err)
-	released, err := r.Open(t.Context(), calls.OpenOptions{ChannelID: s.id + "-released", TeamID: "team", EndpointID: "endpoint"})
+	released, err := r.Open(t.Context(), calls.Claim{}, wire.Open{Request: wire.Request{Channel: s.id + "-released"}, Team: "team", Endpoint: "endpoint"})
 	testkit.Must(t, err)
 	s.send(c, "1")
 	_, position := s.receive(c, "connected")
@@ -85,7 +85,7 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 		"cancel":  func(ctx context.Context) error { return c.Cancel(ctx, item.ID) },
 		"release": func(ctx context.Context) error { return released.Close(ctx) },
 		"open": func(ctx context.Context) error {
-			_, err := r.Open(ctx, calls.OpenOptions{ChannelID: s.id + "-opened", TeamID: "team", EndpointID: "endpoint"})
+			_, err := r.Open(ctx, calls.Claim{}, wire.Open{Request: wire.Request{Channel: s.id + "-opened"}, Team: "team", Endpoint: "endpoint"})
 			return err
 		},
 	} {
@@ -105,7 +105,7 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 	if got := history(); got != "1" {
 		t.Errorf("history %q without the replica, want 1: the browser could not resume after a failover", got)
 	}
-	c, err = r.Attach(t.Context(), s.id)
+	c, err = r.Attach(t.Context(), calls.Claim{}, s.id)
 	testkit.Must(t, err)
 	testkit.Equal(t, "history after another claim without the replica", history(), "1")
 	sent := make(chan error, 1)
@@ -137,7 +137,7 @@ func TestEndsWaitForReplicas(t *testing.T) {
 	opts.MinReplicas = 1
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
-	c, err := s.runtime("r", func(o *calls.Options) { o.MinReplicas = 1 }).Attach(t.Context(), s.id)
+	c, err := s.runtime("r", func(o *calls.Options) { o.MinReplicas = 1 }).Attach(t.Context(), calls.Claim{}, s.id)
 	testkit.Must(t, err)
 	replica.Freeze()
 	testkit.WantFault(t, "deletion without the replica", s.channels.EndChannel(t.Context(), s.id, "deleted"), fault.ServiceUnavailable)

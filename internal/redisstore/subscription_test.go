@@ -141,7 +141,7 @@ func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
 		return !bytes.Contains(data, []byte("\r\nsent\r\n")) || replies.Add(1)%2 == 0
 	}}
 	r := s.runtime("r", lossy.dial)
-	c, err := r.Attach(t.Context(), s.id)
+	c, err := r.Attach(t.Context(), calls.Claim{}, s.id)
 	testkit.Must(t, err)
 	operator := s.runtime("operator").Observe(s.id, "")
 	pad := `","pad":"` + strings.Repeat("x", 4<<10) + `"}` // so that a batch is longer than a page of the history
@@ -183,7 +183,7 @@ func TestEntriesArriveWithNotices(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	s.attach("a")
 	woken := make(wakeups, 10)
-	c, err := s.runtime("runtime").AttachAs(t.Context(), calls.Claim{Name: "runtime", Token: "token", Watcher: woken}, s.id)
+	c, err := s.runtime("runtime").Attach(t.Context(), calls.Claim{Name: "runtime", Token: "token", Watcher: woken}, s.id)
 	testkit.Must(t, err)
 	<-woken // subscribed
 	poll := func() (entries []string, err error) {

@@ -55,7 +55,9 @@ func (c *Conn) newClaim(channelID, secret string) *claim {
 }
 
 // record returns how the store lists the claim.
-func (cl *claim) record() string { return cl.id + "/" + cl.secret }
+func (cl *claim) record() string { return record(cl.id, cl.secret) }
+
+func record(channelID, secret string) string { return channelID + "/" + secret }
 
 func records(claims map[string]*claim) (list []string) {
 	for _, cl := range claims {
@@ -98,9 +100,13 @@ func (c *Conn) add(cl *claim, ch *calls.Channel) bool {
 	return true
 }
 
-// start pushes entries. The reply that announces the claim is sent before.
+// start pushes entries, after a loss that was found when the claim was resumed. The reply that
+// announces the claim is sent before.
 func (cl *claim) start() {
 	cl.mu.Lock()
+	if cl.channel.Lost {
+		cl.pushLost()
+	}
 	cl.started = true
 	cl.channel.Profile, cl.channel.Offer = nil, nil // the runtime has them
 	cl.mu.Unlock()
@@ -174,23 +180,22 @@ func (c *Conn) on(ctx context.Context, r wire.Request, run func(*claim, *calls.C
 }
 
 // failed handles an error of a claimed channel. It returns nil if the channel was claimed
-// again.
+// again, because the store has lost data of it.
 func (cl *claim) failed(ctx context.Context, ch *calls.Channel, err error) error {
-	switch {
-	case errors.Is(err, calls.ErrClaimLost):
-		end, wait := cl.beginRecovery(ctx, ch)
-		if end == nil {
-			return wait // nil: this connection has claimed the channel again, not another one
-		}
-		defer end()
-		if errors.Is(ch.CheckLoss(ctx), calls.ErrLost) {
-			return cl.claimAgain(ctx, ch)
-		}
-		cl.lose()
-	case errors.Is(err, calls.ErrLost):
-		return cl.recover(ctx, ch)
+	lost, claimLost := errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrClaimLost)
+	if !lost && !claimLost {
+		return err
 	}
-	return err
+	end, wait := cl.beginRecovery(ctx, ch)
+	if end == nil {
+		return wait // nil: this connection has claimed the channel again, not another one
+	}
+	defer end()
+	if claimLost && !errors.Is(ch.CheckLoss(ctx), calls.ErrLost) {
+		cl.lose()
+		return err
+	}
+	return cl.claimAgain(ctx, ch)
 }
 
 // beginRecovery waits until no other goroutine claims the channel again. It returns nil
@@ -231,28 +236,18 @@ func (cl *claim) lose() {
 	}
 }
 
-// recover claims the channel again after the store has lost data of it, and reports the
-// loss before it pushes entries again. old is the channel that failed.
-func (cl *claim) recover(ctx context.Context, old *calls.Channel) error {
-	end, err := cl.beginRecovery(ctx, old)
-	if end == nil {
-		return err
-	}
-	defer end()
-	return cl.claimAgain(ctx, old)
-}
-
-// claimAgain is recover while no other goroutine does it.
+// claimAgain claims the channel again and reports the loss before it pushes entries again. old is
+// the channel that failed.
 func (cl *claim) claimAgain(ctx context.Context, old *calls.Channel) error {
 	ch, err := cl.conn.calls.Recover(ctx, cl.recovery(), old)
 	if errors.Is(err, calls.ErrClaimLost) && errors.Is(old.CheckLoss(ctx), calls.ErrLost) {
 		ch, err = cl.conn.calls.Recover(ctx, cl.recovery(), old)
 	}
-	switch {
-	case errors.Is(err, calls.ErrNotFound), errors.Is(err, calls.ErrClaimed), errors.Is(err, calls.ErrClaimLost), errors.Is(err, calls.ErrEnded):
+	if calls.IsGone(err) {
 		cl.lose()
 		return errNotClaimed.WithCause(err)
-	case err != nil:
+	}
+	if err != nil {
 		return err
 	}
 	ch.Profile, ch.Offer, cl.token = nil, nil, ""
@@ -325,7 +320,7 @@ func (cl *claim) committedTo(ch *calls.Channel, position string) {
 
 // claimed returns the reply that announces a claim.
 func (cl *claim) claimed(ctx context.Context, ch *calls.Channel) (wire.Claimed, error) {
-	items, err := openItems(ctx, ch)
+	items, err := ch.WorkItems(ctx)
 	claimed := wire.Claimed{
 		Channel: ch.ID, Claim: cl.secret, Team: ch.TeamID, Endpoint: ch.EndpointID, Mode: ch.Mode, CallID: ch.CallID, TransactionID: ch.TransactionID,
 		Session: ch.Offer, Position: ch.Committed, WorkItems: items, LostAt: lostAt(ch),
@@ -341,14 +336,6 @@ func lostAt(ch *calls.Channel) int64 {
 		return 0
 	}
 	return ch.LostAt.UnixMilli()
-}
-
-func openItems(ctx context.Context, ch *calls.Channel) (list []wire.OpenWorkItem, err error) {
-	items, err := ch.WorkItems(ctx)
-	for _, item := range items {
-		list = append(list, wire.OpenWorkItem{WorkItemID: item.ID, Kind: item.Kind, Scope: item.Scope, Deadline: item.ExpiresAt.UnixMilli(), Parked: item.Parked})
-	}
-	return list, err
 }
 
 // restore records the claims again after another instance took the connection for dead,

@@ -42,7 +42,7 @@ func claimedSessionOf(t *testing.T, store *redisstore.Store) (*Conn, *countingSo
 	cl := c.newClaim("s", "secret")
 	request := cl.request()
 	request.RequestedAt = time.Now().Add(-time.Minute) // the clock of the store has passed it
-	ch, err := runtime.AttachAs(t.Context(), request, "s")
+	ch, err := runtime.Attach(t.Context(), request, "s")
 	testkit.Must(t, err)
 	return c, socket, cl, ch
 }
@@ -65,7 +65,7 @@ func TestClaimIsUndoneIfItCannotBeAnnounced(t *testing.T) {
 	for name, announce := range map[string]func(*Conn, *claim, *calls.Channel){
 		"connection has ended": func(c *Conn, cl *claim, ch *calls.Channel) {
 			markClosed(c)
-			c.got(1, 7, cl, ch)
+			c.got(nil, 7, cl, ch)
 		},
 		"connection ends": func(c *Conn, cl *claim, ch *calls.Channel) {
 			markClosed(c)
@@ -75,7 +75,7 @@ func TestClaimIsUndoneIfItCannotBeAnnounced(t *testing.T) {
 		},
 		"work items cannot be read": func(c *Conn, cl *claim, ch *calls.Channel) {
 			c.cancel()
-			c.got(1, 7, cl, ch)
+			c.got(nil, 7, cl, ch)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,10 +102,10 @@ func TestSecondClaimOfConnectionIsSwept(t *testing.T) {
 	testkit.Must(t, ch.Close(t.Context()))
 	second := c.newClaim("s", "other")
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, second.record()))
-	testkit.Must(t, testkit.ErrorOf(c.calls.AttachAs(t.Context(), second.request(), "s")))
+	testkit.Must(t, testkit.ErrorOf(c.calls.Attach(t.Context(), second.request(), "s")))
 	c.remove(first)
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
-	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
+	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
 }
 
 // Another instance takes a connection for dead and releases its claim, and the connection claims the
@@ -116,10 +116,10 @@ func TestClaimMadeAgainIsSwept(t *testing.T) {
 	testkit.Must(t, c.service.start(t.Context(), c))
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, cl.record()))
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
-	testkit.Must(t, cl.recover(t.Context(), ch))
+	testkit.Must(t, cl.failed(t.Context(), ch, calls.ErrLost))
 	c.Close()
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
-	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
+	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
 }
 
 // The reply to a recovery is lost. The next attempt gets the claim that the store has.
@@ -129,12 +129,12 @@ func TestRecoveryWithLostReplyIsRepeated(t *testing.T) {
 	lost, err := c.calls.Recover(t.Context(), cl.recovery(), ch)
 	testkit.Must(t, err)
 	defer lost.Abandon()
-	testkit.Must(t, cl.recover(t.Context(), ch))
+	testkit.Must(t, cl.failed(t.Context(), ch, calls.ErrLost))
 	testkit.NoError(t, "the next request", c.on(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
 	if frames := socket.sent(); strings.Contains(frames, "claim_lost") {
 		t.Errorf("pushed %s, want no claim_lost", frames)
 	}
-	testkit.Must(t, cl.recover(t.Context(), cl.current())) // with another token
+	testkit.Must(t, cl.failed(t.Context(), cl.current(), calls.ErrLost)) // with another token
 }
 
 // A channel that is lost again and again is reported as unavailable, and stays claimed.
@@ -162,12 +162,12 @@ func TestReleasedSessionIsOfferedToOthersFirst(t *testing.T) {
 			c, socket, cl, ch := claimedSession(t)
 			t.Cleanup(c.Close)
 			c.mustAdd(t, cl, ch)
-			testkit.Must(t, c.acceptSession(wire.Accept{Request: wire.Request{ID: 7}}, 1))
+			testkit.Must(t, c.acceptSession(&wire.Accept{Request: wire.Request{ID: 7}}, 1))
 			c.service.othersFirst = 0
 			if others {
 				c.service.othersFirst = time.Hour
 			}
-			testkit.Must(t, c.release(t.Context(), wire.Request{Channel: "s"}))
+			testkit.Must(t, testkit.ErrorOf(c.release(t.Context(), &wire.Request{Channel: "s"})))
 			if !others {
 				testkit.Until(t, "the runtime gets the session again", func() bool { return strings.Contains(socket.sent(), `"id":7,"ok":{"channel":"s"`) })
 				return

@@ -55,20 +55,14 @@ func (c *Conn) commitsDue(q *queue, first *request) {
 	}
 }
 
-// takeCommits returns the commits that wait, the newest first.
-func (c *Conn) takeCommits(q *queue) []*request {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	list := q.commits
-	q.commits, q.due = nil, false
-	slices.Reverse(list)
-	return list
-}
-
 // runCommits runs the commits that wait. The newest one does what the others ask for, unless
 // it fails. It returns the errors.
 func (c *Conn) runCommits(q *queue) (err error) {
-	for _, r := range c.takeCommits(q) {
+	c.mu.Lock()
+	list := q.commits
+	q.commits, q.due = nil, false
+	c.mu.Unlock()
+	for _, r := range slices.Backward(list) {
 		err = errors.Join(err, c.run(r))
 	}
 	return err
@@ -76,16 +70,14 @@ func (c *Conn) runCommits(q *queue) (err error) {
 
 // runNext runs a request after the commits that wait, or with them.
 func (c *Conn) runNext(q *queue, r *request) {
-	c.mu.Lock()
-	waiting := len(q.commits) > 0
-	c.mu.Unlock()
 	cl, _ := c.find(r.Request)
+	c.mu.Lock()
+	waiting, position := len(q.commits) > 0, q.newestCommit(cl)
+	c.mu.Unlock()
 	switch {
 	case !waiting || r.Op == wire.OpAudio:
 	case cl != nil && (r.Op == wire.OpSend || r.Op == wire.OpAwait) && (cl.failure == nil || r.Retry):
-		c.mu.Lock()
-		cl.with = q.newestCommit(cl)
-		c.mu.Unlock()
+		cl.with = position
 		ok, err := c.runInOrder(r)
 		cl.with = ""
 		if !errors.Is(err, calls.ErrUnknownPosition) {
@@ -109,10 +101,10 @@ func (c *Conn) runNext(q *queue, r *request) {
 }
 
 // newestCommit returns the highest position of the commits of a claim that wait; empty if there is
-// none. The caller holds mu of the connection.
+// none. cl may be nil. The caller holds mu of the connection.
 func (q *queue) newestCommit(cl *claim) (position string) {
 	for _, r := range q.commits {
-		if cl.isNamedBy(r.Request) && wire.EntryNumber(r.position) > wire.EntryNumber(position) {
+		if cl != nil && cl.isNamedBy(r.Request) && wire.EntryNumber(r.position) > wire.EntryNumber(position) {
 			position = r.position
 		}
 	}
@@ -143,9 +135,6 @@ func (c *Conn) flushCommits(claims map[string]*claim) {
 	var flushing sync.WaitGroup
 	for channelID, q := range c.queues { // nothing else uses them any more
 		cl := claims[channelID]
-		if cl == nil {
-			continue
-		}
 		if position := q.newestCommit(cl); position != "" {
 			flushing.Go(func() { _ = cl.commit(ctx, cl.current(), position) })
 		}

@@ -55,7 +55,7 @@ func (c *Conn) commitEntry(t *testing.T, position string) {
 // committedPosition returns where another claim starts.
 func committedPosition(t *testing.T, c *Conn, cl *claim) string {
 	t.Helper()
-	ch, err := c.calls.AttachAs(t.Context(), calls.Claim{Name: cl.request().Name, Token: "next"}, "s")
+	ch, err := c.calls.Attach(t.Context(), calls.Claim{Name: cl.request().Name, Token: "next"}, "s")
 	testkit.Must(t, err)
 	return ch.Committed
 }

@@ -37,7 +37,7 @@ type Conn struct {
 	id     string
 	key    string // the credential of hello; empty: that of the handshake
 	team   string // the team of the credential
-	all    bool   // the runtime may have the sessions of every team
+	only   string // the team whose channels the runtime may have; empty: every team
 	name   string // of the runtime
 	resume time.Duration
 
@@ -48,10 +48,9 @@ type Conn struct {
 
 	mu      sync.Mutex
 	closed  bool
-	claims  map[string]*claim // by channel
-	queues  map[string]*queue // by channel
-	accepts map[int64]accept  // outstanding, by a number of this connection
-	accept  int64             // number of the newest
+	claims  map[string]*claim       // by channel
+	queues  map[string]*queue       // by channel
+	accepts map[*calls.Demand]int64 // outstanding, with the bytes that they take from the budget of requests
 	// released are the sessions that the runtime has just released.
 	released map[string]bool
 	ready    []*claim // claims that wait for a worker
@@ -232,9 +231,9 @@ func (c *Conn) Close() {
 	c.accepts, c.claims, c.ready, c.stalled = nil, nil, nil, nil
 	c.mu.Unlock()
 	c.cancel()
-	for _, d := range accepts {
-		c.calls.Withdraw(d.Demand)
-		c.service.requests.Return(c.team, d.bytes)
+	for d, bytes := range accepts {
+		c.calls.Withdraw(d)
+		c.service.requests.Return(c.team, bytes)
 	}
 	for _, cl := range claims {
 		cl.stop()

@@ -3,7 +3,8 @@ package runtimeapi
 import (
 	"context"
 	"crypto/rand"
-	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,14 +25,14 @@ const (
 
 // greet handles the first frame. It returns true if the runtime may send other requests.
 func (c *Conn) greet(envelope wire.Request, frame []byte, err error) bool {
+	arrived := time.Now()
 	if err != nil || envelope.Op != wire.OpHello {
 		c.fail(fault.New(fault.Validation, "The first request must be hello, a JSON object.").WithCause(err), channel.CloseInvalidFrames)
 		return false
 	}
-	arrived := time.Now()
-	var hello wire.Hello
-	if err := decode(frame, &hello, func(issues *fault.Issues) { checkHello(&hello, issues) }); err != nil {
-		c.reply(envelope.ID, nil, err)
+	hello, err := decode(frame, checkHello)
+	if err != nil {
+		c.reply(envelope.ID, nil, err) // the runtime may send another one
 		return false
 	}
 	if !c.helloTimer.Stop() {
@@ -39,44 +40,57 @@ func (c *Conn) greet(envelope wire.Request, frame []byte, err error) bool {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
 	defer cancel()
+	resumed, err := c.begin(ctx, hello, arrived)
+	switch {
+	case rejected(err):
+		c.fail(err, channel.CloseUnauthorized)
+	case err != nil:
+		c.fail(err, channel.CloseStoreUnavailable)
+	default:
+		c.welcome(hello, resumed)
+	}
+	return err == nil
+}
+
+// begin authorizes the runtime, registers the connection and resumes claims.
+func (c *Conn) begin(ctx context.Context, hello *wire.Hello, arrived time.Time) (map[*claim]wire.Resumed, error) {
 	if !c.params.Identified {
 		c.key = hello.Key
 	}
 	p, err := c.authorize(ctx, c.key)
-	if rejected(err) {
-		c.fail(err, channel.CloseUnauthorized)
-		return false
+	if err != nil {
+		return nil, err
 	}
-	c.team, c.all, c.name, c.resume = p.TeamID, p.RunsAllCalls(), hello.Name, defaultResume
-	c.id = c.service.connectionID(c.team, rand.Text())
+	c.team, c.name, c.resume = p.TeamID, hello.Name, defaultResume
+	if !p.RunsAllCalls() {
+		c.only = p.TeamID
+	}
 	if hello.ResumeMs != nil {
 		c.resume = time.Duration(*hello.ResumeMs) * time.Millisecond
 	}
-	if err == nil {
-		err = c.service.start(ctx, c)
+	c.id = c.service.connectionID(c.team, rand.Text())
+	if err := c.service.start(ctx, c); err != nil {
+		return nil, err
 	}
-	var resumed []*claim
-	var replies []wire.Resumed
-	if err == nil {
-		resumed, replies, err = c.resumeClaims(ctx, hello.Resume, arrived)
-	}
-	if err != nil {
-		c.fail(err, channel.CloseStoreUnavailable)
-		return false
-	}
-	c.reply(envelope.ID, wire.Welcome{Instance: c.service.Instance, Connection: c.id, Resumed: replies, PingIntervalMs: PingInterval.Milliseconds(), Limits: limits()}, nil)
+	return c.resumeClaims(ctx, hello.Resume, arrived)
+}
+
+// welcome replies to hello. Then it pushes the entries of the resumed claims, and releases those
+// of the previous connection that the runtime has not resumed.
+func (c *Conn) welcome(hello *wire.Hello, resumed map[*claim]wire.Resumed) {
+	c.reply(hello.ID, wire.Welcome{
+		Instance: c.service.Instance, Connection: c.id, Resumed: slices.Collect(maps.Values(resumed)), PingIntervalMs: PingInterval.Milliseconds(),
+		Limits: wire.RuntimeLimits{
+			FrameBytes: frameBytes, MessageBytes: calls.MaxMessageBytes, Messages: maxMessages, PushedEntries: pushedEntries, PushedBytes: pushedBytes,
+			Accepts: maxAccepts, TTLMs: calls.MaxTTL.Milliseconds(),
+		},
+	}, nil)
 	if c.service.isConnectionID(hello.Previous, c.team) {
 		c.running.Go(func() { _ = c.calls.Sweep(c.ctx, hello.Previous) }) // if it fails, the connection expires
 	}
-	for _, cl := range resumed {
-		cl.mu.Lock()
-		if cl.channel.Lost {
-			cl.pushLost()
-		}
-		cl.mu.Unlock()
+	for cl := range resumed {
 		cl.start()
 	}
-	return true
 }
 
 func checkHello(h *wire.Hello, issues *fault.Issues) {
@@ -93,25 +107,20 @@ func checkHello(h *wire.Hello, issues *fault.Issues) {
 // resumeClaims continues the claims of an earlier connection. Those that the runtime has
 // lost are not returned. If the runtime has connected again since the request arrived, and
 // this connection does not notice, the claims of that connection are kept.
-func (c *Conn) resumeClaims(ctx context.Context, list []wire.Resume, arrived time.Time) (resumed []*claim, replies []wire.Resumed, err error) {
-	replies = []wire.Resumed{}
+func (c *Conn) resumeClaims(ctx context.Context, list []wire.Resume, arrived time.Time) (map[*claim]wire.Resumed, error) {
 	byChannel := map[string]wire.Resume{}
+	var records []string
 	for _, r := range list {
 		if wire.ValidID(r.Channel) {
 			byChannel[r.Channel] = r
+			records = append(records, record(r.Channel, r.Claim))
 		}
 	}
-	if len(byChannel) == 0 {
-		return nil, replies, nil
-	}
-	var records []string
-	for _, r := range byChannel {
-		records = append(records, (&claim{id: r.Channel, secret: r.Claim}).record())
-	}
 	if err := c.calls.RecordClaims(ctx, c.id, records...); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var mu sync.Mutex
+	resumed := map[*claim]wire.Resumed{}
 	var resuming errgroup.Group
 	resuming.SetLimit(resumeAtATime)
 	for _, r := range byChannel {
@@ -120,25 +129,22 @@ func (c *Conn) resumeClaims(ctx context.Context, list []wire.Resume, arrived tim
 			mu.Lock()
 			defer mu.Unlock()
 			if cl != nil {
-				resumed, replies = append(resumed, cl), append(replies, reply)
+				resumed[cl] = reply
 			}
 			return err
 		})
 	}
-	err = resuming.Wait()
-	return resumed, replies, err
+	err := resuming.Wait()
+	return resumed, err
 }
 
+// resumeClaim returns nil if the runtime has lost the claim.
 func (c *Conn) resumeClaim(ctx context.Context, r wire.Resume, arrived time.Time) (*claim, wire.Resumed, error) {
-	team := c.team
-	if c.all {
-		team = ""
-	}
 	cl := c.newClaim(r.Channel, r.Claim)
 	request := cl.request()
 	request.RequestedAt = arrived
-	ch, err := c.calls.Resume(ctx, request, r.Channel, r.Received, team)
-	if errors.Is(err, calls.ErrClaimLost) || errors.Is(err, calls.ErrNotFound) || errors.Is(err, calls.ErrClaimed) || errors.Is(err, calls.ErrEnded) {
+	ch, err := c.calls.Resume(ctx, request, r.Channel, r.Received, c.only)
+	if calls.IsGone(err) {
 		c.calls.ForgetClaim(ctx, c.id, cl.record())
 		return nil, wire.Resumed{}, nil
 	}
@@ -148,7 +154,7 @@ func (c *Conn) resumeClaim(ctx context.Context, r wire.Resume, arrived time.Time
 	if !ch.Lost {
 		cl.known = r.Received
 	}
-	items, err := openItems(ctx, ch)
+	items, err := ch.WorkItems(ctx)
 	if err == nil && !c.add(cl, ch) {
 		err = calls.ErrClosed
 	}

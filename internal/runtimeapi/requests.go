@@ -39,30 +39,27 @@ func decodeEnvelope(frame []byte) (wire.Request, error) {
 }
 
 // decode decodes a request and checks it.
-func decode[T any](frame []byte, v *T, check func(*fault.Issues)) error {
+func decode[T any](frame []byte, check func(*T, *fault.Issues)) (*T, error) {
 	var issues fault.Issues
-	known, err := strictjson.DecodeKnown(frame, v, &issues)
+	r := new(T)
+	known, err := strictjson.DecodeKnown(frame, r, &issues)
 	if err != nil {
-		return err
+		return r, err
 	}
 	if !known {
-		for _, w := range strictjson.UnknownMembers(frame, *v, "", false, nil) {
+		for _, w := range strictjson.UnknownMembers(frame, *r, "", false, nil) {
 			issues.Add(w.Path, fault.IssueUnknown, "%s", w.Message)
 		}
 	}
-	check(&issues)
-	return issues.Err()
+	check(r, &issues)
+	return r, issues.Err()
 }
 
 // prepare decodes a request. It returns nil if the request is already under way.
 func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 	switch envelope.Op {
 	case wire.OpAccept:
-		var r wire.Accept
-		err := decode(frame, &r, func(issues *fault.Issues) {
-			checkFilter(issues, "/endpoints", r.Endpoints)
-			checkFilter(issues, "/modes", r.Modes)
-		})
+		r, err := decode(frame, checkAccept)
 		if err != nil {
 			return nil, err
 		}
@@ -71,9 +68,9 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 		}
 		return nil, nil
 	case wire.OpOpen:
-		var r wire.Open
-		err := decode(frame, &r, func(issues *fault.Issues) { checkOpen(&r, issues) })
-		return &request{run: func(ctx context.Context) (any, error) { return nil, c.open(ctx, r) }, silent: true}, err
+		open, err := newRequest(frame, checkOpen, c.open)
+		open.silent = true
+		return open, err
 	case wire.OpCommit:
 		var position string
 		commit, err := onChannel(c, envelope, frame, func(r *wire.Commit, issues *fault.Issues) {
@@ -107,13 +104,9 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 				return nil, ch.End(ctx, r.Reason)
 			})
 	case wire.OpRelease:
-		var r wire.Request
-		err := decode(frame, &r, func(issues *fault.Issues) { checkID(issues, "/channel", r.Channel) })
-		return &request{run: func(ctx context.Context) (any, error) { return nil, c.release(ctx, r) }}, err
+		return newRequest(frame, func(r *wire.Request, issues *fault.Issues) { checkID(issues, "/channel", r.Channel) }, c.release)
 	case wire.OpReport:
-		var r wire.Report
-		err := decode(frame, &r, func(issues *fault.Issues) { checkReports(r.Reports, issues) })
-		return &request{run: func(ctx context.Context) (any, error) { return nil, c.report(ctx, r.Reports) }}, err
+		return newRequest(frame, checkReports, c.report)
 	case wire.OpHello:
 		return nil, fault.New(fault.Validation, "/op: This connection has said hello already.")
 	}
@@ -122,17 +115,24 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 	return nil, issues.Err()
 }
 
-// onChannel decodes a request on a claimed channel.
+// newRequest decodes a request. run returns the reply; nil stands for {}.
+func newRequest[T any](frame []byte, check func(*T, *fault.Issues), run func(context.Context, *T) (any, error)) (*request, error) {
+	r, err := decode(frame, check)
+	return &request{run: func(ctx context.Context) (any, error) { return run(ctx, r) }}, err
+}
+
+// onChannel is newRequest for a request on a claimed channel.
 func onChannel[T any](c *Conn, envelope wire.Request, frame []byte, check func(*T, *fault.Issues), run func(context.Context, *claim, *calls.Channel, *T) (any, error)) (*request, error) {
-	r := new(T)
-	err := decode(frame, r, func(issues *fault.Issues) { checkID(issues, "/channel", envelope.Channel); check(r, issues) })
-	return &request{run: func(ctx context.Context) (reply any, err error) {
+	return newRequest(frame, func(r *T, issues *fault.Issues) {
+		checkID(issues, "/channel", envelope.Channel)
+		check(r, issues)
+	}, func(ctx context.Context, r *T) (reply any, err error) {
 		err = c.on(ctx, envelope, func(cl *claim, ch *calls.Channel) (err error) {
 			reply, err = run(ctx, cl, ch, r)
 			return err
 		})
 		return reply, err
-	}}, err
+	})
 }
 
 func checkID(issues *fault.Issues, path, id string) {
@@ -220,20 +220,20 @@ func (c *Conn) await(ctx context.Context, cl *claim, ch *calls.Channel, r *wire.
 
 // release gives a claim back. The session is offered to other runtimes first: this one may have
 // accepts that nobody waits for, because it is about to stop.
-func (c *Conn) release(ctx context.Context, r wire.Request) error {
-	cl, err := c.find(r)
+func (c *Conn) release(ctx context.Context, r *wire.Request) (any, error) {
+	cl, err := c.find(*r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c.mu.Lock()
 	c.released[r.Channel] = true
 	c.mu.Unlock()
 	defer time.AfterFunc(c.service.othersFirst, func() { c.forgetRelease(r.Channel) })
 	if err := cl.current().Close(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	c.remove(cl)
-	return nil
+	return nil, nil
 }
 
 // forgetRelease lets the connection accept a session again that it has released.
@@ -244,7 +244,8 @@ func (c *Conn) forgetRelease(channelID string) {
 	c.calls.Reoffer(channelID)
 }
 
-func checkReports(list []wire.SpeechReport, issues *fault.Issues) {
+func checkReports(r *wire.Report, issues *fault.Issues) {
+	list := r.Reports
 	issues.Check(len(list) >= 1 && len(list) <= maxReports, "/reports", fault.IssueTooMany, "Must have 1 to %d reports.", maxReports)
 	for i, r := range list {
 		path := fault.Pointer("/reports", i)
@@ -254,26 +255,26 @@ func checkReports(list []wire.SpeechReport, issues *fault.Issues) {
 }
 
 // report reports usage of synthesized speech.
-func (c *Conn) report(ctx context.Context, list []wire.SpeechReport) error {
-	for i := range list {
-		list[i].TeamID = cmp.Or(list[i].TeamID, c.team)
-		if !c.all && list[i].TeamID != c.team {
-			return fault.New(fault.NotFound, "%s: Team not found.", fault.Pointer("/reports", i)+"/teamId")
+func (c *Conn) report(ctx context.Context, r *wire.Report) (any, error) {
+	for i := range r.Reports {
+		team := &r.Reports[i].TeamID
+		if *team = cmp.Or(*team, c.team); c.only != "" && *team != c.only {
+			return nil, fault.New(fault.NotFound, "%s: Team not found.", fault.Pointer("/reports", i)+"/teamId")
 		}
 	}
-	for _, r := range list {
-		if err := c.calls.ReportSpeech(ctx, r); err != nil {
-			return err
+	for _, report := range r.Reports {
+		if err := c.calls.ReportSpeech(ctx, report); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // open opens a channel or claims it, and replies.
-func (c *Conn) open(ctx context.Context, r wire.Open) error {
+func (c *Conn) open(ctx context.Context, r *wire.Open) (any, error) {
 	r.Team = cmp.Or(r.Team, c.team)
-	if !c.all && r.Team != c.team {
-		return fault.New(fault.NotFound, "Team not found.")
+	if c.only != "" && r.Team != c.only {
+		return nil, fault.New(fault.NotFound, "Team not found.")
 	}
 	var cl *claim
 	var ch *calls.Channel
@@ -282,15 +283,13 @@ func (c *Conn) open(ctx context.Context, r wire.Open) error {
 		if err := c.calls.RecordClaims(ctx, c.id, cl.record()); err != nil {
 			return err
 		}
-		ch, err = c.calls.OpenAs(ctx, cl.request(), calls.OpenOptions{
-			ChannelID: r.Channel, TeamID: r.Team, EndpointID: r.Endpoint, Mode: r.Mode, CallID: r.CallID, TransactionID: r.TransactionID, Profile: r.Profile,
-		})
+		ch, err = c.calls.Open(ctx, cl.request(), *r)
 		return err
 	}, "open", c.team, c.name, r.Channel)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.announce(ctx, r.ID, cl, ch)
+	return nil, c.announce(ctx, r.ID, cl, ch)
 }
 
 // announce replies with a claim and starts to push its entries.
@@ -308,29 +307,21 @@ func (c *Conn) announce(ctx context.Context, id int64, cl *claim, ch *calls.Chan
 	return nil
 }
 
-// checkFilter checks the texts of an accept, which are kept until a session arrives.
-func checkFilter(issues *fault.Issues, path string, list []string) {
-	issues.Check(len(list) <= maxFilter, path, fault.IssueTooMany, "Must have at most %d items.", maxFilter)
-	for i, text := range list {
-		checkID(issues, fault.Pointer(path, i), text)
+// checkAccept checks the texts of an accept, which are kept until a session arrives.
+func checkAccept(r *wire.Accept, issues *fault.Issues) {
+	for path, list := range map[string][]string{"/endpoints": r.Endpoints, "/modes": r.Modes} {
+		issues.Check(len(list) <= maxFilter, path, fault.IssueTooMany, "Must have at most %d items.", maxFilter)
+		for i, text := range list {
+			checkID(issues, fault.Pointer(path, i), text)
+		}
 	}
-}
-
-// accept is an outstanding accept.
-type accept struct {
-	*calls.Demand
-	bytes int64 // of the budget of requests
 }
 
 // acceptSession waits for a session without a goroutine. The accept takes the size of its
 // frame from the budget until it ends.
-func (c *Conn) acceptSession(r wire.Accept, bytes int64) error {
+func (c *Conn) acceptSession(r *wire.Accept, bytes int64) error {
 	var cl *claim
-	var number int64
-	d := &calls.Demand{Team: c.team}
-	if c.all {
-		d.Team = ""
-	}
+	d := &calls.Demand{Team: c.only}
 	d.Want = func(o *wire.Offer) bool {
 		c.mu.Lock()
 		released := c.released[o.SessionID]
@@ -344,7 +335,7 @@ func (c *Conn) acceptSession(r wire.Accept, bytes int64) error {
 	d.Missed = func() { c.calls.ForgetClaim(c.ctx, c.id, cl.record()) }
 	d.Got = func(ch *calls.Channel) {
 		if ch != nil {
-			c.got(number, r.ID, cl, ch)
+			c.got(d, r.ID, cl, ch)
 		}
 	}
 	c.mu.Lock()
@@ -356,9 +347,7 @@ func (c *Conn) acceptSession(r wire.Accept, bytes int64) error {
 		c.mu.Unlock()
 		return err
 	}
-	c.accept++
-	number = c.accept
-	c.accepts[number] = accept{d, bytes}
+	c.accepts[d] = bytes
 	c.mu.Unlock()
 	c.calls.Demand(d)
 	return nil
@@ -366,12 +355,10 @@ func (c *Conn) acceptSession(r wire.Accept, bytes int64) error {
 
 // got replies to an accept. A session that was claimed for a connection that has ended is
 // released at once.
-func (c *Conn) got(number, id int64, cl *claim, ch *calls.Channel) {
+func (c *Conn) got(d *calls.Demand, id int64, cl *claim, ch *calls.Channel) {
 	c.mu.Lock()
-	if a, outstanding := c.accepts[number]; outstanding {
-		delete(c.accepts, number)
-		c.service.requests.Return(c.team, a.bytes)
-	}
+	c.service.requests.Return(c.team, c.accepts[d])
+	delete(c.accepts, d)
 	open := !c.closed
 	if open {
 		c.running.Add(1)

@@ -10,6 +10,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -93,14 +95,11 @@ type Service struct {
 // New returns a service. The caller starts Run.
 func New(deps Deps) *Service {
 	auto := promauto.With(deps.Registry)
-	gauge := func(name, help string) prometheus.Gauge {
-		return auto.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
-	}
 	return &Service{
 		Deps: deps, conns: map[*Conn]struct{}{}, othersFirst: othersFirst, commitDelay: commitDelay,
 		requests:     ratelimit.NewBudget(deps.Registry, "runtime_request_bytes", "bytes for requests of call runtimes", requestBudget, deps.TeamShare),
-		connections:  gauge("telapi_runtime_connections", "Connections of call runtimes to this instance."),
-		claims:       gauge("telapi_runtime_claims", "Channels that call runtimes have claimed through this instance."),
+		connections:  auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_runtime_connections", Help: "Connections of call runtimes to this instance."}),
+		claims:       auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_runtime_claims", Help: "Channels that call runtimes have claimed through this instance."}),
 		audioDropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_runtime_audio_dropped_total", Help: "Audio frames dropped because a runtime had too many requests in progress or read too slowly."}),
 	}
 }
@@ -144,13 +143,10 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-func (s *Service) list() (conns []*Conn) {
+func (s *Service) list() []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	return conns
+	return slices.Collect(maps.Keys(s.conns))
 }
 
 // keepAlive extends the lifetimes of this instance's connections. It returns some of all
@@ -257,16 +253,9 @@ func (s *Service) Open(p Params) (*Conn, error) {
 func (s *Service) conn(r *calls.Runtime, p Params) *Conn {
 	c := &Conn{
 		service: s, calls: r, params: p,
-		claims: map[string]*claim{}, queues: map[string]*queue{}, slots: make(chan struct{}, maxRequests), accepts: map[int64]accept{},
+		claims: map[string]*claim{}, queues: map[string]*queue{}, slots: make(chan struct{}, maxRequests), accepts: map[*calls.Demand]int64{},
 		released: map[string]bool{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
-}
-
-func limits() wire.RuntimeLimits {
-	return wire.RuntimeLimits{
-		FrameBytes: frameBytes, MessageBytes: calls.MaxMessageBytes, Messages: maxMessages, PushedEntries: pushedEntries, PushedBytes: pushedBytes,
-		Accepts: maxAccepts, TTLMs: calls.MaxTTL.Milliseconds(),
-	}
 }

@@ -44,15 +44,6 @@ var ValidID = page.UUID(wire.SessionPrefix)
 // key-value store knows who is connected.
 func (s *Service) List(ctx context.Context, q Query) (page.Page[AdminView], error) {
 	q.Now = s.Now()
-	found, err := s.listViews(ctx, q)
-	if err == nil && q.State != "" {
-		found.Data = slices.DeleteFunc(found.Data, func(v AdminView) bool { return v.State != q.State })
-	}
-	return found, err
-}
-
-// listViews returns one page of sessions with their states.
-func (s *Service) listViews(ctx context.Context, q Query) (page.Page[AdminView], error) {
 	found, err := page.Read(q.Query, func(p page.Query) ([]Session, error) {
 		q.Query = p
 		return s.Store.Sessions(ctx, q)
@@ -72,9 +63,13 @@ func (s *Service) listViews(ctx context.Context, q Query) (page.Page[AdminView],
 			return page.Page[AdminView]{}, fmt.Errorf("query presence: %w", err)
 		}
 	}
-	return page.Map(found, func(session Session) AdminView {
+	views := page.Map(found, func(session Session) AdminView {
 		return AdminView{session.TeamID, View{session, session.State(q.Now, slices.Contains(connected, session.ID))}}
-	}), nil
+	})
+	if q.State != "" {
+		views.Data = slices.DeleteFunc(views.Data, func(v AdminView) bool { return v.State != q.State })
+	}
+	return views, nil
 }
 
 // Revoke ends a session for an administrator, unless check fails for its team. A
@@ -87,9 +82,5 @@ func (s *Service) Revoke(ctx context.Context, id string, check func(teamID strin
 	if err != nil {
 		return fmt.Errorf("revoke session: %w", err)
 	}
-	entry, err := audit.New(ctx, s.Now(), audit.RevokeSession, "session:"+id, session.TeamID, nil, nil)
-	if err != nil {
-		return err
-	}
-	return s.revoke(ctx, session, entry)
+	return s.revoke(ctx, session, audit.New(ctx, s.Now(), audit.RevokeSession, "session:"+id, session.TeamID, nil, nil))
 }

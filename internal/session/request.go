@@ -2,94 +2,78 @@ package session
 
 import (
 	"cmp"
-	"crypto/hmac"
-	"crypto/sha1" //nolint:gosec // TURN servers require HMAC-SHA1, which is not broken
-	"encoding/base64"
 	"regexp"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/config"
 	"telapi/internal/fault"
-	"telapi/internal/redact"
 	"telapi/internal/strictjson"
 	"telapi/internal/team"
 )
 
 const maxIdentityLength = 256 // limit for identity.id and identity.name
 
-// tokenBody is the body of a token request. Unknown members are ignored, so
-// that newer clients work with an older service.
+var duplicatePolicies = []DuplicatePolicy{Replace, Reject}
+
+// tokenBody is the body of a token request. A member that is missing or null has its
+// default. Unknown members are ignored, so that newer clients work with an older service.
 type tokenBody struct {
 	EndpointID      string           `json:"endpointId"`
-	Mode            *string          `json:"mode"`
+	Mode            *team.Mode       `json:"mode"`
 	Identity        *wire.Identifier `json:"identity"`
 	TTLSeconds      *int64           `json:"ttlSeconds"`
 	MaxSession      *int64           `json:"maxSessionSeconds"`
-	DuplicatePolicy *string          `json:"duplicatePolicy"`
+	DuplicatePolicy *DuplicatePolicy `json:"duplicatePolicy"`
 	Metadata        jsontext.Value   `json:"metadata"`
 }
 
-// tokenParams is a validated token request.
-type tokenParams struct {
-	session     Session // without IDs and times
-	tokenTTL    time.Duration
-	lifetime    time.Duration
-	idempotency IdempotencyRecord
-}
-
-// newSession returns a session with a new ID. Its times are truncated to seconds, as
-// in the token.
-func (p tokenParams) newSession(teamID string, now time.Time) Session {
-	s := p.session
-	s.ID, s.TeamID, s.TokenID = wire.SessionPrefix+uuid.Must(uuid.NewV7()).String(), teamID, uuid.NewString()
-	s.IssuedAt = now.Truncate(time.Second)
-	s.RedeemBy, s.ExpiresAt = s.IssuedAt.Add(p.tokenTTL), s.IssuedAt.Add(p.lifetime)
-	return s
-}
-
-// parseTokenRequest parses and validates a body and the values of the
-// Idempotency-Key header. The error lists the issues of both.
-func parseTokenRequest(body []byte, keys []string) (tokenParams, error) {
+// parseTokenRequest returns the new session that a team requests at a time, and the record of
+// the request's idempotency key. The error lists the issues of both.
+func parseTokenRequest(r TokenRequest, teamID string, now time.Time) (Session, IdempotencyRecord, error) {
 	var in tokenBody
 	var issues fault.Issues
-	if err := strictjson.Decode(body, &in, "", &issues); err != nil {
-		return tokenParams{}, err
+	if err := strictjson.Decode(r.Body, &in, "", &issues); err != nil {
+		return Session{}, IdempotencyRecord{}, err
 	}
 	limits := team.DefaultRequestLimits()
-	p := tokenParams{session: Session{
+	s := Session{
+		ID:              wire.SessionPrefix + uuid.Must(uuid.NewV7()).String(),
+		TeamID:          teamID,
 		EndpointID:      in.EndpointID,
-		Mode:            oneOf(in.Mode, team.Modes, "/mode", &issues),
+		Mode:            *cmp.Or(in.Mode, &team.Modes[0]),
 		Identity:        in.Identity,
 		Metadata:        checkMetadata(in.Metadata, limits.MetadataBytes, &issues),
-		DuplicatePolicy: oneOf(in.DuplicatePolicy, []DuplicatePolicy{Replace, Reject}, "/duplicatePolicy", &issues),
-	}}
-	if in.Identity != nil {
-		issues.CheckName("/identity/id", in.Identity.ID, maxIdentityLength)
-		issues.CheckName("/identity/name", in.Identity.Name, maxIdentityLength)
+		DuplicatePolicy: *cmp.Or(in.DuplicatePolicy, &duplicatePolicies[0]),
+		TokenID:         uuid.NewString(),
+		IssuedAt:        now.Truncate(time.Second),
 	}
-	if in.EndpointID == "" {
+	if s.EndpointID == "" {
 		issues.Missing("/endpointId", "endpointId is required.")
 	}
-	p.lifetime = seconds(in.MaxSession, limits.SessionSeconds, "/maxSessionSeconds", &issues)
-	p.tokenTTL = seconds(in.TTLSeconds, limits.TokenTTLSeconds, "/ttlSeconds", &issues)
+	fault.CheckOneOf(&issues, "/mode", s.Mode, team.Modes)
+	fault.CheckOneOf(&issues, "/duplicatePolicy", s.DuplicatePolicy, duplicatePolicies)
+	if s.Identity != nil {
+		issues.CheckName("/identity/id", s.Identity.ID, maxIdentityLength)
+		issues.CheckName("/identity/name", s.Identity.Name, maxIdentityLength)
+	}
+	lifetime := seconds(in.MaxSession, limits.SessionSeconds, "/maxSessionSeconds", &issues)
+	tokenTTL := seconds(in.TTLSeconds, limits.TokenTTLSeconds, "/ttlSeconds", &issues)
 	switch {
 	case in.TTLSeconds == nil:
-		p.tokenTTL = min(p.tokenTTL, p.lifetime)
-	case p.tokenTTL > p.lifetime && len(issues.List()) == 0:
-		issues.Add("/ttlSeconds", fault.IssueTooLarge, "ttlSeconds must not exceed maxSessionSeconds, which is %d.", int(p.lifetime.Seconds()))
+		tokenTTL = min(tokenTTL, lifetime)
+	case tokenTTL > lifetime && len(issues.List()) == 0:
+		issues.Add("/ttlSeconds", fault.IssueTooLarge, "ttlSeconds must not exceed maxSessionSeconds, which is %d.", int(lifetime.Seconds()))
 	}
-	p.idempotency.Key = checkIdempotencyKey(keys, &issues)
+	s.RedeemBy, s.ExpiresAt = s.IssuedAt.Add(tokenTTL), s.IssuedAt.Add(lifetime)
+	key := checkIdempotencyKey(r.IdempotencyKeys, &issues)
 	if err := issues.Err(); err != nil {
-		return tokenParams{}, err
+		return Session{}, IdempotencyRecord{}, err
 	}
-	p.idempotency.Digest = strictjson.Digest(body)
-	return p, nil
+	return s, IdempotencyRecord{Key: key, Digest: strictjson.Digest(r.Body), At: now}, nil
 }
 
 var idempotencyKeyPattern = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
@@ -127,39 +111,4 @@ func seconds(given *int64, allowed team.Range, path string, issues *fault.Issues
 	n := *cmp.Or(given, new(int64(allowed.Default)))
 	fault.CheckRange(issues, path, n, int64(allowed.Min), int64(allowed.Max))
 	return time.Duration(n) * time.Second
-}
-
-// oneOf validates the given value and returns it, or the first allowed value if it is
-// nil.
-func oneOf[S ~string](given *string, allowed []S, path string, issues *fault.Issues) S {
-	if given == nil {
-		return allowed[0]
-	}
-	fault.CheckOneOf(issues, path, S(*given), allowed)
-	return S(*given)
-}
-
-// ICEConfig holds the STUN and TURN servers for browsers and runtimes.
-type ICEConfig struct {
-	Servers []config.ICEServer
-	// Secret is shared with TURN servers that have no fixed credential.
-	Secret redact.Secret
-}
-
-// For returns the ICE servers for one side of a session, named user. The entries of
-// TURN servers with the shared secret have credentials that expire with the session: the
-// user name starts with the expiry time, and the password is an HMAC of the user name.
-func (c ICEConfig) For(user string, expires time.Time) []wire.ICEServer {
-	list := make([]wire.ICEServer, len(c.Servers))
-	for i, configured := range c.Servers {
-		list[i] = wire.ICEServer{URLs: configured.URLs, Username: configured.Username, Credential: configured.Credential.Reveal()}
-		if !configured.NeedsCredential() {
-			continue
-		}
-		list[i].Username = strconv.FormatInt(expires.Unix(), 10) + ":" + user
-		mac := hmac.New(sha1.New, []byte(c.Secret.Reveal()))
-		mac.Write([]byte(list[i].Username))
-		list[i].Credential = base64.StdEncoding.EncodeToString(mac.Sum(nil))
-	}
-	return list
 }

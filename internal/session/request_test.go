@@ -40,13 +40,13 @@ func TestTokenRequestTimes(t *testing.T) {
 		`"ttlSeconds":null,"maxSessionSeconds":null`: {300, 3600},
 	} {
 		body := strings.Replace(`{"endpointId":"ep",`+members+`}`, ",}", "}", 1)
-		params, err := parseTokenRequest([]byte(body), nil)
+		now := time.Date(2026, 11, 15, 9, 30, 0, 250_000_000, time.UTC)
+		s, _, err := parseTokenRequest(TokenRequest{Body: []byte(body)}, "t1", now)
 		if err != nil {
 			t.Errorf("%s: %v", body, err)
 			continue
 		}
-		now := time.Date(2026, 11, 15, 9, 30, 0, 250_000_000, time.UTC)
-		s, issuedAt := params.newSession("t1", now), now.Truncate(time.Second)
+		issuedAt := now.Truncate(time.Second)
 		if got := s.RedeemBy.Sub(issuedAt); got != want.ttl*time.Second {
 			t.Errorf("%s: redeemable for %v, want %ds", body, got, want.ttl)
 		}
@@ -62,7 +62,7 @@ func TestTokenRequestTimes(t *testing.T) {
 		`"ttlSeconds":61,"maxSessionSeconds":60`,
 		`"ttlSeconds":40,"maxSessionSeconds":30`,
 	} {
-		_, err := parseTokenRequest([]byte(`{"endpointId":"ep",`+members+`}`), nil)
+		_, _, err := parseTokenRequest(TokenRequest{Body: []byte(`{"endpointId":"ep",` + members + `}`)}, "t1", time.Now())
 		if len(testkit.Issues(err)) != 1 {
 			t.Errorf("{%s}: error %v, want a validation error with one issue", members, err)
 		}
@@ -88,11 +88,11 @@ func TestInvalidTokenRequestReportsIssues(t *testing.T) {
 		{`"mode":null`, []string{""}, "/header/Idempotency-Key invalid_value"},
 		{`"mode":null`, []string{"a b"}, "/header/Idempotency-Key invalid_value"},
 	} {
-		params, err := parseTokenRequest([]byte(`{"endpointId":"ep",`+tt.members+`}`), tt.keys)
+		s, _, err := parseTokenRequest(TokenRequest{Body: []byte(`{"endpointId":"ep",` + tt.members + `}`), IdempotencyKeys: tt.keys}, "t1", time.Now())
 		if got := strings.Join(testkit.Issues(err), ", "); got != tt.want || (err != nil) != (tt.want != "") {
 			t.Errorf("%.40s with keys %.40q: error %v, want %q", tt.members, tt.keys, err, tt.want)
 		}
-		if metadata := params.session.Metadata; err == nil && strings.Contains(tt.members, "{") == (metadata == nil) {
+		if metadata := s.Metadata; err == nil && strings.Contains(tt.members, "{") == (metadata == nil) {
 			t.Errorf("%.40s: metadata %.40s", tt.members, metadata)
 		}
 	}
@@ -100,9 +100,9 @@ func TestInvalidTokenRequestReportsIssues(t *testing.T) {
 
 func TestDigestIgnoresFormatting(t *testing.T) {
 	digest := func(body string) string {
-		p, err := parseTokenRequest([]byte(body), nil)
+		_, record, err := parseTokenRequest(TokenRequest{Body: []byte(body)}, "t1", time.Now())
 		testkit.Must(t, err)
-		return p.idempotency.Digest
+		return record.Digest
 	}
 	first := digest(`{"endpointId":"ep","metadata":{"n":9007199254740993,"s":"é"}}`)
 	for body, same := range map[string]bool{
@@ -126,7 +126,7 @@ func FuzzTokenRequest(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, key string) {
 		before := sha256.Sum256(body)
-		params, err := parseTokenRequest(body, []string{key})
+		s, record, err := parseTokenRequest(TokenRequest{Body: body, IdempotencyKeys: []string{key}}, "t1", time.Now())
 		if sha256.Sum256(body) != before {
 			t.Fatal("the body was modified")
 		}
@@ -136,21 +136,21 @@ func FuzzTokenRequest(f *testing.F) {
 			}
 			return
 		}
-		s, digest := params.session, params.idempotency.Digest
+		tokenTTL, lifetime, digest := s.RedeemBy.Sub(s.IssuedAt), s.ExpiresAt.Sub(s.IssuedAt), record.Digest
 		for rule, holds := range map[string]bool{
 			"endpoint is set":            s.EndpointID != "",
-			"token TTL is in range":      params.tokenTTL >= 10*time.Second && params.tokenTTL <= params.lifetime,
-			"lifetime is in range":       params.lifetime <= 24*time.Hour,
+			"token TTL is in range":      tokenTTL >= 10*time.Second && tokenTTL <= lifetime,
+			"lifetime is in range":       lifetime <= 24*time.Hour,
 			"metadata is a small object": s.Metadata == nil || s.Metadata.Kind() == '{' && len(s.Metadata) <= 4096,
 			"digest is a SHA-256":        len(digest) == 64,
-			"idempotency key is kept":    params.idempotency.Key == key,
+			"idempotency key is kept":    record.Key == key,
 			"duplicate policy is known":  s.DuplicatePolicy == Replace || s.DuplicatePolicy == Reject,
 		} {
 			if !holds {
-				t.Fatalf("%q violates %q: %+v", body, rule, params)
+				t.Fatalf("%q violates %q: %+v", body, rule, s)
 			}
 		}
-		if again, err := parseTokenRequest(append([]byte(" \n"), body...), []string{key}); err != nil || again.idempotency.Digest != digest {
+		if _, again, err := parseTokenRequest(TokenRequest{Body: append([]byte(" \n"), body...), IdempotencyKeys: []string{key}}, "t1", time.Now()); err != nil || again.Digest != digest {
 			t.Fatalf("leading white space changes the digest of %q: %v", body, err)
 		}
 	})

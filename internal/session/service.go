@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,11 +74,10 @@ type Service struct {
 // response, even if they are concurrent or the session has ended since. A mode that
 // was disabled since is still rejected.
 func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (TokenResponse, error) {
-	params, err := parseTokenRequest(r.Body, r.IdempotencyKeys)
-	if err != nil {
-		return TokenResponse{}, err
+	session, record, err := parseTokenRequest(r, teamID, s.Now().UTC())
+	if err == nil {
+		session, err = s.findOrCreate(ctx, session, record)
 	}
-	session, err := s.findOrCreate(ctx, teamID, params)
 	if err != nil {
 		return TokenResponse{}, err
 	}
@@ -106,34 +106,27 @@ func (s *Service) RuntimeICEServers(session Session) []wire.ICEServer {
 	return s.ICE.For(session.ID+":runtime", session.ExpiresAt)
 }
 
-func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenParams) (Session, error) {
-	now := s.Now().UTC()
-	params.idempotency.At = now
-	if params.idempotency.Key != "" {
-		if session, err := s.findByKey(ctx, teamID, params.idempotency); !fault.Is(err, fault.NotFound) {
-			if err := s.checkMode(params.session.Mode); err != nil {
-				return Session{}, err
-			}
-			return session, err
+// findOrCreate stores a new session, or returns the one of an earlier request with the same key.
+func (s *Service) findOrCreate(ctx context.Context, session Session, r IdempotencyRecord) (Session, error) {
+	if r.Key != "" {
+		if found, err := s.findByKey(ctx, session.TeamID, r); !fault.Is(err, fault.NotFound) {
+			return found, cmp.Or(s.checkMode(session.Mode), err)
 		}
 	}
-	if err := s.checkEndpoint(ctx, teamID, params.session); err != nil {
+	if err := s.checkEndpoint(ctx, session); err != nil {
 		return Session{}, err
 	}
-	session := params.newSession(teamID, now)
 	if parent := telemetry.Traceparent(ctx); parent != "" {
 		session.TokenID += "." + parent
 	}
-	created, err := s.Store.CreateSession(ctx, session, params.idempotency, now.Add(-keyTTL))
-	switch {
-	case err != nil:
+	created, err := s.Store.CreateSession(ctx, session, r, r.At.Add(-keyTTL))
+	if err != nil {
 		return Session{}, fmt.Errorf("create session: %w", err)
-	case created:
-		return session, nil
 	}
-	// A concurrent request with the same key created its session first.
-	if session, err = s.findByKey(ctx, teamID, params.idempotency); fault.Is(err, fault.NotFound) {
-		err = fault.New(fault.ServiceUnavailable, "This Idempotency-Key has just expired. Retry the request.").WithRetryAfter(time.Second)
+	if !created { // a concurrent request with the same key was first
+		if session, err = s.findByKey(ctx, session.TeamID, r); fault.Is(err, fault.NotFound) {
+			err = fault.New(fault.ServiceUnavailable, "This Idempotency-Key has just expired. Retry the request.").WithRetryAfter(time.Second)
+		}
 	}
 	return session, err
 }
@@ -151,8 +144,8 @@ func (s *Service) findByKey(ctx context.Context, teamID string, r IdempotencyRec
 	return session, nil
 }
 
-func (s *Service) checkEndpoint(ctx context.Context, teamID string, session Session) error {
-	e, err := s.Endpoints.Endpoint(ctx, teamID, session.EndpointID)
+func (s *Service) checkEndpoint(ctx context.Context, session Session) error {
+	e, err := s.Endpoints.Endpoint(ctx, session.TeamID, session.EndpointID)
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return err
 	}

@@ -141,7 +141,6 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	default:
 		s.expectAnswer()
 		s.channel.Handle(s.set.ctx, frame)
-		s.handled()
 	}
 	return true
 }
@@ -152,15 +151,14 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 func (s *socket) expectAnswer() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unanswered || s.Session == "" {
+	if s.Session == "" {
 		return
 	}
 	s.unanswered = true
 	if s.watchdog == nil {
 		s.watchdog = time.AfterFunc(answerTimeout, s.giveUp)
-	} else if !s.writing { // otherwise it is running
-		s.watchdog.Reset(answerTimeout)
 	}
+	s.recordProgress()
 }
 
 // giveUp disconnects a socket whose answers make no progress.
@@ -172,13 +170,6 @@ func (s *socket) giveUp() {
 		s.markClosed(channel.CloseSlowReader)
 	}
 	s.disconnect()
-}
-
-// handled records that the channel has the last frame. Its answer may wait for flush.
-func (s *socket) handled() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.recordProgress()
 }
 
 // recordProgress gives the rest of the answers time again. The caller holds mu.

@@ -64,21 +64,16 @@ func unmarshal(data []byte, v any, base string, issues *fault.Issues) error {
 	return nil
 }
 
+// malformed describes a syntax error without quoting the input.
 func malformed(err error) error {
-	return fault.New(fault.MalformedJSON, "Invalid JSON: %s.", syntaxProblem(err)).WithCause(err)
-}
-
-// syntaxProblem describes a syntax error without quoting the input.
-func syntaxProblem(err error) string {
-	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
-	switch {
-	case !ok:
-		return "unexpected end"
-	case errors.Is(err, jsontext.ErrDuplicateName):
-		return fmt.Sprintf("duplicate name at byte %d", syntax.ByteOffset)
-	default:
-		return fmt.Sprintf("syntax error at byte %d", syntax.ByteOffset)
+	problem := "unexpected end"
+	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		problem = fmt.Sprintf("syntax error at byte %d", syntax.ByteOffset)
+		if errors.Is(err, jsontext.ErrDuplicateName) {
+			problem = fmt.Sprintf("duplicate name at byte %d", syntax.ByteOffset)
+		}
 	}
+	return fault.New(fault.MalformedJSON, "Invalid JSON: %s.", problem).WithCause(err)
 }
 
 // recordTypeErrors returns unmarshalers that add values of the wrong type to

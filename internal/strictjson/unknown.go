@@ -112,7 +112,11 @@ func collectFields(t reflect.Type, fields map[string]reflect.StructField) (embed
 // not in known. It suggests a similar name, if there is one.
 func UnknownMember[T any](path, name string, known map[string]T, hints map[string]string) Warning {
 	message := fmt.Sprintf("%q has no effect.", Shorten(name))
-	if similar := suggest(name, slices.Sorted(maps.Keys(known)), hints); similar != "" {
+	similar := hints[name]
+	if _, ok := known[similar]; !ok {
+		similar = Similar(name, slices.Sorted(maps.Keys(known)))
+	}
+	if similar != "" {
 		message += fmt.Sprintf(" Did you mean %q?", similar)
 	}
 	return Warning{fault.Pointer(path, Shorten(name)), message}
@@ -125,14 +129,6 @@ func Shorten(name string) string {
 		return name
 	}
 	return strings.ToValidUTF8(name[:longest], "") + "…"
-}
-
-// suggest returns the hint for a name, or the most similar known name, or "".
-func suggest(name string, known []string, hints map[string]string) string {
-	if hint := hints[name]; slices.Contains(known, hint) {
-		return hint
-	}
-	return Similar(name, known)
 }
 
 // Similar returns the known name that is most similar to name, or "".

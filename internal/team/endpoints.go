@@ -71,11 +71,7 @@ func (r *EndpointRegistry) Create(ctx context.Context, e Endpoint) (Endpoint, er
 	if err := r.prepare(&e); err != nil {
 		return Endpoint{}, err
 	}
-	entry, err := r.entry(ctx, audit.CreateEndpoint, e, nil, e.settings())
-	if err == nil {
-		err = r.Store.CreateEndpoint(ctx, e, entry)
-	}
-	if err != nil {
+	if err := r.Store.CreateEndpoint(ctx, e, r.entry(ctx, audit.CreateEndpoint, e, nil, e.settings())); err != nil {
 		return Endpoint{}, fmt.Errorf("create endpoint: %w", err)
 	}
 	_ = r.Announce.Announce(ctx, EndpointTopicPrefix+e.ID) // no instance has cached the endpoint
@@ -93,9 +89,9 @@ func (r *EndpointRegistry) Update(ctx context.Context, id string, change func(*E
 		if err := r.prepare(e); err != nil {
 			return nil, err
 		}
-		entry, err := r.entry(ctx, audit.UpdateEndpoint, *e, before, e.settings())
-		if err != nil || entry.Unchanged() {
-			return nil, err
+		entry := r.entry(ctx, audit.UpdateEndpoint, *e, before, e.settings())
+		if entry.Unchanged() {
+			return nil, nil
 		}
 		return []audit.Entry{entry}, nil
 	})
@@ -111,8 +107,7 @@ func (r *EndpointRegistry) Delete(ctx context.Context, id string, check func(End
 		if err := check(e); err != nil {
 			return nil, err
 		}
-		entry, err := r.entry(ctx, audit.DeleteEndpoint, e, e.settings(), nil)
-		return []audit.Entry{entry}, err
+		return []audit.Entry{r.entry(ctx, audit.DeleteEndpoint, e, e.settings(), nil)}, nil
 	})
 	if err != nil {
 		return err
@@ -127,7 +122,7 @@ func (r *EndpointRegistry) prepare(e *Endpoint) error {
 	return issues.Err()
 }
 
-func (r *EndpointRegistry) entry(ctx context.Context, action audit.Action, e Endpoint, before, after any) (audit.Entry, error) {
+func (r *EndpointRegistry) entry(ctx context.Context, action audit.Action, e Endpoint, before, after any) audit.Entry {
 	return audit.New(ctx, r.Now(), action, EndpointTopicPrefix+e.ID, e.TeamID, before, after)
 }
 

@@ -116,11 +116,8 @@ func (r *Registry) Create(ctx context.Context, t Team) (Team, error) {
 		return Team{}, err
 	}
 	t.ID, t.CreatedAt = idPrefix+uuid.Must(uuid.NewV7()).String(), r.Now()
-	entry, err := audit.New(ctx, r.Now(), audit.CreateTeam, TopicPrefix+t.ID, t.ID, nil, t.settings())
-	if err == nil {
-		err = r.Store.CreateTeam(ctx, t, entry)
-	}
-	if err != nil {
+	entry := audit.New(ctx, r.Now(), audit.CreateTeam, TopicPrefix+t.ID, t.ID, nil, t.settings())
+	if err := r.Store.CreateTeam(ctx, t, entry); err != nil {
 		return Team{}, fmt.Errorf("create team: %w", err)
 	}
 	_ = r.Announce.Announce(ctx, TopicPrefix+t.ID) // no instance has cached the team
@@ -141,8 +138,7 @@ func (r *Registry) Update(ctx context.Context, id string, change func(*Team) err
 		if err := issues.Err(); err != nil || t.settings() == before {
 			return nil, err
 		}
-		entry, err := audit.New(ctx, r.Now(), audit.UpdateTeam, TopicPrefix+id, id, before, t.settings())
-		return []audit.Entry{entry}, err
+		return []audit.Entry{audit.New(ctx, r.Now(), audit.UpdateTeam, TopicPrefix+id, id, before, t.settings())}, nil
 	})
 	if err != nil {
 		return Team{}, err

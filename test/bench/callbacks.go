@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/calls"
 )
 
@@ -67,8 +68,8 @@ func callbacks(at *site, s settings) {
 func openCalls(runtime *calls.Runtime, n int) []*calls.Channel {
 	channels := make([]*calls.Channel, n)
 	for i := range channels {
-		channels[i] = must(runtime.Open(context.Background(), calls.OpenOptions{
-			ChannelID: uuid.NewString(), TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-1", Profile: []byte(botProfile),
+		channels[i] = must(runtime.Open(context.Background(), calls.Claim{}, wire.Open{
+			Request: wire.Request{Channel: uuid.NewString()}, Team: "tm_1", Endpoint: "ep_1", CallID: "sip-1", Profile: []byte(botProfile),
 		}))
 	}
 	return channels

@@ -73,7 +73,7 @@ func (s *site) measureSend(opts settings, what string, send func(*calls.Channel)
 	ours, baseline := make([]pipeline, opts.sockets), make([]pipeline, opts.sockets)
 	parallel(opts.sockets, opts.connections, func(i int) {
 		token, conn := t.openSession()
-		channel := must(runtime.Attach(context.Background(), token.SessionID))
+		channel := must(runtime.Attach(context.Background(), calls.Claim{}, token.SessionID))
 		ours[i] = asyncPipeline(conn, func() error { return send(channel) })
 		baseline[i] = publishPipeline(peer.line, fmt.Sprintf("/%d", i), client)
 	})

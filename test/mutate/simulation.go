@@ -47,7 +47,7 @@ var simulated = []struct {
 	{"loss keeps the epoch", []change{{"internal/kv/lua/loss.lua", "  setField('epoch', string.sub(channel.epoch, 1, EPOCH_LENGTH) .. string.format('%d', now))\n", ""}}},
 	{"isLost by number only", []change{{"internal/kv/lua/loss.lua", "if item then return item[1] ~= id end", "if item then return false end"}}},
 	{"disconnect of a dead lease not reported", []change{{"internal/kv/lua/channel.lua", "    addSessionEvent(formatEntry('session', 'event', 'disconnected'))\n", ""}}},
-	{"no second detach", []change{{"internal/channel/connection.go", "\tcase c.hasFrames:\n\t\tc.confirmDetach()\n", ""}}},
+	{"no second detach", []change{{"internal/channel/connection.go", "c.detachLater(confirmDelay)", "_ = confirmDelay"}}},
 	{"commit marks everything", []change{
 		{"internal/kv/lua/commit.lua", "  committed = number\n", "  committed = entries\n"},
 		{"internal/kv/lua/commit.lua", "{} or { 'committed', position }", "{} or { 'committed', lastEntryID() }"},

@@ -104,10 +104,7 @@ func (w *world) attempt(p *serviceProcess, r *channelRecord, item *itemRecord, c
 		default:
 		}
 	}}
-	stream, err := p.callbacks.OpenStream(request)
-	if err != nil {
-		return receipt, true, err
-	}
+	stream := p.callbacks.OpenStream(request)
 	defer stream.Close()
 	if rng.IntN(2) == 0 { // the provider is slow
 		if err := p.call(stream.Check); err != nil {
@@ -222,12 +219,9 @@ func (r *channelRecord) shouldBeInterrupted(item *itemRecord) bool {
 func (w *world) contradict(p *serviceProcess, r *channelRecord, item *itemRecord, credential callback.Credential) {
 	request := callback.StreamRequest{Credential: credential, MediaType: callback.NDJSON, PerDelta: true, Interrupt: func(error) {}}
 	err := p.call(func(ctx context.Context) error {
-		stream, err := p.callbacks.OpenStream(request)
-		if err != nil {
-			return err
-		}
+		stream := p.callbacks.OpenStream(request)
 		defer stream.Close()
-		_, err = stream.Write(ctx, []byte(`{"delta":"Another text."}`+"\n"))
+		_, err := stream.Write(ctx, []byte(`{"delta":"Another text."}`+"\n"))
 		return err
 	})
 	if err == nil && !r.ledger.lostSince(r.id, time.Time{}) {
