@@ -18,7 +18,7 @@ import (
 )
 
 // partDigest is the length of the digest of a part in bytes. It detects a repeated stream
-// with another text. stream.lua knows its length in base64.
+// with another text. The script stream knows its length in base64.
 const partDigest = 6
 
 // errChannelToken is returned for a channel's credential, under which a repeated stream could

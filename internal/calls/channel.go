@@ -19,7 +19,7 @@ import (
 	"telapi/internal/kv"
 )
 
-// drained is the reply of commit.lua after the last commit on an ended channel.
+// drained is the reply of the script commit after the last commit on an ended channel.
 const drained = "drained"
 
 // Channel is one live conversation. Its methods are safe for concurrent use.
@@ -51,7 +51,7 @@ type Channel struct {
 	ctx          context.Context // ends when the channel or its runtime is closed, or the claim is lost
 	cancel       context.CancelCauseFunc
 
-	due         atomic.Pointer[time.Time] // when to run touch.lua; nil: now
+	due         atomic.Pointer[time.Time] // when to run the script touch; nil: now
 	newestItem  atomic.Pointer[WorkItem]  // the work item that was registered last; nil if none
 	newestSent  atomic.Pointer[string]    // ID of the newest message that the store acknowledged; nil if none
 	newestEntry atomic.Pointer[string]    // position of the newest entry on the stream; nil or "?": not known
@@ -205,7 +205,7 @@ func (c *Channel) Abandon() {
 	c.subscription.Close()
 }
 
-// claimReply is the reply of claim.lua.
+// claimReply is the reply of the script claim.
 type claimReply struct {
 	epoch, team, endpoint, mode, callID, transactionID, profile string
 
@@ -228,7 +228,7 @@ func parseClaim(words []string) (r claimReply, err error) {
 		return r, err
 	}
 	if len(words) != 1+len(fields) {
-		return r, fmt.Errorf("claim.lua replied with %d words, not %d", len(words), 1+len(fields))
+		return r, fmt.Errorf("the script claim replied with %d words, not %d", len(words), 1+len(fields))
 	}
 	for i, field := range fields {
 		*field = words[1+i]
@@ -236,7 +236,7 @@ func parseClaim(words []string) (r claimReply, err error) {
 	return r, nil
 }
 
-// claim runs claim.lua with an action that it defines.
+// claim runs the script claim with an action that it defines.
 func (c *Channel) claim(ctx context.Context, action string, lease time.Duration, args ...string) (reply claimReply, err error) {
 	until, due, newest := time.Now().Add(lease), c.due.Load(), c.newestEntry.Load()
 	args = append([]string{c.name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), action, c.runtime.clock.At(c.ID, c.requestedAt)}, args...)
@@ -297,7 +297,7 @@ func (c *Channel) End(ctx context.Context, reason string) error {
 	if err != nil {
 		return fmt.Errorf("end: %w", err)
 	}
-	return c.do(ctx, "end", c.token, reason, string(entry))
+	return c.do(ctx, "end_channel", c.token, reason, string(entry))
 }
 
 // do runs a script that replies with one word.

@@ -17,7 +17,7 @@ const laterDelay = 20 * time.Second
 // with ErrLost if the store has lost the claim itself, and has an older one again.
 func (c *Channel) CheckLoss(ctx context.Context) error { return c.checkLoss(ctx, c.name) }
 
-// checkLoss runs check_claim.lua. If name is empty, the loss of the claim itself does not matter.
+// checkLoss runs the script check_claim. If name is empty, the loss of the claim itself does not matter.
 func (c *Channel) checkLoss(ctx context.Context, name string) error {
 	requestedAt := min(c.earliest, c.runtime.clock.AtEarliest(c.ID, c.requestedAt)) // the store's clock may have been set since
 	return c.do(ctx, "check_claim", name, c.token, requestedAt, c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas())

@@ -67,7 +67,7 @@ func (r *Runtime) Team(ctx context.Context, channelID string) (string, error) {
 
 // Entries applies expired deadlines and returns up to count entries that are on a
 // channel's runtime stream, the oldest first, starting with the one at the position
-// from. Older committed entries are no longer there, see commit.lua.
+// from. Older committed entries are no longer there, see the script commit.
 // It fails with ErrNotFound if the channel does not exist.
 func (r *Runtime) Entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
 	c := Channel{ID: channelID, runtime: r}

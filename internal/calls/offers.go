@@ -212,7 +212,7 @@ func (r *Runtime) releaseLater(channelID, token string) {
 	})
 }
 
-// release runs revoke.lua and offers the session. It returns the token of the claim that it has released.
+// release runs the script revoke and offers the session. It returns the token of the claim that it has released.
 func (r *Runtime) release(ctx context.Context, channelID, token string, again bool) (released string, offered bool, err error) {
 	c := Channel{ID: channelID, runtime: r}
 	reply, err := c.run(ctx, "revoke", token).AsStrSlice()

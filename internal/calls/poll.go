@@ -126,7 +126,7 @@ func (c *Channel) CheckEntry(ctx context.Context, position string) error {
 	return err
 }
 
-// touch runs touch.lua if a work item may have timed out, and returns when to call
+// touch runs the script touch if a work item may have timed out, and returns when to call
 // it again. If nobody polls, the next script on the channel times out work items.
 func (c *Channel) touch(ctx context.Context) (due time.Time, err error) {
 	known := c.due.Load()
@@ -143,7 +143,7 @@ func (c *Channel) touch(ctx context.Context) (due time.Time, err error) {
 	return *next, nil
 }
 
-// touchDrained is the reply of touch.lua on an ended channel without uncommitted
+// touchDrained is the reply of the script touch on an ended channel without uncommitted
 // entries.
 const touchDrained = -2
 

@@ -144,10 +144,10 @@ func New(opts Options) (*Runtime, error) {
 		offers: offers{last: "0-0", byID: map[string]*offered{}, byTeam: map[string]int{}},
 	}
 	r.stopping, r.stop = context.WithCancel(ctx)
-	for _, name := range []string{"claim", "check_claim", "revoke", "commit", "send", "confirm", "end", "await", "cancel", "items", "touch"} {
-		r.scripts[name] = rueidis.NewLuaScriptRetryable(kv.ChannelScript(name))
+	for _, name := range []string{"claim", "check_claim", "revoke", "commit", "send", "confirm", "end_channel", "await", "cancel", "items", "touch"} {
+		r.scripts[name] = rueidis.NewLuaScriptRetryable(kv.Script(name))
 	}
-	r.replicated = kv.ReplicatedScripts(opts.MinReplicas, "send", "await", "commit", "cancel", "end", "claim")
+	r.replicated = kv.ReplicatedScripts(opts.MinReplicas, "send", "await", "commit", "cancel", "end_channel", "claim")
 	if !r.measureClock() {
 		client.Close()
 		return nil, errors.New("connect to the store: it does not tell its time")

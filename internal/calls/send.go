@@ -92,7 +92,7 @@ func (c *Channel) lastSent() string {
 	return ""
 }
 
-// flags are how send.lua has to treat messages that switch text chat, and others.
+// flags are how the script send has to treat messages that switch text chat, and others.
 var flags = map[string]byte{wire.EnableTextChat: 'e', wire.DisableTextChat: 'd', "": '-'}
 
 // SendAudio sends an audio frame. A browser that is not connected misses it.

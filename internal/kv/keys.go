@@ -39,7 +39,7 @@
 //	committed                          the committed position
 //	dropped                            number of the last removed entry, and the size of all entries up to it
 //	uses                               number of callbacks with credentials of scope channel
-//	flow, queue                        counters of the runtime stream and of the work items, see head.lua
+//	flow, queue                        counters of the runtime stream and of the work items, see channel.lua and work.lua
 //	inLast, outLast, trimmed           IDs of the newest entry, the newest message and the newest removed message
 //	held                               while messages wait for replicas: ID of the newest visible message, or 0-0
 //	historyMessages, historyMs, idleMs, keepMs  the limits
@@ -187,6 +187,6 @@ const (
 	NoticeClaimed  Notice = 'C' // runtime: token of the claim that the channel has now
 	NoticeDue      Notice = 'D' // runtime: ms until a work item expires; empty if none is awaited
 	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by spaces, then each ChannelMessage after a line feed
-	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now; empty: the owner should run renew.lua
+	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now; empty: the owner should run the script renew
 	NoticeEnded    Notice = 'X' // browser: the reason why the channel ended
 )

@@ -47,7 +47,7 @@ func ReplicatedScripts(replicas int, names ...string) map[string]*ReplicatedScri
 	}
 	scripts, waiting := make(map[string]*ReplicatedScript, len(names)), make(chan struct{}, maxWaiting)
 	for _, name := range names {
-		text := ChannelScript(name)
+		text := Script(name)
 		digest := sha1.Sum([]byte(text)) //nolint:gosec // see the import
 		scripts[name] = &ReplicatedScript{text, hex.EncodeToString(digest[:]), replicas, waiting}
 	}

@@ -1,60 +1,50 @@
 package kv
 
 import (
-	"io/fs"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"telapi/test/testkit"
+	"github.com/yuin/gopher-lua/parse"
 )
 
-// definition matches a function or a constant.
-var definition = regexp.MustCompile(`(?m)^local (?:function (\w+)|([A-Z][A-Z_]+)\b)`)
-
-// A script that misses a part fails only where it uses it, which may be rare.
-func TestScriptsNameTheirParts(t *testing.T) {
-	part := map[string]string{} // of each function and constant
-	entries, err := fs.ReadDir(scripts, "lua/parts")
-	testkit.Must(t, err)
-	for _, e := range entries {
-		name := strings.TrimSuffix(e.Name(), ".lua")
-		for _, m := range definition.FindAllStringSubmatch(Script("parts/"+name), -1) {
-			part[m[1]+m[2]] = name
+// A script that misses a function or a constant fails only where it uses it, which may be rare.
+func TestScriptsAreComplete(t *testing.T) {
+	t.Parallel()
+	known := strings.Fields("KEYS ARGV rare unpack tonumber tostring ipairs function and or not")
+	called := regexp.MustCompile(`(?:^|[^\w.])([A-Za-z_]\w*)\(|\b([A-Z_]{2,})\b`)
+	texts := regexp.MustCompile(`'[^']*'|"[^"]*"`)
+	for _, name := range ScriptNames() {
+		script := texts.ReplaceAllString(Script(name), "")
+		if _, err := parse.Parse(strings.NewReader(Script(name)), name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, m := range called.FindAllStringSubmatch(script, -1) {
+			used := m[1] + m[2]
+			if !slices.Contains(known, used) && !strings.Contains(script, "local function "+used+"(") {
+				t.Errorf("%s uses %s, which is not defined", name, used)
+			}
 		}
 	}
-	names, err := fs.Glob(scripts, "lua/*.lua")
-	testkit.Must(t, err)
-	for _, file := range names {
-		name := strings.TrimSuffix(path.Base(file), ".lua")
-		script := Script(name)
-		if strings.HasSuffix(name, "_fast") || !strings.Contains(script, "loadChannel(") && !strings.Contains(script, "inspect(") {
-			continue
+}
+
+// Rare functions are created at their first call, and only by the script that needs them.
+func TestRareFunctionsAreCreatedLate(t *testing.T) {
+	t.Parallel()
+	script := Script("frame")
+	created := strings.Index(script, "function rare(")
+	for text, early := range map[string]bool{
+		"local function addEntry(": true, "local function keepAlive(": false, "local function expireIn(": false,
+	} {
+		if at := strings.Index(script, text); at < 0 || at < created != early {
+			t.Errorf("%q is at %d and rare functions are at %d, want it before them: %t", text, at, created, early)
 		}
-		parts := scriptParts(script)
-		used := map[string]bool{}
-		texts := map[string]string{"": script}
-		for _, p := range parts {
-			texts[p] = Script("parts/" + p)
-		}
-		for in, text := range texts {
-			for defined, from := range part {
-				if from != "core" && from != "head" && from != in && regexp.MustCompile(`\b`+defined+`\b`).MatchString(text) {
-					used[from] = true
-				}
-			}
-		}
-		for from := range used {
-			if !slices.Contains(parts, from) {
-				t.Errorf("%s uses the part %s, but does not name it", name, from)
-			}
-		}
-		for _, from := range parts {
-			if !used[from] {
-				t.Errorf("%s names the part %s, but does not use it", name, from)
-			}
-		}
+	}
+	if !strings.Contains(script, "rare('keepAlive')()") || strings.Contains(script, "createKeys") {
+		t.Error("want a call of a rare function, and no function that the script does not need")
+	}
+	if small := Script("frame", "MAX_SEEN", "64"); !strings.Contains(small, "64 - 1") || strings.Contains(small, "4096") {
+		t.Error("the constant was not replaced")
 	}
 }

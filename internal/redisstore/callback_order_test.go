@@ -22,7 +22,7 @@ import (
 func callbackOrder(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	other, _ := connect(t, opts)
-	instances := []*Callbacks{d.callbacks, fullCallbacks(other)}
+	instances := []*Callbacks{d.callbacks, NewCallbacks(other)}
 	const items, workers = 200, 16
 	var want []string
 	var posts []callback.DeliverParams
@@ -59,7 +59,7 @@ func callbackOrder(t *testing.T, opts Options) {
 func concurrentCallbacks(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	other, _ := connect(t, opts)
-	instances := []*Callbacks{d.callbacks, fullCallbacks(other)}
+	instances := []*Callbacks{d.callbacks, NewCallbacks(other)}
 	const tokens, each = 100, 5
 	var posts []callback.DeliverParams
 	var want []string
@@ -159,7 +159,7 @@ func callbackBackpressure(t *testing.T, opts Options) {
 	few.expect(few.await(calls.AwaitOptions{}), "first", callback.Routed)
 	next := few.delivery(few.await(calls.AwaitOptions{}), "next")
 	other, _ := connect(t, opts)
-	for _, instance := range []*Callbacks{few.callbacks, fullCallbacks(other)} {
+	for _, instance := range []*Callbacks{few.callbacks, NewCallbacks(other)} {
 		if o, err := instance.Deliver(t.Context(), next); err != nil || o.Status != callback.Backpressure {
 			t.Errorf("full backlog: %+v, %v, want %s", o, err, callback.Backpressure)
 		}

@@ -51,9 +51,9 @@ func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Cre
 // Deliver implements callback.Store.
 func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (result callback.DeliverResult, err error) {
 	args := make([]string, 0, 9+len(d.Entries))
-	duplicateFor, use := "", d.CallbackID // use: as callback.lua names it
+	duplicateFor, use := "", d.CallbackID // use: as the script callback names it
 	if d.DuplicateFor > 0 {
-		duplicateFor, use = millis(d.DuplicateFor), d.BodyDigest
+	duplicateFor, use = millis(d.DuplicateFor), d.BodyDigest
 	}
 	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch, rueidis.BinaryString(d.Receipt), boolArg(d.Park))
 	for _, entry := range d.Entries {
@@ -82,7 +82,7 @@ func (c *Callbacks) DeliverStream(ctx context.Context, p callback.StreamParams) 
 	return result, err
 }
 
-// parseDelivery parses the reply of callback.lua and stream.lua.
+// parseDelivery parses the reply of the scripts callback and stream.
 func parseDelivery(reply []string, err error) (result callback.DeliverResult, _ error) {
 	if err != nil {
 		return result, err

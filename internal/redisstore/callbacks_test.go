@@ -216,13 +216,6 @@ func credentialChecks(t *testing.T, opts Options) {
 	testkit.WantError(t, "unknown channel", testkit.ErrorOf(d.callbacks.Channel(t.Context(), uuid.NewString())), callback.ErrChannelNotFound)
 }
 
-// fullCallbacks returns the callbacks of a store without the fast version of the
-// script. It replaces the script of the store.
-func fullCallbacks(s *Store) *Callbacks {
-	s.scripts["callback"] = rueidis.NewLuaScriptRetryable(kv.FullChannelScript("callback"))
-	return NewCallbacks(s)
-}
-
 // The runtime is notified of every change of a work item, and of the next timeout unless it
 // looks for itself before.
 func TestWorkItemChangesNotifyRuntime(t *testing.T) {
@@ -311,7 +304,7 @@ func TestCheckScriptsAreReadOnly(t *testing.T) {
 	item := d.delivery(d.await(calls.AwaitOptions{TTL: time.Hour}), "")
 	d.setIdle(25 * time.Hour) // a script that changes a channel would end it now
 	for _, name := range []string{"check_credential", "check_connect"} {
-		d.store.scripts[name] = rueidis.NewLuaScriptReadOnly(kv.ChannelScript(name))
+		d.store.scripts[name] = rueidis.NewLuaScriptReadOnly(kv.Script(name))
 	}
 	if state, err := d.callbacks.CheckCredential(t.Context(), item.Credential); state.Status == callback.Usable || err != nil {
 		t.Errorf("credential of an idle channel: %s, %v, want it to be rejected", state.Status, err)

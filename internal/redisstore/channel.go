@@ -117,7 +117,7 @@ func (c *Channels) Append(ctx context.Context, owner channel.Owner, frames []cha
 	return outcomes, reply[0], nil
 }
 
-// frameFlag returns the flag of a frame for frame.lua.
+// frameFlag returns the flag of a frame for the script frame.
 func frameFlag(f channel.Frame) byte {
 	switch {
 	case f.Chat:
@@ -176,7 +176,7 @@ func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) err
 		}
 		args = append(args, string(encoded))
 	}
-	_, err := runScript(ctx, c.store, "end a channel", "end", channelID, rueidis.RedisResult.ToString, args...)
+	_, err := runScript(ctx, c.store, "end a channel", "end_channel", channelID, rueidis.RedisResult.ToString, args...)
 	return err
 }
 

@@ -294,7 +294,7 @@ func lateCalls(t *testing.T, opts Options) {
 	run := func(script string, args ...string) error {
 		var err error
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
-			err = rueidis.NewLuaScript(kv.ChannelScript(script)).Exec(ctx, client, kv.ChannelKeys(s.id), args).Error()
+			err = rueidis.NewLuaScript(kv.Script(script)).Exec(ctx, client, kv.ChannelKeys(s.id), args).Error()
 			return nil
 		})
 		return err

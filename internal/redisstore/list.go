@@ -120,7 +120,7 @@ func (s *Store) describe(ctx context.Context, ids []string) (found []ChannelInfo
 
 // newChannelInfo describes a channel at a time of the store's clock.
 func newChannelInfo(id string, fields map[string]string, now int64) ChannelInfo {
-	var flow [9]int64 // see FLOW_PATTERN in head.lua
+	var flow [9]int64 // see loadChannel in channel.lua
 	for i, number := range strings.Fields(fields["flow"]) {
 		if i < len(flow) {
 			flow[i] = parseMillis(number)

@@ -219,7 +219,7 @@ func TestAcceptWithLostRepliesIsUndone(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	s.attach("a", func(a *channel.AttachRequest) { a.Offer = []byte(`{"sessionId":"` + s.id + `"}`) })
 	s.offer()
-	silent := &atomic.Bool{} // replies to claim.lua are lost
+	silent := &atomic.Bool{} // replies to the script claim are lost
 	silent.Store(true)
 	lossy := hookedConn{received: func(data []byte) bool { return !silent.Load() || !bytes.Contains(data, []byte("\r\nclaimed\r\n")) }}
 	r := s.runtime("r", lossy.dial, func(o *calls.Options) { o.Lease = time.Hour })

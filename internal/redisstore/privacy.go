@@ -47,7 +47,7 @@ func (p privacy) redact(commands [][]string) (redacted [][]string) {
 }
 
 // withoutOffer returns the command that creates an ended channel's metadata without the
-// fields that commit.lua removes too.
+// fields that the script commit removes too.
 func withoutOffer(hset []string) []string {
 	kept := hset[:2:2]
 	for pair := range slices.Chunk(hset[2:], 2) {

@@ -76,16 +76,16 @@ func Open(opts Options) *Store {
 		probes:     make(chan struct{}, 1),
 		tasks:      background.NewGroup(),
 		scripts:    map[string]*rueidis.Lua{},
-		replicated: kv.ReplicatedScripts(opts.MinReplicas, "frame", "callback", "stream", "end"),
+		replicated: kv.ReplicatedScripts(opts.MinReplicas, "frame", "callback", "stream", "end_channel"),
 
 		replicationIDs: map[string]bool{},
 	}
 	for _, name := range []string{"connect", "frame", "renew"} {
-		s.scripts[name] = rueidis.NewLuaScript(kv.ChannelScript(name))
+		s.scripts[name] = rueidis.NewLuaScript(kv.Script(name))
 	}
 	// These scripts are idempotent and retried after a lost reply.
-	for _, name := range []string{"callback", "check_callback", "check_connect", "check_credential", "detach", "end", "since", "stream"} {
-		s.scripts[name] = rueidis.NewLuaScriptRetryable(kv.ChannelScript(name))
+	for _, name := range []string{"callback", "check_callback", "check_connect", "check_credential", "detach", "end_channel", "since", "stream"} {
+		s.scripts[name] = rueidis.NewLuaScriptRetryable(kv.Script(name))
 	}
 	s.state.Store(&state{err: errors.New("not connected yet"), replaced: make(chan struct{})})
 	_ = s.tasks.Go(context.Background(), s.run) // the group is open

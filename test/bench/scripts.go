@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -88,11 +87,8 @@ func printUsage(what string, list map[string]*usage, turns float64) {
 // scriptNames returns the names of the scripts by their digests.
 func scriptNames() map[string]string {
 	names := map[string]string{}
-	for _, file := range must(filepath.Glob("internal/kv/lua/*.lua")) {
-		name := strings.TrimSuffix(filepath.Base(file), ".lua")
-		for _, text := range []string{kv.Script(name), kv.ChannelScript(name)} {
-			names[fmt.Sprintf("%x", sha1.Sum([]byte(text)))] = name
-		}
+	for _, name := range kv.ScriptNames() {
+		names[fmt.Sprintf("%x", sha1.Sum([]byte(kv.Script(name))))] = name
 	}
 	return names
 }

@@ -85,10 +85,8 @@ func allMutants(root string) ([]*mutant, map[string][]byte) {
 		}
 	}
 	mutants, overlay := goMutants(root, packages, skipped)
-	for _, pattern := range []string{"*.lua", "parts/*.lua"} {
-		for _, script := range must(filepath.Glob(filepath.Join(root, scriptDir, pattern))) {
-			mutants = append(mutants, must(luaMutants(root, must(filepath.Rel(root, script))))...)
-		}
+	for _, script := range must(filepath.Glob(filepath.Join(root, scriptDir, "*.lua"))) {
+		mutants = append(mutants, must(luaMutants(root, must(filepath.Rel(root, script))))...)
 	}
 	mutants = append(mutants, must(simulationMutants(root))...)
 	replaceScripts(root, overlay)

@@ -37,7 +37,7 @@ var scriptTests = []string{"internal/redisstore", "internal/calls"}
 // MUTANT_SCRIPTS.
 func replaceScripts(root string, overlay map[string][]byte) {
 	path := filepath.Join(root, "internal/kv/scripts.go")
-	const embedded = "//go:embed lua/*.lua lua/parts/*.lua\nvar scripts embed.FS\n"
+	const embedded = "//go:embed lua/*.lua\nvar scripts embed.FS\n"
 	text := string(must(os.ReadFile(path)))
 	if !strings.Contains(text, embedded) {
 		check(fmt.Errorf("%s does not embed the scripts with %q", path, embedded))
@@ -46,7 +46,7 @@ func replaceScripts(root string, overlay map[string][]byte) {
 	overlay[path] = []byte(strings.Replace(text, "\t\"embed\"\n", "\t\"embed\"\n\t\"os\"\n\t\"path/filepath\"\n", 1))
 }
 
-const scriptFiles = `//go:embed lua/*.lua lua/parts/*.lua
+const scriptFiles = `//go:embed lua/*.lua
 var embedded embed.FS
 
 var scripts mutantFiles
@@ -59,6 +59,8 @@ func (mutantFiles) ReadFile(name string) ([]byte, error) {
 	}
 	return embedded.ReadFile(name)
 }
+
+func (mutantFiles) ReadDir(name string) ([]os.DirEntry, error) { return embedded.ReadDir(name) }
 `
 
 type runner struct {

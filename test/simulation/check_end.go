@@ -24,7 +24,9 @@ func (r *channelRecord) checkDeletion() {
 
 // endLost reports whether a failover has lost the end of the channel. Without replicas nobody
 // repeats it: the channel is open until it is idle.
-func (r *channelRecord) endLost() bool { return r.ledger.world.replicas == 0 && r.hasLost("end") }
+func (r *channelRecord) endLost() bool {
+	return r.ledger.world.replicas == 0 && r.hasLost("end_channel")
+}
 
 // hasLost reports whether a failover has lost a call of one of the scripts.
 func (r *channelRecord) hasLost(scripts ...string) bool {
@@ -70,8 +72,8 @@ func (l *ledger) checkMemory() {
 			l.violation("key %s never expires", strings.ReplaceAll(key, channelOf(key), "ID"))
 		}
 	}
-	l.checkExpired(observerTime, []string{"end", "commit"}, "meta", "work") // if the last commit is lost, a runtime could need the entries
-	l.checkExpired(time.Duration(wire.DefaultChannelLimits().KeepMs)*time.Millisecond, []string{"end"})
+	l.checkExpired(observerTime, []string{"end_channel", "commit"}, "meta", "work") // if the last commit is lost, a runtime could need the entries
+	l.checkExpired(time.Duration(wire.DefaultChannelLimits().KeepMs)*time.Millisecond, []string{"end_channel"})
 }
 
 // observerTime is how long the streams of an ended channel can be read.

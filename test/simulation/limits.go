@@ -12,14 +12,15 @@ import (
 // smallLimits replace limits of the scripts, so that what a conversation of hours does
 // happens within seconds: IDs are forgotten, the history and the runtime stream are trimmed,
 // and the history is read in several pages.
-var smallLimits = strings.NewReplacer(
-	"local MAX_SEEN = 4096", "local MAX_SEEN = 64",
-	"local MAX_SENT = 1024", "local MAX_SENT = 64",
-	"local TRIM_INTERVAL = 128", "local TRIM_INTERVAL = 8",
-	"local PAGE_BYTES, PAGE_ITEMS = 131072, 8", "local PAGE_BYTES, PAGE_ITEMS = 2048, 3",
-	"local KEPT_BYTES = 1048576", "local KEPT_BYTES = 8192",
-	"local KEPT_ENTRIES = 1000", "local KEPT_ENTRIES = 20",
-)
+var smallLimits = []string{
+	"MAX_SEEN", "64",
+	"MAX_SENT", "64",
+	"TRIM_INTERVAL", "8",
+	"PAGE_BYTES", "2048",
+	"PAGE_ITEMS", "3",
+	"KEPT_BYTES", "8192",
+	"KEPT_ENTRIES", "20",
+}
 
 // smallOutbox is how many frames a page repeats in a world with small limits: fewer than the
 // IDs that are remembered. A message history has smallHistory messages.
@@ -37,12 +38,15 @@ func (w *world) scriptOf(args []string) (name string, changed []string) {
 	case "EVAL":
 		name = scriptNames[digest(args[1])]
 	}
-	if name == "" || !w.small {
+	if name == "" || args[2] != "9" { // no script, or one without the keys of a channel
+		return "", args
+	}
+	if !w.small {
 		return name, args
 	}
 	text, known := scripts.Load(name)
 	if !known {
-		text = smallLimits.Replace(kv.ChannelScript(name))
+		text = kv.Script(name, smallLimits...)
 		scripts.Store(name, text)
 	}
 	changed = slices.Clone(args)

@@ -20,10 +20,8 @@ import (
 // scriptNames are the channel scripts, by the SHA-1 with which clients call them.
 var scriptNames = func() map[string]string {
 	names := map[string]string{}
-	for _, name := range []string{
-		"await", "callback", "cancel", "check_callback", "check_claim", "check_connect", "check_credential", "claim", "commit", "confirm", "connect", "detach", "end", "frame", "items", "renew", "revoke", "send", "since", "stream", "touch",
-	} {
-		names[digest(kv.ChannelScript(name))] = name
+	for _, name := range kv.ScriptNames() {
+		names[digest(kv.Script(name))] = name
 	}
 	return names
 }()

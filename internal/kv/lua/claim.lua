@@ -1,15 +1,64 @@
--- uses: open loss trim history
+-- The runtime's claim of a channel, and offers of sessions that are unclaimed.
+
+local OFFER_INTERVAL = 60000 -- ms between two offers of an unclaimed session
+
+-- Returns whether the session should be offered to runtimes: it is unclaimed and was not
+-- offered within OFFER_INTERVAL. Needs claimUntil and offeredAt.
+local function needsOffer()
+  return toNumber(channel.claimUntil) <= now and now - toNumber(channel.offeredAt) >= OFFER_INTERVAL
+end
+
+-- Returns 0, or what the caller should do: 1 offer the session to runtimes, 2 also count
+-- that the claim has expired. Unless it returns 0, it changes offeredAt, which the script
+-- must save. Needs claimedBy, claimUntil and offeredAt.
+local function takeOffer()
+  if not needsOffer() then return 0 end
+  local expired = channel.offeredAt == '' and channel.claimedBy ~= ''
+  channel.offeredAt = string.format('%d', now)
+  return expired and 2 or 1
+end
+
+-- Returns why a runtime cannot act on the channel: not_found, lost or claim_lost. It
+-- returns nil if it can. With an empty token it acts for the runtime that has the claim. A
+-- runtime with a token had a claim, so a channel that does not exist is lost. A channel
+-- without a claim token was never claimed, or has lost data. Needs state and claimToken.
+local function claimRejection(token)
+  if channel.state == '' then return token == '' and 'not_found' or 'lost' end
+  if token == '' or token == channel.claimToken then return nil end
+  return channel.claimToken == '' and 'lost' or 'claim_lost'
+end
+
+-- Returns why a claim cannot be renewed: lost or claim_lost. It returns nil if it can. It reports what the
+-- store has lost, also to the others. The arguments are those of the script claim.
+local function renewalRejection(runtime, token, message, item, entry, epoch, early)
+  local rejection = claimRejection(token) or channel.claimedBy ~= runtime and 'claim_lost' or nil -- it was released
+  -- A runtime that has lost its claim may be the only one that knows of a loss, unless one was
+  -- reported since. Its work items may be settled.
+  local mayReport = not rejection or rejection == 'claim_lost' and not isLaterEpoch(channel.epoch, epoch)
+  local isOpen = channel.state == 'open' -- an ended channel needs its entries only
+  local entryLost = isLost(IN, entry, lastEntryID(), committed)
+  if mayReport and (isOpen and isMessageLost(message)
+    or isOpen and not rejection and isItemLost(item) or entryLost and early ~= '1') then
+    reportLoss()
+    return rejection or 'lost'
+  elseif entryLost and not rejection then -- it was not acknowledged, so its sender repeats it
+    reportLossToRuntime()
+    return 'lost'
+  end
+  return rejection
+end
+
 -- Claims a channel for a runtime, opening it if requested, or renews a claim.
 --
--- ARGV[1]  name of the runtime
--- ARGV[2]  token of the claim, a new one for every claim
--- ARGV[3]  lease in ms; 0 releases the claim
--- ARGV[4]  action: open, attach, accept, resume, recover (attach after the store has lost data) or renew
--- ARGV[5]  when the claim was requested, in Unix ms of the store's clock; empty: now
+-- runtime      its name
+-- token        of the claim, a new one for every claim
+-- lease        in ms; 0 releases the claim
+-- action       open, attach, accept, resume, recover (attach after the store has lost data) or renew
+-- requestedAt  when the claim was requested, in Unix ms of the store's clock; empty: now
 -- ARGV[6…] of the action:
 --          open     epoch, team, endpoint, mode, call ID, transaction ID, profile, and the limits: history messages,
 --                   history ms, backlog entries, backlog bytes, idle ms, keep ms
---          renew    IDs of the newest message that send.lua returned, of the newest work item that is awaited and not
+--          renew    IDs of the newest message that the script send returned, of the newest work item that is awaited and not
 --                   expired, and of the entry that was received last; all may be empty; epoch of the claim; 1 if
 --                   replicas may not have had the entry
 --          resume   ID of the newest entry that was received under the claim, team of the runtime; both may be empty;
@@ -33,60 +82,96 @@
 -- name. With accept it does not, because a session can be offered twice. Of two claims under
 -- one name the one that was requested later wins, even if the other arrives later. An ended
 -- channel can be claimed, so that the runtime receives all entries acknowledged before the end.
-if ARGV[4] ~= 'open' or redis.call('EXISTS', META) == 1 then runWhenFull() end
-loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed', 'held', 'lostToken')
-local action, requestedAt, lost = ARGV[4], ARGV[5], ''
-local newestToken = channel.claimToken ~= '' and channel.claimToken or channel.lostToken
-if channel.state == '' and action == 'open' then
-  openChannel(6)
-  createKeys()
-elseif channel.state == '' then
-  return { action == 'renew' and 'lost' or 'not_found' }
-elseif action == 'open' and (channel.team ~= ARGV[7] or channel.endpoint ~= ARGV[8]) then
-  return { 'foreign' }
-elseif channel.state == 'ended' and action ~= 'renew' and (action == 'open' or committed == entries) then
-  return { 'ended' }
-elseif action == 'resume' and (channel.claimedBy ~= ARGV[1] or ARGV[7] ~= '' and channel.team ~= ARGV[7]) then
-  return { 'claim_lost' }
-elseif action == 'recover' and newestToken ~= '' and newestToken ~= ARGV[6] and newestToken ~= ARGV[2] then -- a later connection of the runtime has it
-  return { 'claim_lost' }
+function claim(runtime, token, lease, action, requestedAt)
+  if action ~= 'open' or redis.call('EXISTS', META) == 1 then runWhenFull() end
+  loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed', 'held', 'lostToken')
+  local newestToken = channel.claimToken ~= '' and channel.claimToken or channel.lostToken
+  if channel.state == '' and action == 'open' then
+    openChannel(6)
+    createKeys()
+  elseif channel.state == '' then
+    return { action == 'renew' and 'lost' or 'not_found' }
+  elseif action == 'open' and (channel.team ~= ARGV[7] or channel.endpoint ~= ARGV[8]) then
+    return { 'foreign' }
+  elseif channel.state == 'ended' and action ~= 'renew' and (action == 'open' or committed == entries) then
+    return { 'ended' }
+  elseif action == 'resume' and (channel.claimedBy ~= runtime or ARGV[7] ~= '' and channel.team ~= ARGV[7]) then
+    return { 'claim_lost' }
+  elseif action == 'recover' and newestToken ~= '' and newestToken ~= ARGV[6] and newestToken ~= token then -- a later connection of the runtime has it
+    return { 'claim_lost' }
+  end
+  local entryLost = ''
+  if action == 'renew' then
+    local rejection = renewalRejection(runtime, token, unpack(ARGV, 6))
+    if rejection then return { rejection } end
+    if channel.held ~= '' then showMessages(ARGV[6]) end -- the script confirm may have failed
+  elseif channel.claimedBy ~= '' -- the clock may have been set back after a release
+    and toNumber(channel.claimUntil) > now and channel.claimToken ~= token
+    and (action == 'accept' or channel.claimedBy ~= runtime or isOutdated(requestedAt, channel.claimRequestedAt)) then
+    return { 'taken' }
+  else
+    setField('claimRequestedAt', requestedAt == '' and now or math.min(now, requestedAt))
+    if action == 'resume' and isLost(IN, ARGV[6], lastEntryID(), committed) then
+      if ARGV[8] == '1' then reportLossToRuntime() else reportLoss() end
+      entryLost = '1'
+    end
+    if action == 'recover' then setField('lostAt', now) end -- another one for every loss
+    redis.call('PUBLISH', PREFIX .. 'up', 'C' .. token) -- the former holder checks its claim
+  end
+  local released = tonumber(lease) == 0
+  redis.call('HSET', META, 'claimedBy', released and '' or runtime, 'claimToken', token, 'claimUntil', now + lease, 'offeredAt', '')
+  if released then requestRenewal() end -- so that the session is offered at once
+  if now >= touchAt then
+    keepAlive()
+    save()
+  end
+  local reply = redis.call('HMGET', META, 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'committed', 'lostAt', 'offer')
+  for i = 1, 10 do reply[i] = reply[i] or '' end
+  reply[11] = dueAt < NEVER and string.format('%d', dueAt - now) or ''
+  reply[12], reply[13], reply[14], reply[15] = lastEntryID(), entryLost, newestVisible(), channel.held ~= '' and channel.outLast or ''
+  return { 'claimed', unpack(reply) }
 end
-if action == 'renew' then
-  local rejection = claimRejection(ARGV[2]) or channel.claimedBy ~= ARGV[1] and 'claim_lost' or nil -- it was released
-  -- A runtime that has lost its claim may be the only one that knows of a loss, unless one was
-  -- reported since. Its work items may be settled.
-  local mayReport = not rejection or rejection == 'claim_lost' and not isLaterEpoch(channel.epoch, ARGV[9])
+
+-- Checks that the store has what it acknowledged under a claim that has ended, and reports the loss otherwise.
+--
+-- runtime      name of the claim if its holder still needs it; otherwise empty
+-- token        of the claim
+-- requestedAt  when it was requested, in Unix ms of the store's clock, at the earliest
+-- epoch        of the claim
+-- message      ID of the newest message that the script send returned; may be empty
+-- item         ID of the newest work item that is awaited and not expired; may be empty
+-- early        1: replicas may not have had the claim; then its loss concerns only its holder
+-- returns  'kept', also if data is lost and the claim cannot be recovered; 'lost' if the holder should recover the claim,
+--          because the store has an older one again
+--
+-- Atomic so that a loss that concerns both sides is reported once: it starts a new epoch.
+function check_claim(runtime, token, requestedAt, epoch, message, item, early)
+  runWhenFull()
+  loadChannel('state', 'epoch', 'claimRequestedAt', 'outLast', 'trimmed')
+  if channel.state == '' then return 'kept' end
+  local older = runtime ~= '' and isOutdated(channel.claimRequestedAt, requestedAt)
   local isOpen = channel.state == 'open' -- an ended channel needs its entries only
-  local entryLost = isLost(IN, ARGV[8], lastEntryID(), committed)
-  if mayReport and (isOpen and isLost(OUT, ARGV[6], channel.outLast, toNumber(channel.trimmed))
-    or isOpen and not rejection and isItemLost(ARGV[7]) or entryLost and ARGV[10] ~= '1') then
+  if not isLaterEpoch(channel.epoch, epoch) -- otherwise the loss was reported
+    and (older and early ~= '1' or isOpen and (isMessageLost(message) or isItemLost(item))) then
     reportLoss()
-    rejection = rejection or 'lost'
-  elseif entryLost and not rejection then -- it was not acknowledged, so its sender repeats it
-    reportLossToRuntime()
-    rejection = 'lost'
   end
-  if rejection then return { rejection } end
-elseif channel.claimedBy ~= '' -- the clock may have been set back after a release
-  and toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
-  and (action == 'accept' or channel.claimedBy ~= ARGV[1] or isOutdated(requestedAt, channel.claimRequestedAt)) then
-  return { 'taken' }
-else
-  setField('claimRequestedAt', requestedAt == '' and now or math.min(now, requestedAt))
-  if action == 'resume' and isLost(IN, ARGV[6], lastEntryID(), committed) then
-    if ARGV[8] == '1' then reportLossToRuntime() else reportLoss() end
-    lost = '1'
-  end
-  if action == 'recover' then setField('lostAt', now) end -- another one for every loss
-  redis.call('PUBLISH', PREFIX .. 'up', 'C' .. ARGV[2]) -- the former holder checks its claim
+  if not older then return 'kept' end
+  redis.call('HSET', META, 'claimedBy', runtime, 'claimToken', '', 'lostToken', token)
+  return 'lost'
 end
-if action == 'renew' then showMessages(ARGV[6]) end -- confirm.lua may have failed
-local released = tonumber(ARGV[3]) == 0
-redis.call('HSET', META, 'claimedBy', released and '' or ARGV[1], 'claimToken', ARGV[2], 'claimUntil', now + ARGV[3], 'offeredAt', '')
-if released then requestRenewal() end -- so that the session is offered at once
-if keepAlive() then save() end
-local reply = redis.call('HMGET', META, 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'committed', 'lostAt', 'offer')
-for i = 1, 10 do reply[i] = reply[i] or '' end
-reply[11] = dueAt < NEVER and string.format('%d', dueAt - now) or ''
-reply[12], reply[13], reply[14], reply[15] = lastEntryID(), lost, newestVisible(), channel.held ~= '' and channel.outLast or ''
-return { 'claimed', unpack(reply) }
+
+-- Releases a claim, unless another one was granted since.
+--
+-- token    of the claim, or the ID of a connection that has ended, with which the tokens of its claims start
+-- returns  {token of the released claim, the session's offer if it should be offered to runtimes}; empty where there is none
+--
+-- Atomic so that a claim that was resumed meanwhile is kept.
+function revoke(token)
+  runWhenFull()
+  loadChannel('state', 'claimToken', 'lostToken')
+  local current = channel.claimToken ~= '' and channel.claimToken or channel.lostToken
+  if channel.state == '' or string.sub(current, 1, #token) ~= token then return { '', '' } end
+  redis.call('HSET', META, 'claimedBy', '', 'claimUntil', now, 'offeredAt', now)
+  local drained = channel.state == 'ended' and committed == entries
+  return { current, not drained and redis.call('HGET', META, 'offer') or '' }
+end

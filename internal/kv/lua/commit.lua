@@ -1,19 +1,67 @@
--- uses: commit
--- Commits the runtime's position. The next claim of the channel starts after it.
---
--- ARGV[1]  token of the claim
--- ARGV[2]  ID of the last processed entry
--- returns  'committed', or 'drained' if the channel has ended and this was the last entry; 'claim_lost', 'lost', or 'unknown' if the position is not on the stream
---
--- Atomic so that a runtime that has lost its claim cannot move its successor's
--- position. The committed entry and those after it are never removed: a reader that
--- does not find its position knows that the store has lost data.
+-- The runtime's position: entries up to it are committed.
+
+local KEPT_ENTRIES = 1000 -- committed entries that are kept for observers
+local KEPT_BYTES = 1048576 -- of them
 local DIGEST_LENGTH = 64 -- of a credential, in hex
 local OBSERVER_TIME = 300000 -- ms for which observers can read both streams of an ended channel
 
+-- Commits the position of an entry. The next claim of the channel starts after it. Returns
+-- false if the entry is not on the stream. save('committed', position) must follow, and
+-- dropEntries.
+local function commitPosition(position)
+  local number = toNumber(position)
+  if number <= committed then return true end
+  if position == channel.inLast then
+    committedBytes = bytes
+  else
+    local list = redis.call('XRANGE', IN, math.max(committed + 1, number - number % TOTAL_INTERVAL), position)
+    if #list == 0 or list[#list][1] ~= position then return false end
+    for _, item in ipairs(list) do
+      local entry, total = item[2][2], item[2][4]
+      committedBytes = tonumber(total) or committedBytes + #entry
+    end
+  end
+  committed = number
+  return true
+end
+
+-- Removes committed entries beyond KEPT_ENTRIES and KEPT_BYTES, in steps of TOTAL_INTERVAL
+-- entries. The field dropped of meta has the number of the last removed entry and the
+-- size of all entries up to it.
+local function dropEntries() -- rare
+  readFields('dropped')
+  local dropped, droppedBytes = string.match(channel.dropped, '^(%d+) (%d+)$')
+  dropped, droppedBytes = tonumber(dropped or 0), tonumber(droppedBytes or 0)
+  local first = dropped
+  while dropped + TOTAL_INTERVAL < committed
+    and (dropped + TOTAL_INTERVAL <= entries - KEPT_ENTRIES or committedBytes - droppedBytes > KEPT_BYTES) do
+    dropped = dropped + TOTAL_INTERVAL
+    droppedBytes = tonumber(redis.call('XRANGE', IN, dropped, dropped)[1][2][4])
+  end
+  if dropped == first then return end
+  setField('dropped', string.format('%d %d', dropped, droppedBytes))
+  redis.call('XTRIM', IN, 'MINID', '~', dropped + 1)
+end
+
+-- Saves flow and fields, which are name, value, name, value …, and removes committed entries.
+local function saveAndDrop(fields)
+  save(unpack(fields))
+  if entries >= KEPT_ENTRIES + TOTAL_INTERVAL or committedBytes > KEPT_BYTES then dropEntries() end
+end
+
+-- Commits a position before the rest of a script, unless it is empty. Returns the fields for
+-- saveAndDrop, which must follow unless there are none; or nil if that needs the script commit: the
+-- entry is not on the stream, or the channel has ended. Needs state.
+local function commitFirst(position)
+  if position == '' then return {} end
+  local before = committed
+  if channel.state ~= 'open' or not commitPosition(position) then return nil end
+  return committed == before and {} or { 'committed', position }
+end
+
 -- Removes everything from an ended channel that is not needed to answer late callbacks.
 -- That is kept until RETENTION after the last credential expires.
-local function compact()
+local function compact() -- rare
   redis.call('ZREM', FORGET, '') -- the empty member has the highest score
   local forgetAt = redis.call('ZRANGE', FORGET, -1, -1, 'WITHSCORES')[2]
   expireIn(math.max(RETENTION, (tonumber(forgetAt) or 0) - now))
@@ -26,16 +74,27 @@ local function compact()
   end
 end
 
-runWhenFull()
-loadChannel('state', 'claimToken')
-if ARGV[1] == '' then return 'claim_lost' end
-local rejection = claimRejection(ARGV[1])
-if rejection then return rejection end
-local function outcome() return channel.state == 'ended' and committed == entries and 'drained' or 'committed' end
-local before = committed
-if not commitPosition(ARGV[2]) then return 'unknown' end
-if committed == before then return outcome() end
-keepAlive()
-save('committed', ARGV[2])
-if channel.state == 'ended' and committed == entries then compact() else dropEntries() end
-return outcome()
+-- Commits the runtime's position.
+--
+-- token     of the claim
+-- position  ID of the last processed entry
+-- returns  'committed', or 'drained' if the channel has ended and this was the last entry; 'claim_lost', 'lost', or 'unknown' if the position is not on the stream
+--
+-- Atomic so that a runtime that has lost its claim cannot move its successor's
+-- position. The committed entry and those after it are never removed: a reader that
+-- does not find its position knows that the store has lost data.
+function commit(token, position)
+  runWhenFull()
+  loadChannel('state', 'claimToken')
+  local rejection = token == '' and 'claim_lost' or claimRejection(token)
+  if rejection then return rejection end
+  local before = committed
+  if not commitPosition(position) then return 'unknown' end
+  local drained = channel.state == 'ended' and committed == entries
+  if committed > before then
+    if now >= touchAt then keepAlive() end
+    saveAndDrop({ 'committed', position })
+    if drained then compact() end
+  end
+  return drained and 'drained' or 'committed'
+end

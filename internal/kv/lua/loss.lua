@@ -1,6 +1,7 @@
 -- Detecting that the store has lost data.
 
-local MAX_DIGITS = 18 -- of either half of a stream ID; Redis rejects numbers above 64 bits
+local MAX_DIGITS   = 18 -- of either half of a stream ID; Redis rejects numbers above 64 bits
+local EPOCH_LENGTH = 26 -- of an epoch without the time of a loss
 
 -- Returns the number of a stream ID, or nil if it is invalid.
 local function parseID(id)
@@ -8,11 +9,8 @@ local function parseID(id)
   if number and #number <= MAX_DIGITS and #at <= MAX_DIGITS then return tonumber(number) end
 end
 
--- Returns whether the store has lost an item of a stream that it acknowledged before,
--- for example in a failover. newest is the ID of the stream's newest item, removed the
--- number up to which items may have been removed on purpose. id may be empty.
-local function isLost(stream, id, newest, removed)
-  if id == '' or id == newest then return false end
+-- Returns whether a stream does not have an item, though it was not removed on purpose.
+local function isMissing(stream, id, newest, removed) -- rare
   local number = parseID(id)
   if not number or number >= toNumber(newest) then return true end
   local item = redis.call('XRANGE', stream, number, number)[1]
@@ -20,27 +18,35 @@ local function isLost(stream, id, newest, removed)
   return number > removed
 end
 
--- Returns whether the store has lost a work item that is awaited. id may be empty.
-local function isItemLost(id)
-  return (id or '') ~= '' and redis.call('HEXISTS', WORK, '@' .. id) == 0
+-- Returns whether the store has lost an item of a stream that it acknowledged before,
+-- for example in a failover. newest is the ID of the stream's newest item, removed the
+-- number up to which items may have been removed on purpose. id may be empty.
+local function isLost(stream, id, newest, removed)
+  return id ~= '' and id ~= newest and isMissing(stream, id, newest, removed)
 end
 
--- Makes the session's connection run renew.lua, which checks what the connection relies on
--- and whether the session should be offered.
-local function requestRenewal() redis.call('PUBLISH', PREFIX .. 'down', 'R') end
+-- isLost for a message of the history. Needs outLast and trimmed.
+local function isMessageLost(id) return isLost(OUT, id, channel.outLast, toNumber(channel.trimmed)) end
 
-local EPOCH_LENGTH = 26 -- of an epoch without the time of a loss
+-- Returns whether the store has lost a work item that is awaited. id may be empty.
+local function isItemLost(id) return (id or '') ~= '' and redis.call('HEXISTS', WORK, '@' .. id) == 0 end
+
+-- Makes the session's connection run the script renew, which checks what the connection relies on
+-- and whether the session should be offered.
+local function requestRenewal() -- rare
+  redis.call('PUBLISH', PREFIX .. 'down', 'R')
+end
 
 -- Returns whether an epoch is of a channel that was opened again, or of a later loss.
-local function isLaterEpoch(epoch, known)
+local function isLaterEpoch(epoch, known) -- rare
   local opened, at = string.sub(epoch, 1, EPOCH_LENGTH), string.sub(epoch, EPOCH_LENGTH + 1)
   return opened ~= string.sub(known, 1, EPOCH_LENGTH) or toNumber(at) > toNumber(string.sub(known, EPOCH_LENGTH + 1))
 end
 
 -- Makes the claim invalid after a loss: the runtime's next call fails with lost. The lease of
 -- the claim goes on, so that no other runtime gets the channel meanwhile; lostToken is for
--- revoke.lua. The connection checks whether the store has what it acknowledged.
-local function reportLossToRuntime()
+-- the script revoke. The connection checks whether the store has what it acknowledged.
+local function reportLossToRuntime() -- rare
   local token = redis.call('HGET', META, 'claimToken') or ''
   if token ~= '' then setField('lostToken', token) end
   redis.call('HSET', META, 'claimToken', '', 'lostAt', now)
@@ -50,7 +56,7 @@ end
 
 -- Starts a new epoch after a loss of acknowledged data and makes the claim invalid, so
 -- that both sides learn of it: cursors of the old epoch cannot be resumed. Needs epoch.
-local function reportLoss()
+local function reportLoss() -- rare
   setField('epoch', string.sub(channel.epoch, 1, EPOCH_LENGTH) .. string.format('%d', now))
   reportLossToRuntime()
 end

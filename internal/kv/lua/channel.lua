@@ -1,0 +1,259 @@
+-- A channel: its keys, the fields of meta, and what happens at its deadlines.
+--
+-- All keys exist as long as the channel, so that a cluster can move a slot while its
+-- channels are in use: a script fails with TRYAGAIN if a key is missing on the node that it is
+-- moved from. keys.go describes their content.
+
+local META        = KEYS[1]
+local IN          = KEYS[2]
+local OUT         = KEYS[3]
+local SEEN        = KEYS[4]
+local SENT        = KEYS[5]
+local WORK        = KEYS[6]
+local FORGET      = KEYS[7]
+local SEEN_BEFORE = KEYS[8]
+local SENT_BEFORE = KEYS[9]
+local PREFIX      = string.sub(META, 1, -5) -- of the channel's keys and topics
+local CHANNEL_ID  = string.match(META, '{(.+)}')
+
+-- A time in the far future. It has 14 digits because Lua prints larger numbers in
+-- scientific notation.
+local NEVER = 99999999999999
+
+local TOUCH_INTERVAL = 60000    -- ms between two extensions of the TTLs of all nine keys, which is expensive
+local TOUCH_WITHIN   = 20000    -- ms within which runtimes run the script touch even without a notice
+local RETENTION      = 3600000  -- ms after its deadline for which a credential is kept, to answer repeated callbacks
+local STREAMS        = 'telapi:streams' -- topic that tells instances which open streams to end
+
+-- Every 16th entry has the total size of all entries up to it, so that a commit counts
+-- committed bytes exactly and reads at most 16 entries.
+local TOTAL_INTERVAL = 16
+
+-- A notice has the entries that it announces if they are not larger in total. Otherwise the
+-- runtime reads them.
+local MAX_NOTICE = 8192
+
+-- Format of stream IDs: number and time in ms. Numbers start at 1 and have no gaps. IDs
+-- are unique even after a failover that lost the newest items: a reused number has
+-- another time.
+local ID_FORMAT = '%d-%d'
+
+-- Unix ms of the store's clock.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+-- The fields of meta that were read, '' where not set.
+--
+-- The last argument of every channel script says when it may run: two times in Unix ms of the
+-- store's clock, or empty. After the second it replies with the error LATE: a caller that has
+-- reported a failure can rely on it that the script has no effect later. Before the first it
+-- replies with the error CLOCK: the store's clock was set back after the caller compared it
+-- with its own, so that the second is too late.
+-- Only the service runs the scripts, so they do not check their other arguments.
+local channel = {}
+local notBefore, notAfter = string.match(table.remove(ARGV), '^(%d+) (%d+)$')
+if notAfter and now > tonumber(notAfter) then return redis.error_reply('LATE the call arrived after its deadline') end
+if notBefore and now < tonumber(notBefore) then return redis.error_reply("CLOCK the store's clock was set back") end
+
+-- The field flow. It is one field because most scripts need all of it:
+--   touchAt         time from which activity extends the channel's idle time again, at most the end of the owner's lease
+--   dueAt           deadline of the first awaited work item, or NEVER
+--   idleAt          time at which the channel ends if it stays idle
+--   entries, bytes  number and size of all entries of the runtime stream so far
+--   committed, committedBytes  number and size of the committed entries
+--   maxEntries, maxBytes       limits of the uncommitted entries
+local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes
+
+-- Entries that were added and not announced: the newest ID, or nil if there is none; their
+-- texts; and the ID and the size of all entries before them.
+local newestEntry, added, entryBefore, bytesBefore
+
+-- ID of the connection that runs this script; its lease does not expire meanwhile.
+local liveConnection = ''
+
+local readOnly -- whether the script changes nothing
+
+-- Makes a full store run the rest of the script. A store without memory rejects a command that
+-- adds data, but only if the script has changed nothing before: here the script deletes a
+-- field that does not exist. Scripts call it first that remove data, or that must work so
+-- that data can be removed.
+local function runWhenFull() redis.call('HDEL', META, '') end
+
+local function readFields(...)
+  local names, values = { ... }, redis.call('HMGET', META, ...)
+  for i = 1, #names do channel[names[i]] = values[i] or '' end
+end
+
+local function setField(name, value)
+  channel[name] = value
+  redis.call('HSET', META, name, value)
+end
+
+-- Returns the number in a field or at the start of a stream ID; 0 if there is none.
+local function toNumber(value) return tonumber(value) or tonumber(string.match(value, '^%d+') or '0') end
+
+-- Returns the ID of the newest entry of the runtime stream; empty if there was none.
+local function lastEntryID() return entries == 0 and '' or channel.inLast end
+
+-- Writes flow and inLast, queue if it was read, and the fields in the arguments: name,
+-- value, name, value …
+local function save(...)
+  local flow = string.format('%d %d %d %d %d %d %d %d %d', touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes)
+  if head then
+    redis.call('HSET', META, 'flow', flow, 'inLast', channel.inLast, 'queue', string.format('%d %d %d', head, tail, parked), ...)
+  else
+    redis.call('HSET', META, 'flow', flow, 'inLast', channel.inLast, ...)
+  end
+end
+
+-- Adds an entry to the runtime stream. save and notify must follow.
+local function addEntry(entry)
+  if not newestEntry then added, entryBefore, bytesBefore = {}, channel.inLast, bytes end
+  added[#added + 1] = entry
+  entries, bytes = entries + 1, bytes + #entry
+  newestEntry = string.format(ID_FORMAT, entries, now)
+  channel.inLast = newestEntry
+  if entries % TOTAL_INTERVAL > 0 then
+    redis.call('XADD', IN, newestEntry, 'entry', entry)
+  else
+    redis.call('XADD', IN, newestEntry, 'entry', entry, 'total', string.format('%d', bytes))
+  end
+end
+
+local function expireIn(milliseconds)
+  local ttl = string.format('%d', milliseconds) -- once: Redis is slow to format a number
+  for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ttl) end
+end
+
+-- Extends the channel's idle time and its keys' TTLs. Scripts call it once now >= touchAt;
+-- save must follow. Needs owner and ownerUntil.
+local function keepAlive() -- rare
+  if not channel.idleMs then readFields('idleMs', 'keepMs') end
+  local idle = toNumber(channel.idleMs)
+  touchAt, idleAt = now + math.min(TOUCH_INTERVAL, math.floor(idle / 10)), now + idle
+  if channel.owner ~= '' then touchAt = math.min(touchAt, toNumber(channel.ownerUntil)) end
+  expireIn(idle + toNumber(channel.keepMs))
+end
+
+-- Notifies the runtime of entries that were added, and of the time until the next work item
+-- times out, unless the runtime runs the script touch before.
+local function notify()
+  if not newestEntry and dueAt - now > TOUCH_WITHIN then return end
+  local wait = dueAt < NEVER and string.format('%d', dueAt - now) or ''
+  local notice = newestEntry and 'E' .. entryBefore .. ' ' .. newestEntry .. ' ' .. wait or 'D' .. wait
+  if newestEntry and bytes - bytesBefore <= MAX_NOTICE then notice = notice .. '\n' .. table.concat(added, '\n') end
+  redis.call('PUBLISH', PREFIX .. 'up', notice)
+  newestEntry = nil
+end
+
+-- Saves flow and queue after a change of the stream or of work items.
+local function saveAndNotify()
+  if now >= touchAt then keepAlive() end
+  save()
+  notify()
+end
+
+-- Returns the uncommitted entries of the runtime stream, plus extraBytes, as a fraction
+-- of their limits. At 1 or more, frames and callbacks are rejected.
+local function backlog(extraBytes)
+  return math.max((entries - committed) / maxEntries, (bytes - committedBytes + extraBytes) / maxBytes)
+end
+
+-- Adds an entry about the session's connection to the runtime stream. At twice the
+-- backlog limit such entries are dropped, so that reconnects cannot fill the stream
+-- while there is no runtime. Frames are rejected earlier, and the browser resends them.
+local function addSessionEvent(entry)
+  if backlog(0) >= 2 then return end
+  addEntry(entry)
+  saveAndNotify()
+end
+
+-- Returns an entry of this channel as JSON.
+local function formatEntry(kind, member, value)
+  return string.format('{"kind":"%s","channelId":"%s","at":%d,"%s":"%s"}', kind, CHANNEL_ID, now, member, value)
+end
+
+local function endChannel(reason)
+  touchAt, idleAt = NEVER, NEVER
+  save('state', 'ended', 'endReason', reason, 'owner', '')
+  channel.state, channel.owner = 'ended', ''
+  redis.call('PUBLISH', PREFIX .. 'down', 'X' .. reason)
+  redis.call('PUBLISH', STREAMS, CHANNEL_ID)
+  expireIn(redis.call('HGET', META, 'keepMs'))
+end
+
+local function applyDeadlines() -- rare
+  local idle = now > idleAt
+  if now >= dueAt or idle then
+    if not head then
+      readFields('queue')
+      parseQueue()
+    end
+    advanceQueue(idle)
+    if idle then addEntry(formatEntry('channel_ended', 'reason', 'idle')) end
+    saveAndNotify()
+  end
+  if idle then
+    endChannel('idle')
+  elseif channel.owner ~= '' and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil) then
+    setField('owner', '')
+    addSessionEvent(formatEntry('session', 'event', 'disconnected'))
+  end
+end
+
+-- Reads fields of the channel after applying expired deadlines, unless readOnly: work items
+-- time out, the lease of a connection whose instance has died ends, and an idle channel ends.
+local function loadChannel(...)
+  readFields('flow', 'inLast', 'owner', 'ownerUntil', ...)
+  if channel.flow == '' then return end
+  local t, d, i, e, b, c, cb, me, mb = string.match(channel.flow, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  touchAt, dueAt, idleAt, entries, bytes = tonumber(t), tonumber(d), tonumber(i), tonumber(e), tonumber(b)
+  committed, committedBytes, maxEntries, maxBytes = tonumber(c), tonumber(cb), tonumber(me), tonumber(mb)
+  if channel.queue then parseQueue() end
+  local leaseExpired = channel.owner ~= '' and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil)
+  if not readOnly and (now >= dueAt or now > idleAt or leaseExpired) then applyDeadlines() end
+end
+
+-- Reads fields of the channel and changes nothing. The state of a channel whose idle
+-- time has expired is ended. channel.state is '' if the channel does not exist.
+local function inspect(...)
+  readOnly = true
+  loadChannel('state', ...)
+  if channel.flow ~= '' and now > idleAt then channel.state = 'ended' end
+end
+
+-- Applies the expired deadlines of a channel. It does not extend the channel's idle time.
+--
+-- returns  ms until the next work item times out; -1 if none is awaited; -2 if the channel has ended and all
+--          entries are committed
+--
+-- Atomic so that a work item either times out or is answered.
+function touch()
+  runWhenFull()
+  loadChannel('state')
+  if channel.state == 'ended' and committed == entries then return -2 end
+  if channel.flow == '' or dueAt == NEVER then return -1 end
+  return dueAt - now
+end
+
+-- Ends a channel.
+--
+-- token    of the claim; empty: act for the runtime that has the claim
+-- reason   why it ends
+-- ARGV[3…] the last entries of the stream
+-- returns  'done', also if the channel has ended before; 'not_found', 'lost' or 'claim_lost'
+--
+-- Atomic so that no entry follows the last ones. The entries of parked callbacks are
+-- added before them, in order; awaited work items are dropped.
+function end_channel(token, reason)
+  runWhenFull()
+  loadChannel('state', 'claimToken', 'queue')
+  local rejection = claimRejection(token)
+  if rejection then return rejection end
+  if channel.state == 'ended' then return 'done' end
+  advanceQueue(true)
+  for i = 3, #ARGV do addEntry(ARGV[i]) end
+  saveAndNotify()
+  endChannel(reason)
+  return 'done'
+end
