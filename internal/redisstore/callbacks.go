@@ -53,7 +53,7 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (resu
 	args := make([]string, 0, 9+len(d.Entries))
 	duplicateFor, use := "", d.CallbackID // use: as the script callback names it
 	if d.DuplicateFor > 0 {
-	duplicateFor, use = millis(d.DuplicateFor), d.BodyDigest
+		duplicateFor, use = millis(d.DuplicateFor), d.BodyDigest
 	}
 	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch, rueidis.BinaryString(d.Receipt), boolArg(d.Park))
 	for _, entry := range d.Entries {

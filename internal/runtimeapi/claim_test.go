@@ -133,7 +133,7 @@ func TestReplacedConnectionKeepsNoClaims(t *testing.T) {
 	testkit.Equal(t, "close code", socket.code, channel.CloseReplaced)
 	c.mustAdd(t, cl, ch)
 	c.Close()
-	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.AttachAs(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
+	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
 }
 
 // The reply to a recovery is lost. The next attempt gets the claim that the store has.
