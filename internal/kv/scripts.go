@@ -100,8 +100,8 @@ func Script(name string, constants ...string) string {
 		panic("no script " + name)
 	}
 	l.constants = maps.Clone(l.constants)
-	for i := 0; i < len(constants); i += 2 {
-		l.constants[constants[i]] = constants[i+1]
+	for pair := range slices.Chunk(constants, 2) {
+		l.constants[pair[0]] = pair[1]
 	}
 	b := builder{library: l, added: map[*definition]bool{}}
 	b.require(body, false)

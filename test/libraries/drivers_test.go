@@ -155,11 +155,13 @@ func (r *goRuntime) run(ctx context.Context, c command, channel *callruntime.Cha
 	case "start":
 		var o struct {
 			callruntime.Options
-			ResumeMs time.Duration
+			ResumeMs int64
 		}
 		err := json.Unmarshal([]byte(c.Arg), &o)
-		o.Resume = o.ResumeMs * time.Millisecond
-		r.Runtime, err = callruntime.New(o.Options)
+		if err == nil {
+			o.Resume = time.Duration(o.ResumeMs) * time.Millisecond
+			r.Runtime, err = callruntime.New(o.Options)
+		}
 		return nil, err
 	case "abandon":
 		r.mu.Lock()
