@@ -62,6 +62,7 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 		{"send", `"channel":"missing","messages":[` + message + `]`, "NOT_FOUND"},
 		{"await", channel + `,"ttlMs":86400001`, "VALIDATION_ERROR"},
 		{"await", channel + `,"kind":"cat"`, "VALIDATION_ERROR"},
+		{"await", channel + `,"scope":"team"`, "VALIDATION_ERROR"},
 		{"await", channel + `,"workItemId":"a b"`, "VALIDATION_ERROR"},
 		{"await", `"channel":"foreign"`, "NOT_FOUND"},
 		{"await", channel + `,"claim":"former"`, "NOT_FOUND"},
