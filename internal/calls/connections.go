@@ -17,7 +17,7 @@ const (
 	sweepBatch   = 16 // expired connections per call
 	sweepAtATime = 64 // claims that are released at a time
 
-	replaced    = "replaced"       // among the claims of a connection; see claims.lua
+	replaced    = "replaced"       // among the claims of a connection; see the script claims
 	replacedFor = 10 * time.Minute // longer than an instance takes to notice the end of a connection
 )
 
