@@ -63,6 +63,7 @@ type App struct {
 	media    *media.Client // nil if not configured
 	probes   []*probe
 	speech   *speech.Service
+	runtimes *runtimeapi.Service
 	server   *httpapi.Server
 	draining atomic.Bool
 	observer observer
@@ -197,6 +198,7 @@ func (a *App) assembleConversations(_ context.Context, deps *httpapi.Deps) error
 		},
 		Secrets: a.secrets, Instance: rand.Text(), TeamShare: a.cfg.TeamShare, Log: a.log, Registry: registry,
 	})
+	a.runtimes = deps.Runtimes
 	callbacks := redisstore.NewCallbacks(kv)
 	deps.Callbacks = callback.NewService(callbacks, deps.Channels, a.platform, a.log, registry, time.Now, a.cfg.TeamShare)
 	a.onClose(deps.Callbacks.Close)

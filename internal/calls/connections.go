@@ -95,11 +95,11 @@ func (r *Runtime) releaseAll(ctx context.Context, connectionID string, last ruei
 	var revoking errgroup.Group
 	revoking.SetLimit(sweepAtATime)
 	for _, claim := range claims {
-		id, _, isClaim := strings.Cut(claim, "/")
-		if !isClaim {
+		if claim == replaced {
 			continue
 		}
 		revoking.Go(func() error {
+			id, _, _ := strings.Cut(claim, "/")
 			_, err := r.revoke(ctx, id, connectionID)
 			if err == nil {
 				r.ForgetClaim(ctx, connectionID, claim) // a repetition after a failure need not release it again

@@ -104,10 +104,13 @@ func New(deps Deps) *Service {
 	}
 }
 
+// Ready reports whether runtimes can connect.
+func (s *Service) Ready() bool { return s.calls.Load() != nil }
+
 // Run keeps the connections alive in the store and releases the claims of dead ones, until
 // ctx ends.
 func (s *Service) Run(ctx context.Context) {
-	for s.calls.Load() == nil {
+	for !s.Ready() {
 		r, err := s.Calls()
 		if err == nil {
 			s.calls.Store(r)
