@@ -192,7 +192,7 @@ clean: ## Remove build results; keeps bin/tools and data
 
 # Debian 12 has Node 18, which is too old. npm has newer ones.
 node:
-	@node -e 'process.exit(parseInt(process.versions.node) < 20)' || npm install --silent --global --prefix $(TOOLS)/node node@20
+	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || npm install --silent --global --prefix $(TOOLS)/node node@20
 
 $(GOVULNCHECK):
 	$(call install,golang.org/x/vuln/cmd/govulncheck)
