@@ -138,17 +138,21 @@ func (c *Channel) call(ctx context.Context, b body) error {
 // entry, channel_ended, waits and closes the channel for this runtime. Commit has no effect
 // if Receive is about to report ErrLost.
 func (c *Channel) Commit(ctx context.Context, position string) error {
-	r, commit := c.runtime, wire.Commit{Request: c.head(wire.OpCommit), Position: position}
+	r, head := c.runtime, c.head(wire.OpCommit)
+	content, err := encode(wire.Commit{Request: head, Position: position})
+	if err != nil {
+		return err
+	}
 	r.mu.Lock()
 	epoch, last := c.epoch, position == c.last
-	err := cmp.Or(context.Cause(ctx), context.Cause(c.ctx))
+	err = cmp.Or(context.Cause(ctx), context.Cause(c.ctx))
 	if !last { // the last one is tried in any case
 		err, c.failure = errors.Join(err, c.failure), nil
 	}
 	if err == nil && !last {
 		r.running.Go(func() { // with mu, so that no later request overtakes this one
 			defer r.mu.Unlock()
-			if _, err := r.exchange(epoch, epoch, commit); err != nil && epoch.Err() == nil {
+			if _, err := r.exchange(epoch, epoch, head, content); err != nil && epoch.Err() == nil {
 				c.failure = err
 			}
 		})
@@ -158,7 +162,7 @@ func (c *Channel) Commit(ctx context.Context, position string) error {
 	if err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
-	_, err = r.exchange(ctx, epoch, commit)
+	_, err = r.exchange(ctx, epoch, head, content)
 	switch {
 	case position == c.last && (err == nil || errors.Is(err, ErrEnded)):
 		c.close(ErrEnded)

@@ -156,19 +156,29 @@ type body interface{ Head() wire.Request }
 // if the connection is lost, and while the service is unavailable. Concurrent calls take effect
 // in any order. If call fails, it returns an empty request.
 func (r *Runtime) call(ctx, life context.Context, b body) (*request, error) {
+	content, err := encode(b)
+	if err != nil {
+		return &request{}, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.exchange(ctx, life, b)
+	return r.exchange(ctx, life, b.Head(), content)
 }
 
-// exchange is call for a caller that holds mu until the request is sent, so that no later one
-// overtakes it.
-func (r *Runtime) exchange(ctx, life context.Context, b body) (*request, error) {
-	head := b.Head()
+func encode(b body) ([]byte, error) {
 	content, err := json.Marshal(b)
 	if err == nil && len(content) > wire.MaxRequest {
 		err = fmt.Errorf("request too large: %d bytes, maximum %d", len(content), wire.MaxRequest)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", b.Head().Op, err)
+	}
+	return content, nil
+}
+
+// exchange is call for an encoded request. The caller holds mu until the request is sent, so that
+// no later one overtakes it.
+func (r *Runtime) exchange(ctx, life context.Context, head wire.Request, content []byte) (_ *request, err error) {
 	for err == nil && ctx.Err() == nil && life.Err() == nil {
 		s := r.socket
 		if s == nil {

@@ -73,11 +73,12 @@ func (r *Runtime) connect() (last bool) {
 			r.rejected(resp.StatusCode, err)
 		}
 		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.outage == nil && r.ctx.Err() == nil {
+		first := r.outage == nil
+		r.outage = err
+		r.mu.Unlock()
+		if first && r.ctx.Err() == nil {
 			r.opts.Log.Warn("cannot connect to the service; retrying", "url", r.opts.URL, "error", err)
 		}
-		r.outage = err
 		return r.ctx.Err() != nil
 	}
 	s := &socket{conn: conn, silence: connectTimeout, out: make(chan []byte, maxQueued), pending: map[int64]*request{}}

@@ -97,7 +97,7 @@ func newEntry(actor Actor, at time.Time, action Action, target, teamID string, d
 // encode panics if a value cannot be encoded, which is a mistake in its type: settings are texts,
 // numbers and JSON that was decoded before.
 func encode(v any) jsontext.Value {
-	raw, err := json.Marshal(v, json.Deterministic(true))
+	raw, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		panic(fmt.Sprintf("encode an audit entry: %v", err))
 	}

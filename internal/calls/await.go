@@ -132,6 +132,10 @@ func (o *AwaitOptions) complete() error {
 		o.WorkItemID = uuid.NewString()
 	}
 	switch {
+	case !slices.Contains(wire.WorkItemKinds, o.Kind):
+		return fmt.Errorf("invalid kind %q: use bot, llm or tool", o.Kind)
+	case o.Scope != wire.ScopeItem && o.Scope != wire.ScopeChannel:
+		return fmt.Errorf("invalid scope %q: use item or channel", o.Scope)
 	case !wire.ValidID(o.WorkItemID):
 		return invalidID("work item", o.WorkItemID)
 	case o.Kind == wire.BotItem && !slices.Contains([]string{"", o.WorkItemID}, wire.TokenWorkItem(o.Token)): // its callbacks would be rejected

@@ -17,8 +17,7 @@ const (
 	sweepBatch   = 16 // expired connections per call
 	sweepAtATime = 64 // claims that are released at a time
 
-	replaced    = "replaced"       // among the claims of a connection; see the script claims
-	replacedFor = 10 * time.Minute // longer than an instance takes to notice the end of a connection
+	replaced = "replaced" // among the claims of a connection; see the script claims
 )
 
 var (
@@ -73,21 +72,24 @@ func (r *Runtime) ForgetClaim(ctx context.Context, connectionID, claim string) {
 // an instance that has not noticed the end of the connection would make claims that the runtime
 // does not learn of.
 func (r *Runtime) Replace(ctx context.Context, connectionID string) error {
-	key := kv.ClaimsKey(connectionID)
-	if err := claimsScript.Exec(ctx, r.client, []string{key}, []string{replaced}).Error(); err != nil {
+	if err := claimsScript.Exec(ctx, r.client, []string{kv.ClaimsKey(connectionID)}, []string{replaced}).Error(); err != nil {
 		return wrapStore("replace a connection", err)
 	}
-	return r.releaseAll(ctx, connectionID, r.client.B().Pexpire().Key(key).Milliseconds(replacedFor.Milliseconds()).Build())
+	return r.releaseAll(ctx, connectionID)
 }
 
 // Sweep releases the claims of an expired connection and offers its sessions. Claims that
 // another connection has resumed are kept.
 func (r *Runtime) Sweep(ctx context.Context, connectionID string) error {
-	return r.releaseAll(ctx, connectionID, r.client.B().Del().Key(kv.ClaimsKey(connectionID)).Build())
+	err := r.releaseAll(ctx, connectionID)
+	if err == nil {
+		err = wrap("forget claims", r.client.Do(ctx, r.client.B().Del().Key(kv.ClaimsKey(connectionID)).Build()).Error())
+	}
+	return err
 }
 
-// releaseAll releases the claims of a connection, forgets it and runs a command.
-func (r *Runtime) releaseAll(ctx context.Context, connectionID string, last rueidis.Completed) error {
+// releaseAll releases the claims of a connection and forgets the connection.
+func (r *Runtime) releaseAll(ctx context.Context, connectionID string) error {
 	claims, err := r.client.Do(ctx, r.client.B().Smembers().Key(kv.ClaimsKey(connectionID)).Build()).AsStrSlice()
 	if err != nil {
 		return wrap("list claims", err)
@@ -110,10 +112,5 @@ func (r *Runtime) releaseAll(ctx context.Context, connectionID string, last ruei
 	if err := revoking.Wait(); err != nil {
 		return wrap("release claims", err)
 	}
-	for _, reply := range r.client.DoMulti(ctx, last, r.client.B().Zrem().Key(kv.ConnectionsKey).Member(connectionID).Build()) {
-		if err := reply.Error(); err != nil {
-			return wrap("forget a connection", err)
-		}
-	}
-	return nil
+	return wrap("forget a connection", r.client.Do(ctx, r.client.B().Zrem().Key(kv.ConnectionsKey).Member(connectionID).Build()).Error())
 }

@@ -3,6 +3,7 @@ package calls
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"sync"
@@ -166,9 +167,9 @@ func (r *Runtime) claimOffer(w *offered, d *Demand) {
 	switch {
 	case c != nil:
 		c.Offer = &w.offer // newer than that of the channel
-	case !gone:
+	case !gone && !errors.Is(err, ErrReplaced):
 		_ = background.Sleep(r.ctx, offerRetry)
-	case claim.Token != "" && d.Missed != nil:
+	case gone && claim.Token != "" && d.Missed != nil:
 		d.Missed()
 	}
 	r.demandDone(d, c)

@@ -168,11 +168,11 @@ func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) error {
 	if err != nil {
 		return err
 	}
-	defer done()
 	result, err := s.deps.Callbacks.Try(callback.Trial{Kind: in.Kind, Body: in.Body, MediaType: in.ContentType, PerDelta: in.Split == splitNone}, profile)
 	if err == nil && len(in.Profile) > 0 {
 		result.Warnings = append(result.Warnings, command.LintProfile(in.Profile, "/profile")...)
 	}
+	done() // a client may be slow to read
 	return x.respond(http.StatusOK, result, err)
 }
 

@@ -175,7 +175,7 @@ func (d document) serve(x *exchange, r *http.Request) error {
 	h := x.Header()
 	h.Set("ETag", d.etag)
 	h.Set("Cache-Control", "private, no-cache")
-	weak := strings.ReplaceAll(r.Header.Get("If-None-Match"), "W/", "") // compared weakly (RFC 9110, 13.1.2)
+	weak := strings.ReplaceAll(r.Header.Get("If-None-Match"), `W/"`, `"`) // compared weakly (RFC 9110, 13.1.2)
 	if lists(weak, d.etag) {
 		x.WriteHeader(http.StatusNotModified)
 	} else {

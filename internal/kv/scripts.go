@@ -101,6 +101,9 @@ func Script(name string, constants ...string) string {
 	}
 	l.constants = maps.Clone(l.constants)
 	for pair := range slices.Chunk(constants, 2) {
+		if l.constants[pair[0]] == "" {
+			panic("no constant " + pair[0])
+		}
 		l.constants[pair[0]] = pair[1]
 	}
 	b := builder{library: l, added: map[*definition]bool{}}

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,6 +27,34 @@ func TestScriptsAreComplete(t *testing.T) {
 				t.Errorf("%s uses %s, which is not defined", name, used)
 			}
 		}
+	}
+}
+
+// Script finds names with regular expressions, for which sources must be simple.
+func TestScriptSourcesAreSimple(t *testing.T) {
+	t.Parallel()
+	names := regexp.MustCompile(`(?m)^(?:local function|function|local) ([\w, ]+)`)
+	unusual := regexp.MustCompile(`--[^ \n].*|.*\\['"].*`)
+	defined := map[string]string{}
+	files, err := scripts.ReadDir("lua")
+	for _, file := range files {
+		text, readErr := scripts.ReadFile("lua/" + file.Name())
+		err = errors.Join(err, readErr)
+		if found := unusual.Find(text); found != nil {
+			t.Errorf("%s has a comment without a space, or an escaped quote: %s", file.Name(), found)
+		}
+		for _, m := range names.FindAllSubmatch(text, -1) {
+			for name := range strings.SplitSeq(string(m[1]), ", ") {
+				name = strings.TrimSpace(name)
+				if other := defined[name]; other != "" {
+					t.Errorf("%s defines %s, as %s does", file.Name(), name, other)
+				}
+				defined[name] = file.Name()
+			}
+		}
+	}
+	if err != nil || len(defined) == 0 {
+		t.Errorf("found %d definitions, %v", len(defined), err)
 	}
 }
 

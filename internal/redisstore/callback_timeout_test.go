@@ -152,7 +152,7 @@ func cancellations(t *testing.T, opts Options) {
 		testkit.WantError(t, fmt.Sprintf("cancel %s", id), d.Cancel(t.Context(), id), calls.ErrWorkItemNotFound)
 	}
 	testkit.WantError(t, "await an existing ID", testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{WorkItemID: a.ID})), calls.ErrWorkItemExists)
-	for _, bad := range []calls.AwaitOptions{{TTL: 25 * time.Hour}, {TTL: -1}, {WorkItemID: "a/b"}} {
+	for _, bad := range []calls.AwaitOptions{{Kind: "mail"}, {Scope: "team"}, {TTL: 25 * time.Hour}, {TTL: -1}, {WorkItemID: "a/b"}} {
 		if _, err := d.Await(t.Context(), bad); err == nil {
 			t.Errorf("await accepted %+v, want an error", bad)
 		}

@@ -67,11 +67,12 @@ func records(claims map[string]*claim) (list []string) {
 	return list
 }
 
-// recordClaims records claims that the connection is about to make. It closes the connection if the
-// runtime has another one.
+// recordClaims records claims that the connection is about to make. If the runtime has another
+// connection, which should get the sessions, it closes this one.
 func (c *Conn) recordClaims(ctx context.Context, list ...string) error {
 	err := c.calls.RecordClaims(ctx, c.id, list...)
 	if errors.Is(err, calls.ErrReplaced) {
+		c.withdrawAccepts() // the socket may be closed later
 		c.socket.Close(channel.CloseReplaced)
 	}
 	return err

@@ -128,9 +128,11 @@ func TestReplacedConnectionKeepsNoClaims(t *testing.T) {
 	c, socket, cl, ch := claimedSession(t)
 	c.resume = time.Hour
 	testkit.Must(t, c.service.start(t.Context(), c))
+	testkit.Must(t, c.acceptSession(&wire.Accept{}, 1))
 	testkit.Must(t, c.calls.Replace(t.Context(), c.id))
 	testkit.WantError(t, "claim on a replaced connection", c.recordClaims(t.Context(), cl.record()), calls.ErrReplaced)
 	testkit.Equal(t, "close code", socket.code, channel.CloseReplaced)
+	testkit.Equal(t, "outstanding accepts", len(c.accepts), 0)
 	c.mustAdd(t, cl, ch)
 	c.Close()
 	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))

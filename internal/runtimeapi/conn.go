@@ -227,20 +227,29 @@ func (c *Conn) Close() {
 	}
 	c.mu.Lock()
 	c.closed = true
-	accepts, claims := c.accepts, c.claims
-	c.accepts, c.claims, c.ready, c.stalled = nil, nil, nil, nil
+	claims := c.claims
+	c.claims, c.ready, c.stalled = nil, nil, nil
 	c.mu.Unlock()
 	c.cancel()
-	for d, bytes := range accepts {
-		c.calls.Withdraw(d)
-		c.service.requests.Return(c.team, bytes)
-	}
+	c.withdrawAccepts()
 	for _, cl := range claims {
 		cl.stop()
 	}
 	c.running.Wait()
 	c.flushCommits(claims)
 	c.service.end(c, claims)
+}
+
+// withdrawAccepts lets other connections have the sessions that this one waits for.
+func (c *Conn) withdrawAccepts() {
+	c.mu.Lock()
+	accepts := c.accepts
+	c.accepts = map[*calls.Demand]int64{}
+	c.mu.Unlock()
+	for d, bytes := range accepts {
+		c.calls.Withdraw(d)
+		c.service.requests.Return(c.team, bytes)
+	}
 }
 
 // start adds a connection that has said hello.

@@ -309,11 +309,14 @@ func (c *Conn) announce(ctx context.Context, id int64, cl *claim, ch *calls.Chan
 
 // checkAccept checks the texts of an accept, which are kept until a session arrives.
 func checkAccept(r *wire.Accept, issues *fault.Issues) {
-	for path, list := range map[string][]string{"/endpoints": r.Endpoints, "/modes": r.Modes} {
-		issues.Check(len(list) <= maxFilter, path, fault.IssueTooMany, "Must have at most %d items.", maxFilter)
-		for i, text := range list {
-			checkID(issues, fault.Pointer(path, i), text)
-		}
+	checkFilter(issues, "/endpoints", r.Endpoints)
+	checkFilter(issues, "/modes", r.Modes)
+}
+
+func checkFilter(issues *fault.Issues, path string, list []string) {
+	issues.Check(len(list) <= maxFilter, path, fault.IssueTooMany, "Must have at most %d items.", maxFilter)
+	for i, text := range list {
+		checkID(issues, fault.Pointer(path, i), text)
 	}
 }
 
@@ -330,7 +333,10 @@ func (c *Conn) acceptSession(r *wire.Accept, bytes int64) error {
 	}
 	d.Claim = func(ctx context.Context, sessionID string) (calls.Claim, error) {
 		cl = c.newClaim(sessionID, rand.Text())
-		return cl.request(), c.recordClaims(ctx, cl.record())
+		if err := c.recordClaims(ctx, cl.record()); err != nil {
+			return calls.Claim{}, err
+		}
+		return cl.request(), nil
 	}
 	d.Missed = func() { c.calls.ForgetClaim(c.ctx, c.id, cl.record()) }
 	d.Got = func(ch *calls.Channel) {

@@ -93,8 +93,12 @@ function commit(token, position)
   local drained = channel.state == 'ended' and committed == entries
   if committed > before then
     if now >= touchAt then keepAlive() end
-    saveAndDrop({ 'committed', position })
-    if drained then compact() end
+    if drained then
+      save('committed', position)
+      compact()
+    else
+      saveAndDrop({ 'committed', position })
+    end
   end
   return drained and 'drained' or 'committed'
 end

@@ -160,7 +160,7 @@ function send(token, flags, newest, position)
       outcomes[1 + i] = 'sent'
       known[id], newIDs[#newIDs + 1] = true, id
       local flag = string.sub(flags, i, i)
-      if flag ~= '-' then redis.call('HSET', META, 'chatOff', flag == 'd' and 'runtime' or '') end
+      if flag == 'd' or flag == 'e' then redis.call('HSET', META, 'chatOff', flag == 'd' and 'runtime' or '') end
       number = number + 1
       channel.outLast = string.format(ID_FORMAT, number, now)
       redis.call('XADD', OUT, channel.outLast, 'message', message)

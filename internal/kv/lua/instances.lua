@@ -4,6 +4,7 @@ local OFFERS        = KEYS[1]
 local NEWEST_OFFER  = KEYS[2]
 local MAX_OFFER_AGE = 86400000 -- ms; no session lives longer
 local KEEP_NEWEST   = 600000   -- ms for which the newest ID is kept; longer than the interval between offers
+local REPLACED_TIME = 600000   -- ms; longer than an instance takes to notice the end of a connection
 local DROP_BATCH    = 64       -- expired offers deleted per call, more than a call adds
 
 -- Renews or releases a lease.
@@ -40,13 +41,15 @@ end
 -- KEYS[1]   set: the claims that the connection may have, each the ID of a channel, a slash and a secret; and replaced
 --           if the runtime has another connection instead
 -- ARGV[1…]  claims
--- returns  1 if the connection is replaced, otherwise 0
+-- returns  1 if the connection is replaced, otherwise 0. A replaced one is forgotten after REPLACED_TIME
 --
 -- A script because a full store accepts SADD only after a command that needs no memory.
 function claims()
   redis.call('SREM', KEYS[1], '')
   for i = 1, #ARGV do redis.call('SADD', KEYS[1], ARGV[i]) end
-  return redis.call('SISMEMBER', KEYS[1], 'replaced')
+  local replaced = redis.call('SISMEMBER', KEYS[1], 'replaced')
+  if replaced == 1 then redis.call('PEXPIRE', KEYS[1], REPLACED_TIME) end
+  return replaced
 end
 
 -- Publishes the fingerprint of an instance's JWT secret and lists those of all instances.

@@ -10,7 +10,7 @@ local function parseID(id)
 end
 
 -- Returns whether a stream does not have an item, though it was not removed on purpose.
-local function isMissing(stream, id, newest, removed) -- rare
+local function isMissing(stream, id, newest, removed)
   local number = parseID(id)
   if not number or number >= toNumber(newest) then return true end
   local item = redis.call('XRANGE', stream, number, number)[1]

@@ -160,7 +160,7 @@ function await(token, digest, kind, scope, id, ttl, timeoutEntry, newest, positi
   local deadline, number, oldDueAt = now + ttl, 0, dueAt
   local fields = { '@' .. id, digest }
   if scope == 'item' then
-      tail = tail + 1
+    tail = tail + 1
     number = tail
     fields[3], fields[4] = number, deadline .. '@' .. id .. ' ' .. packEntries({ timeoutEntry })
     if head == tail then dueAt = deadline end
