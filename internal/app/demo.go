@@ -78,12 +78,12 @@ func (a *App) runDemo(ctx context.Context) {
 	}
 }
 
-// WaitForStores waits until a running server is healthy, its database is ready, and runtimes can
-// connect. Without FEATURE_API_ACCESS, the health does not depend on the database.
+// WaitForStores waits until a running server is healthy and its database is ready.
+// Without FEATURE_API_ACCESS, the health does not depend on the database.
 func (a *App) WaitForStores(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, demoStoreTimeout)
 	defer cancel()
-	for a.Health().Status != httpapi.Healthy || a.stores.sql.Ready(ctx) != nil || a.cfg.FeatureAPIAccess && !a.runtimes.Ready() {
+	for a.Health().Status != httpapi.Healthy || a.stores.sql.Ready(ctx) != nil {
 		if err := background.Sleep(ctx, readyInterval); err != nil {
 			return fmt.Errorf("wait for stores (%v): %w", a.Health().Checks, err)
 		}

@@ -139,6 +139,9 @@ func (a *App) Health() httpapi.Health {
 			h.Checks[p.name] = statusOK
 		}
 	}
+	if a.cfg.FeatureAPIAccess && !a.runtimes.Ready() {
+		h.Checks["kv"] = statusUnavailable // call runtimes cannot connect yet
+	}
 	switch {
 	case a.draining.Load():
 		h.Status = "draining"
