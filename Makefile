@@ -24,7 +24,7 @@ export PATH := $(CURDIR)/$(TOOLS)/node/bin:$(PATH)
 # Packages with golden files: their tests register a flag -update.
 GOLDEN = $(shell grep -rl --include='*_test.go' 'flag\.Bool.*"update"' --exclude-dir=node_modules . | xargs -r -n1 dirname | sort -u)
 
-LDFLAGS := -s -w -X telapi/internal/cli.version=$(VERSION)
+LDFLAGS := -s -w -X main.version=$(VERSION)
 
 STEP := scripts/step.sh
 SDK  := sdk/js
