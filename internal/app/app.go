@@ -28,7 +28,6 @@ import (
 	"telapi/internal/runtimeapi"
 	"telapi/internal/session"
 	"telapi/internal/speech"
-	"telapi/internal/synth"
 	"telapi/internal/team"
 )
 
@@ -351,15 +350,15 @@ func speechProviders(ctx context.Context, cfg config.Config) (providers []speech
 		var p speech.Provider
 		switch name {
 		case "openai":
-			p = synth.NewOpenAI(synth.OpenAIOptions{
+			p = media.NewOpenAI(media.OpenAIOptions{
 				URL: cfg.SpeechURL, Key: cfg.SpeechKey, Voice: cfg.SpeechVoice, Model: cfg.SpeechModel, Timeout: timeout,
 			})
 		case "espeak":
-			if p, err = synth.NewEspeak(ctx, cfg.EspeakVoice, timeout); err != nil {
+			if p, err = media.NewEspeak(ctx, cfg.EspeakVoice, timeout); err != nil {
 				return nil, fmt.Errorf("SPEECH_PROVIDERS, SPEECH_ESPEAK_VOICE: %w", err)
 			}
 		case "tone":
-			p = synth.Tone{}
+			p = media.Tone{}
 		default: // config.Load rejects it
 			return nil, fmt.Errorf("SPEECH_PROVIDERS: unknown provider %q", name)
 		}
