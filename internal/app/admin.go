@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"telapi/internal/kv"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/internal/audit"
@@ -18,6 +16,7 @@ import (
 	"telapi/internal/cache"
 	"telapi/internal/calls"
 	"telapi/internal/config"
+	"telapi/internal/kv"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/speech"

@@ -5,10 +5,10 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Bounds of an entry's details. The author of a change decides how large it is.
