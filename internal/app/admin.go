@@ -100,9 +100,9 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 		store = s.kv
 	}
 	return &Admin{
-		Teams:     &team.Registry{Store: s.sql, Announce: store, Now: time.Now},
-		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: store, Now: time.Now},
-		Endpoints: &team.EndpointRegistry{Store: s.sql, Announce: store, Now: time.Now},
+		Teams:     &team.Registry{Store: s.sql, Announcer: store, Now: time.Now},
+		Keys:      &auth.KeyRegistry{Store: s.sql, Announcer: store, Now: time.Now},
+		Endpoints: &team.EndpointRegistry{Store: s.sql, Announcer: store, Now: time.Now},
 		Limits:    ratelimit.NewSettings(store, s.sql, log, nil),
 		Usage:     s.sql,
 		Audit:     s.sql,

@@ -158,9 +158,9 @@ func (a *App) assembleIdentity(_ context.Context, deps *httpapi.Deps) (err error
 	rejections := audit.NewRejections(db, a.log, time.Now)
 	announce := announcer{kv, []cached{deps.Auth, deps.Teams, deps.Endpoints}}
 	deps.Admin = httpapi.Admin{
-		Teams:     &team.Registry{Store: db, Announce: announce, Now: time.Now},
-		Keys:      &auth.KeyRegistry{Store: db, Announce: announce, Now: time.Now},
-		Endpoints: &team.EndpointRegistry{Store: db, Announce: announce, Now: time.Now},
+		Teams:     &team.Registry{Store: db, Announcer: announce, Now: time.Now},
+		Keys:      &auth.KeyRegistry{Store: db, Announcer: announce, Now: time.Now},
+		Endpoints: &team.EndpointRegistry{Store: db, Announcer: announce, Now: time.Now},
 		Limits:    limits, Quotas: kv, Audit: db, Rejections: rejections,
 	}
 	a.addJobs(deps.Auth.Run, auth.NewSecretMonitor(kv, a.secrets, a.log, registry).Run, limits.Run)
