@@ -54,17 +54,14 @@ const (
 	Create   OpenMode = "create"   // create a missing database in DATA_DIR
 )
 
-// OpenAdmin opens the stores, also next to a running server. The caller must call
+// OpenAdmin opens the stores, whether or not a server is running. The caller must call
 // Close.
 func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer, mode OpenMode) (*Admin, error) {
 	var s stores
 	log := commandLogger(cfg, w)
 	err := checkDatabase(cfg, mode)
 	if err == nil {
-		err = s.openDatabase(cfg, log)
-	}
-	if err == nil {
-		err = s.openRunningKeyValue(cfg, log)
+		err = s.join(cfg, log)
 	}
 	if errors.Is(err, redisstore.ErrNoServer) {
 		err = nil // newAdmin replaces the store
