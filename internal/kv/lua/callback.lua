@@ -11,6 +11,9 @@ local function acceptedReply(c, outcome, receipt)
   return { outcome, receipt, number, needsOffer() and channel.offer or '' }
 end
 
+-- Returns the receipt of an accepted callback that is repeated. Channels that have ended do not keep it.
+local function receiptOf(c, receipt) return c.receipt ~= '' and c.receipt or receipt end
+
 -- Returns the entries from ARGV[10] on. If workItemID is empty, it inserts the one of the credential.
 local function entriesFor(c, workItemID)
   local list = { unpack(ARGV, 10) }
@@ -115,7 +118,7 @@ function callback(digest, kind, workItemID, callbackID, bodyDigest, duplicateFor
     if id then c.callbackID, c.bodyDigest, c.receipt = id, body, first end
   end
 
-  if c.callbackID == callbackID then return acceptedReply(c, channelScope and 'routed' or c.state, c.receipt) end
+  if c.callbackID == callbackID then return acceptedReply(c, channelScope and 'routed' or c.state, receiptOf(c, receipt)) end
   local rejection = credentialRejection(c)
   if rejection == 'consumed' then return { c.bodyDigest == bodyDigest and 'duplicate' or 'consumed', c.receipt } end
   if rejection then return { rejection } end
@@ -192,9 +195,10 @@ function stream(digest, kind, workItemID, callbackID, digests, epoch, mayPark, r
   if not c or c.number == 0 then return { 'invalid' } end
 
   local last = receipt ~= ''
+  local settled = c.state == 'routed' or c.state == 'parked'
+  if last and settled and c.callbackID == callbackID then return acceptedReply(c, c.state, receiptOf(c, receipt)) end
   local rejection = credentialRejection(c)
   if rejection == 'consumed' then -- the answer is settled
-    if last and c.callbackID == callbackID then return acceptedReply(c, c.state, c.receipt) end
     if last and c.bodyDigest == digests then return { 'duplicate', c.receipt } end
     local repeated = not last and string.sub(c.bodyDigest, 1, #digests) == digests
     return { repeated and 'routed' or 'consumed' }

@@ -59,19 +59,28 @@ local function commitFirst(position)
   return committed == before and {} or { 'committed', position }
 end
 
--- Removes everything from an ended channel that is not needed to answer late callbacks.
--- That is kept until RETENTION after the last credential expires.
+-- Removes everything from an ended channel that is not needed to answer late calls, until RETENTION
+-- after the last credential expires. Late callbacks learn that it has ended; a repeated one has its
+-- receipt itself. Both hashes are created anew, because then Redis stores short values in less memory.
 local function compact() -- rare
   redis.call('ZREM', FORGET, '') -- the empty member has the highest score
   local forgetAt = redis.call('ZRANGE', FORGET, -1, -1, 'WITHSCORES')[2]
+  bytes, committedBytes, maxEntries, maxBytes = 0, 0, 1, 1 -- all entries are committed
+  save()
+  local names = { 'state', 'endReason', 'epoch', 'team', 'endpoint', 'flow', 'inLast', 'committed',
+    'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'lostToken', 'lostAt' }
+  local values, work = redis.call('HMGET', META, unpack(names)), redis.call('HGETALL', WORK)
+  redis.call('UNLINK', META, WORK, SEEN, SENT, FORGET, SEEN_BEFORE, SENT_BEFORE)
+  for i, name in ipairs(names) do
+    if values[i] then redis.call('HSET', META, name, values[i]) end
+  end
+  for i = 1, #work, 2 do
+    local credential = #work[i] == DIGEST_LENGTH and string.match(work[i + 1], '^%S+ %d+ %S+ %d+ %S+ %S* ')
+    if credential then redis.call('HSET', WORK, work[i], credential .. ' ') end
+  end
   expireIn(math.max(RETENTION, (tonumber(forgetAt) or 0) - now))
   redis.call('PEXPIRE', IN, OBSERVER_TIME)
   redis.call('PEXPIRE', OUT, OBSERVER_TIME)
-  redis.call('UNLINK', SEEN, SENT, FORGET, SEEN_BEFORE, SENT_BEFORE)
-  redis.call('HDEL', META, 'profile', 'offer', 'outLast', 'trimmed', 'dropped', 'queue', 'uses')
-  for _, field in ipairs(redis.call('HKEYS', WORK)) do
-    if not string.find(field, '^%x+$') or #field < DIGEST_LENGTH then redis.call('HDEL', WORK, field) end
-  end
 end
 
 -- Commits the runtime's position.
