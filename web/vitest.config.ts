@@ -4,9 +4,10 @@ export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
     globalSetup: "test/setup.ts",
-    maxWorkers: 2, // tests wait more than they compute, but browsers need much CPU time
+    isolate: false, // loads Playwright once for each worker
+    maxWorkers: 2,
     sequence: { concurrent: true },
-    maxConcurrency: 3,
+    maxConcurrency: 2, // more would take longer: a call needs CPU time for as long as it lasts
     testTimeout: 900_000,
     hookTimeout: 240_000,
     expect: { poll: { timeout: 240_000 } }, // enough on a busy machine

@@ -18,8 +18,8 @@ export class Levels {
   private readonly meters = [byId("microphone-level"), byId("speaker-level")] as const;
   private bars: Bar[] = [];
   private read: (() => [number, number]) | undefined;
+  private timer: ReturnType<typeof setTimeout> | undefined; // of the next bar
   private frame = 0; // ID of the scheduled animation frame
-  private lastBar = 0;
 
   constructor() {
     for (const [target, event] of [[matchMedia("(prefers-color-scheme: dark)"), "change"], [window, "resize"], [window, "themechange"]] as const) {
@@ -37,6 +37,7 @@ export class Levels {
   }
 
   stop(): void {
+    clearTimeout(this.timer);
     cancelAnimationFrame(this.frame);
     this.read = undefined;
     this.setMeters([0, 0]);
@@ -50,13 +51,11 @@ export class Levels {
     return spoken;
   }
 
+  /** Adds a bar now and after each barMs. It requests a frame for each bar only, because a frame takes processor time even if nothing has changed. */
   private update(): void {
-    this.frame = requestAnimationFrame(() => this.update());
-    const now = performance.now();
-    if (now - this.lastBar < barMs) return;
-    this.lastBar = now;
     this.addBar();
     this.draw();
+    this.timer = setTimeout(() => (this.frame = requestAnimationFrame(() => this.update())), barMs);
   }
 
   private addBar(): void {

@@ -27,6 +27,7 @@ test("all mistakes are found at once, with line and column", () => {
 // JSON.parse decides, whatever the text is made of.
 test("a text has problems if and only if it is not JSON", () => {
   const parts = ["{", "}", "[", "]", ",", ":", '"a"', '"', "1", "01", "-", "true", "nul", " ", "\n", "\\", "'", "1.5e3", "\u0001", '"\\u12"'];
+  const wrong: string[] = [];
   let seed = 1;
   const random = (limit: number) => (seed = (seed * 48_271) % 2_147_483_647) % limit;
   for (let n = 0; n < 50_000; n++) {
@@ -37,6 +38,7 @@ test("a text has problems if and only if it is not JSON", () => {
     } catch {
       valid = false;
     }
-    expect([text, checkJson(text).problems.length === 0]).toEqual([text, valid]);
+    if ((checkJson(text).problems.length === 0) !== valid) wrong.push(text);
   }
+  expect(wrong).toEqual([]);
 });

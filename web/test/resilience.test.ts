@@ -82,7 +82,7 @@ test("the conversation continues when its instance is killed, and both instances
   expect((await counts(playground)).received).toBeGreaterThanOrEqual(said.length);
 });
 
-test("the panel sees a message that is lost and one that arrives twice", async ({ expect }) => {
+test("the panel sees the instance, a message that is lost and one that arrives twice", async ({ expect }) => {
   await using playground = await setup.open();
   const { page } = playground;
   await page.routeWebSocket(/\/ws\/session/, (route) => {
@@ -98,6 +98,12 @@ test("the panel sees a message that is lost and one that arrives twice", async (
   const id = await playground.sessionId();
   const before = { sent: 0, acknowledged: 0, received: 1, lost: 0, duplicates: 0 }; // the greeting
   await expect.poll(() => counts(playground)).toEqual(before);
+
+  // With one instance, the panel says how to start two.
+  await page.getByText("make run ARGS='--instances 2'").waitFor();
+  await page.getByText("Instance 1: running, serves this connection").waitFor();
+  expect(await page.getByRole("button", { name: "Kill instance 1" }).isDisabled()).toBe(true);
+
   for (const text of ["lose this", "repeat this"]) await setup.service.send(id, "chat", { text });
   await playground.message("repeat this").waitFor();
   await expect.poll(() => counts(playground)).toEqual({ ...before, received: 2, lost: 1, duplicates: 1 });
@@ -131,10 +137,3 @@ test("the sliders delay frames and drop the connection, and nothing is lost", as
   await expect.poll(() => counts(playground)).toMatchObject({ sent: 4, acknowledged: 4, lost: 0, duplicates: 0 });
 });
 
-test("with one instance, the panel says how to start two", async () => {
-  await using playground = await setup.start();
-  await playground.showTab("Resilience");
-  await playground.page.getByText("make run ARGS='--instances 2'").waitFor();
-  await playground.page.getByText("Instance 1: running, serves this connection").waitFor();
-  expect(await playground.page.getByRole("button", { name: "Kill instance 1" }).isDisabled()).toBe(true);
-});

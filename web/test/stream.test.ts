@@ -3,14 +3,9 @@ import { promisify } from "node:util";
 import { test } from "vitest";
 import { Playground, Setup, startService } from "./browser.js";
 import { Model } from "./model.js";
+import { Voice } from "./voice.js";
 
 const setup = new Setup();
-
-/** Mutes the microphone, which would interrupt the answer. */
-async function mute(playground: Playground): Promise<void> {
-  await playground.click("Mute");
-  await playground.page.locator("#microphone-level[aria-valuenow='0']").waitFor({ state: "attached" });
-}
 
 test("a written answer appears word by word, in one message and one row of the timeline", async ({ expect }) => {
   await using model = new Model();
@@ -19,7 +14,7 @@ test("a written answer appears word by word, in one message and one row of the t
   const { page } = playground;
   await playground.start();
   await playground.send("tell me a story");
-  await expect.poll(() => model.asked[0]).toBe(1);
+  await expect.poll(() => model.asked).toBe(1);
   const shows = (text: string) => playground.message(`bot${text}writing…`).waitFor();
   let said = "";
   for (const word of ["There", " was a **ki"]) {
@@ -45,16 +40,16 @@ test("a written answer appears word by word, in one message and one row of the t
 });
 
 test("a spoken answer is heard while the model still writes", async ({ expect }) => {
-  await using model = new Model();
+  await using model = new Model("tell me a story");
   await using service = await startService(await model.start());
   await using playground = await Playground.open(setup.browser, service);
   const { page } = playground;
+  const voice = await Voice.replaceMicrophone(page);
   await playground.chooseMode("audio");
   await playground.click("Call");
-  await expect.poll(() => model.asked[1]).toBeGreaterThan(0);
-  await mute(playground);
-  model.understand("tell me a story");
-  await expect.poll(() => model.asked[0]).toBe(1);
+  await page.locator("#call-state").filter({ hasText: "In a call" }).waitFor();
+  await voice.say();
+  await expect.poll(() => model.asked).toBe(1);
   model.write("There was a king. He");
   await playground.timelineEvent("plays: There was a king.").waitFor();
   await playground.message("There was a king.").filter({ hasText: "writing…" }).waitFor();
@@ -71,19 +66,19 @@ test("a spoken answer is heard while the model still writes", async ({ expect })
 });
 
 test("the picture of the README shows a call, its answers, and why one of them waits", async ({ expect }) => {
-  await using model = new Model();
+  await using model = new Model("Where is my order?");
   await using service = await startService(await model.start());
   await using playground = await Playground.open(setup.browser, service, { viewport: { width: 1360, height: 940 }, deviceScaleFactor: 1.25 });
   const { page } = playground;
   const answer = async (count: number, ...texts: string[]) => {
-    await expect.poll(() => model.asked[0]).toBe(count);
+    await expect.poll(() => model.asked).toBe(count);
     for (const [index, text] of texts.entries()) model.write(text, index === texts.length - 1);
   };
+  const voice = await Voice.replaceMicrophone(page);
   await playground.click("Call");
-  await expect.poll(() => model.asked[1]).toBeGreaterThan(0);
-  await mute(playground);
+  await page.locator("#call-state").filter({ hasText: "In a call" }).waitFor();
   await service.waitForBot(await playground.sessionId());
-  model.understand("Where is my order?");
+  await voice.say();
   await answer(1, "It left our warehouse today. It ", "arrives tomorrow.");
   await playground.timelineEvent("plays: It arrives tomorrow.").waitFor();
   await playground.timelineEvent("played").nth(1).waitFor();

@@ -51,7 +51,7 @@ const phrases: { say: string; replies: string[]; messages?: string[]; entries?: 
   {
     say: "pause chat",
     replies: ["Text chat is off for three seconds.", "Text chat is on again."],
-    messages: ["The runtime enabled text chat."],
+    messages: ["The runtime disabled text chat.", "The runtime enabled text chat."],
     steps: ["service to runtime: command emit_event, in_order", "runtime to service: control: disable_text_chat", "bot to service: answer from bot, part 2", "runtime to service: control: enable_text_chat", "service to browser: control: enable_text_chat"],
   },
   { say: "transfer me", replies: ["I will transfer you now."], messages: ["I will transfer you now.", "The call is transferred to tel:+493012345678."], steps: ["service to runtime: command transfer, after_playback", "runtime to service: action: transfer", "service to runtime: ended: transferred", "browser: ended"] },
@@ -83,7 +83,6 @@ test("the timeline is in the order of causes for every phrase, whatever the cloc
   for (const { say, replies, messages = replies, plays } of phrases) {
     await playground.click(say);
     for (const reply of messages) await playground.message(reply).first().waitFor();
-    await playground.screenshot(`phrase-${say.replaceAll(" ", "-")}`);
     if (plays) await playground.timelineEvent(plays).waitFor();
     if (say !== "call me slowly") continue;
     for (const key of ["4", "2", "#"]) await playground.click(key);
@@ -142,10 +141,14 @@ test("a turn shows where its time goes, and its hops light up", async ({ expect 
   await playground.page.getByRole("region", { name: "chat: out of order" }).waitFor();
 });
 
-test("a row shows its request, and copies it as curl without secrets", async ({ expect }) => {
+test("an answer through the webhook has a row for each step; a row shows its request, and copies it as curl without secrets", async ({ expect }) => {
   await using playground = await setup.start();
   await playground.click("hello");
-  await playground.timelineEvent("service to bot: callback").waitFor();
+  await playground.message("Hello! How are you?").waitFor();
+  await playground.message("hello").filter({ hasText: "acknowledged" }).waitFor();
+  for (const step of ["browser to service: frame", "service to runtime: frame", "runtime to bot: http", "bot to service: callback", "service to bot: callback", "service to browser: frame"]) {
+    await playground.timelineEvent(step).first().waitFor();
+  }
   const copy = async (row: string) => {
     await playground.timelineEvent(row).click();
     await playground.click("Copy as curl");
@@ -241,12 +244,15 @@ test("a trace is exported without secrets, escaped, and can be opened again", as
   await playground.page.getByRole("alert").filter({ hasText: "not a trace of telapi" }).waitFor();
 });
 
-test.each([[1300, 900], [390, 844]])("lanes have names and rows have times at %i pixels width", async (width, height) => {
-  await using playground = await setup.start({ viewport: { width, height } });
-  if (width < 1024) await playground.showTab("Timeline");
-  await playground.timelineEvent("browser connected").waitFor();
-  const names = playground.page.locator(".lanes span");
-  expect(await names.evaluateAll((spans) => spans.filter((span) => span.scrollWidth > span.clientWidth || parseFloat(getComputedStyle(span).fontSize) < 10).length)).toBe(0);
-  expect(await playground.page.locator("#timeline time").first().isVisible()).toBe(true);
-  await playground.screenshot(`timeline-${width}`);
+test("lanes have names and rows have times in wide and narrow windows", async () => {
+  await using playground = await setup.start();
+  const { page } = playground;
+  for (const [width, height] of [[1300, 900], [390, 844]] as const) {
+    await page.setViewportSize({ width, height });
+    await playground.showTab("Timeline");
+    await playground.timelineEvent("browser connected").waitFor();
+    expect(await page.locator(".lanes span").evaluateAll((spans) => spans.filter((span) => span.scrollWidth > span.clientWidth || parseFloat(getComputedStyle(span).fontSize) < 10).length)).toBe(0);
+    expect(await page.locator("#timeline time").first().isVisible()).toBe(true);
+    await playground.screenshot(`timeline-${width}`);
+  }
 });
