@@ -24,7 +24,7 @@ export PATH := $(CURDIR)/$(TOOLS)/node/bin:$(PATH)
 # Packages with golden files: their tests register a flag -update.
 GOLDEN = $(shell grep -rl --include='*_test.go' 'flag\.Bool.*"update"' --exclude-dir=node_modules . | xargs -r -n1 dirname | sort -u)
 
-LDFLAGS := -s -w -X telapi/internal/cli.version=$(VERSION)
+LDFLAGS := -s -w -X main.version=$(VERSION)
 
 STEP := scripts/step.sh
 SDK  := sdk/js
@@ -86,7 +86,7 @@ TIDY := -diff -e
 # times as much CPU time, most of the time of all tests. The packages around it are.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
 # These have no goroutines, or test programs and texts.
-NO_RACES := telapi/callruntime/wire telapi/web $(addprefix telapi/internal/,command fault page redact strictjson synth team) \
+NO_RACES := telapi/callruntime/wire telapi/web $(addprefix telapi/internal/,command fault page redact strictjson team) \
 	$(addprefix telapi/test/,contract docs media mutate suite)
 
 check: ## Run what `make test` leaves out: linters, race detector, faults under load, deployment

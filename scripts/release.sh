@@ -30,7 +30,7 @@ umask 022
 
 # build ARCH FILE: the binary.
 build() {
-	GOARCH=$1 go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X telapi/internal/cli.version=$version" -o "$2" ./cmd/telapi
+	GOARCH=$1 go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$version" -o "$2" ./cmd/telapi
 }
 
 # archive DIRECTORY NAME: a compressed archive of dist/NAME, or of another directory.
@@ -85,7 +85,7 @@ GOBIN=$work GOOS='' go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4
 echo 'generating manual pages and completions'
 mkdir "$work/man" "$work/completions"
 GOOS='' build '' "$work/telapi"
-GOOS='' go run -ldflags "-X telapi/internal/cli.version=$version" cmd/telapi/manpages.go "$work/man"
+GOOS='' go run -buildvcs=false -tags manpages -ldflags "-X main.version=$version" ./cmd/telapi "$work/man"
 for shell in bash zsh fish; do
 	"$work/telapi" completion "$shell" >"$work/completions/telapi.$shell"
 done

@@ -57,8 +57,8 @@ const (
 // this package.
 type Command interface{ Common() *CommonFields }
 
-// CommonFields are the fields that all commands share. internal/command checks the
-// tag shape.
+// CommonFields are the fields that all commands share. The tag shape is the JSON type that
+// internal/command requires.
 type CommonFields struct {
 	Type      string         `json:"type"`
 	Source    string         `json:"source"`
@@ -120,16 +120,16 @@ func (a *AnyCommand) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	if err != nil {
 		return err
 	}
-	var common OtherCommand
-	if err := json.Unmarshal(raw, &common); err != nil {
+	var other OtherCommand
+	if err := json.Unmarshal(raw, &other); err != nil {
 		return fmt.Errorf("decode command: %w", err)
 	}
-	if a.Command = NewCommand(common.Type); a.Command == nil {
-		a.Command = &common
+	if a.Command = NewCommand(other.Type); a.Command == nil {
+		a.Command = &other
 		return nil
 	}
 	if err := json.Unmarshal(raw, a.Command); err != nil {
-		return fmt.Errorf("decode command %s: %w", common.Type, err)
+		return fmt.Errorf("decode command %s: %w", other.Type, err)
 	}
 	return nil
 }

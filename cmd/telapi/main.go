@@ -1,4 +1,5 @@
-// Command telapi runs and administers the service.
+//go:build !manpages
+
 package main
 
 import (
@@ -6,12 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"telapi/internal/cli"
 )
-
-// interrupted is the exit code after a second signal.
-const interrupted = 130
 
 func main() {
 	ctx, stop := context.WithCancel(context.Background())
@@ -21,9 +17,8 @@ func main() {
 		<-signals
 		stop() // shut down gracefully
 		<-signals
-		os.Exit(interrupted)
+		os.Exit(exitInterrupted)
 	}()
-	os.Exit(cli.Run(ctx, cli.Console{
-		Program: os.Args[0], Args: os.Args[1:], Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-	}))
+	c := cli{Program: os.Args[0], Args: os.Args[1:], Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
+	os.Exit(c.execute(ctx))
 }

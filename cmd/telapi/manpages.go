@@ -1,12 +1,11 @@
 //go:build manpages
 
-// This program writes a manual page for each command of telapi into a directory.
-//
-//	go run cmd/telapi/manpages.go DIRECTORY
-//
-// SOURCE_DATE_EPOCH is the date on the pages, in Unix seconds. The build tag keeps it out
-// of telapi.
 package main
+
+// With the build tag manpages, this program writes a manual page for each command of telapi
+// into a directory. SOURCE_DATE_EPOCH is the date on the pages, in Unix seconds.
+//
+//	go run -tags manpages ./cmd/telapi DIRECTORY
 
 import (
 	"errors"
@@ -16,8 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra/doc"
-
-	"telapi/internal/cli"
 )
 
 func main() {
@@ -36,7 +33,7 @@ func run(args []string, epoch string) error {
 		return fmt.Errorf("invalid SOURCE_DATE_EPOCH %q: use Unix seconds", epoch)
 	}
 	date := time.Unix(seconds, 0).UTC()
-	root := cli.Commands()
+	root := (&cli{}).root()
 	root.DisableAutoGenTag = true
 	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Date: &date, Source: "telapi " + root.Version, Manual: "telapi"}, args[0])
 }

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"telapi/internal/kv"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/internal/audit"
@@ -18,6 +16,7 @@ import (
 	"telapi/internal/cache"
 	"telapi/internal/calls"
 	"telapi/internal/config"
+	"telapi/internal/kv"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/speech"
@@ -55,17 +54,14 @@ const (
 	Create   OpenMode = "create"   // create a missing database in DATA_DIR
 )
 
-// OpenAdmin opens the stores, also next to a running server. The caller must call
+// OpenAdmin opens the stores, whether or not a server is running. The caller must call
 // Close.
 func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer, mode OpenMode) (*Admin, error) {
 	var s stores
 	log := commandLogger(cfg, w)
 	err := checkDatabase(cfg, mode)
 	if err == nil {
-		err = s.openDatabase(cfg, log)
-	}
-	if err == nil {
-		err = s.openRunningKeyValue(cfg, log)
+		err = s.join(cfg, log)
 	}
 	if errors.Is(err, redisstore.ErrNoServer) {
 		err = nil // newAdmin replaces the store
@@ -101,9 +97,9 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 		store = s.kv
 	}
 	return &Admin{
-		Teams:     &team.Registry{Store: s.sql, Announce: store, Now: time.Now},
-		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: store, Now: time.Now},
-		Endpoints: &team.EndpointRegistry{Store: s.sql, Announce: store, Now: time.Now},
+		Teams:     &team.Registry{Store: s.sql, Announcer: store, Now: time.Now},
+		Keys:      &auth.KeyRegistry{Store: s.sql, Announcer: store, Now: time.Now},
+		Endpoints: &team.EndpointRegistry{Store: s.sql, Announcer: store, Now: time.Now},
 		Limits:    ratelimit.NewSettings(store, s.sql, log, nil),
 		Usage:     s.sql,
 		Audit:     s.sql,

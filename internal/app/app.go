@@ -28,7 +28,6 @@ import (
 	"telapi/internal/runtimeapi"
 	"telapi/internal/session"
 	"telapi/internal/speech"
-	"telapi/internal/synth"
 	"telapi/internal/team"
 )
 
@@ -159,9 +158,9 @@ func (a *App) assembleIdentity(_ context.Context, deps *httpapi.Deps) (err error
 	rejections := audit.NewRejections(db, a.log, time.Now)
 	announce := announcer{kv, []cached{deps.Auth, deps.Teams, deps.Endpoints}}
 	deps.Admin = httpapi.Admin{
-		Teams:     &team.Registry{Store: db, Announce: announce, Now: time.Now},
-		Keys:      &auth.KeyRegistry{Store: db, Announce: announce, Now: time.Now},
-		Endpoints: &team.EndpointRegistry{Store: db, Announce: announce, Now: time.Now},
+		Teams:     &team.Registry{Store: db, Announcer: announce, Now: time.Now},
+		Keys:      &auth.KeyRegistry{Store: db, Announcer: announce, Now: time.Now},
+		Endpoints: &team.EndpointRegistry{Store: db, Announcer: announce, Now: time.Now},
 		Limits:    limits, Quotas: kv, Audit: db, Rejections: rejections,
 	}
 	a.addJobs(deps.Auth.Run, auth.NewSecretMonitor(kv, a.secrets, a.log, registry).Run, limits.Run)
@@ -351,15 +350,15 @@ func speechProviders(ctx context.Context, cfg config.Config) (providers []speech
 		var p speech.Provider
 		switch name {
 		case "openai":
-			p = synth.NewOpenAI(synth.OpenAIOptions{
+			p = media.NewOpenAI(media.OpenAIOptions{
 				URL: cfg.SpeechURL, Key: cfg.SpeechKey, Voice: cfg.SpeechVoice, Model: cfg.SpeechModel, Timeout: timeout,
 			})
 		case "espeak":
-			if p, err = synth.NewEspeak(ctx, cfg.EspeakVoice, timeout); err != nil {
+			if p, err = media.NewEspeak(ctx, cfg.EspeakVoice, timeout); err != nil {
 				return nil, fmt.Errorf("SPEECH_PROVIDERS, SPEECH_ESPEAK_VOICE: %w", err)
 			}
 		case "tone":
-			p = synth.Tone{}
+			p = media.Tone{}
 		default: // config.Load rejects it
 			return nil, fmt.Errorf("SPEECH_PROVIDERS: unknown provider %q", name)
 		}

@@ -21,8 +21,8 @@ import (
 
 	"telapi/internal/config"
 	"telapi/internal/demo"
+	"telapi/internal/media"
 	"telapi/internal/speech"
-	"telapi/internal/synth"
 	"telapi/test/testkit"
 )
 
@@ -33,7 +33,7 @@ func TestProviderTimeoutLeavesTimeForOthers(t *testing.T) {
 		if err != nil || len(providers) != others+1 {
 			t.Fatalf("got %d providers and error %v, want %d", len(providers), err, others+1)
 		}
-		testkit.Equal(t, fmt.Sprintf("timeout before %d other providers", others), providers[0].(*synth.OpenAI).Timeout, speech.ProviderTimeout(10*time.Minute, others+1))
+		testkit.Equal(t, fmt.Sprintf("timeout before %d other providers", others), providers[0].(*media.OpenAI).Timeout, speech.ProviderTimeout(10*time.Minute, others+1))
 	}
 }
 

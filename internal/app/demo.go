@@ -62,7 +62,8 @@ func (d *demoState) stop() {
 	<-d.stopped
 }
 
-// runDemo creates the demo team and runs its runtime and bot until the demo is stopped.
+// runDemo creates the demo team and runs its runtime and bot until the demo is stopped, or
+// until ctx ends because the server has failed.
 func (a *App) runDemo(ctx context.Context) {
 	defer close(a.demo.stopped)
 	ctx, cancel := context.WithCancel(ctx)
@@ -139,7 +140,7 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
 	page := &a.demo.playgroundConfig
 	page.BotURL, page.OwnBot = a.opts.BotURL, a.opts.BotURL != ""
-	runBot, closeBot := func(context.Context) {}, func() {}
+	runBot, closeBot := func(context.Context) {}, func() {} // of the demo's bot, unless the user has one
 	if !page.OwnBot {
 		bot, err := demo.NewBot(a.URL(), client, demo.NewModel("DEMO_LLM_URL", a.cfg.DemoLLMURL, a.cfg.DemoLLMModel, a.cfg.DemoLLMKey), a.demo.events, a.log)
 		if err != nil {
@@ -192,6 +193,12 @@ func (d *demoState) currentConfig() httpapi.PlaygroundConfig {
 	}
 }
 
+// unclaimed reports whether the browser of a session waits for a runtime.
+func (a *App) unclaimed(ctx context.Context, sessionID string) (bool, error) {
+	channel, err := a.stores.kv.Channel(ctx, sessionID)
+	return channel.Waiting(), err
+}
+
 // observer is a call runtime that serves the playground: it reads channels for the
 // feed, and registers work items for callbacks that the user writes. It is
 // opened on first use, so that the server starts without the key-value store.
@@ -210,8 +217,9 @@ func (o *observer) open() (_ *calls.Runtime, err error) {
 	return o.runtime, err
 }
 
-// use calls f with the runtime. Any error that is not in meaning is one of the key-value store.
-func (o *observer) use(meaning map[error]*fault.Error, f func(*calls.Runtime) error) error {
+// use calls f with the runtime. It returns the expected errors of f as the given ones. All
+// others mean that the key-value store is unavailable.
+func (o *observer) use(expected map[error]*fault.Error, f func(*calls.Runtime) error) error {
 	runtime, err := o.open()
 	if err == nil {
 		err = f(runtime)
@@ -219,8 +227,8 @@ func (o *observer) use(meaning map[error]*fault.Error, f func(*calls.Runtime) er
 	if err == nil {
 		return nil
 	}
-	for known, public := range meaning {
-		if errors.Is(err, known) {
+	for internal, public := range expected {
+		if errors.Is(err, internal) {
 			return public
 		}
 	}
@@ -244,8 +252,8 @@ func (o *observer) issueCredential(ctx context.Context, sessionID string, kind w
 		calls.ErrEnded:    fault.New(fault.SessionEnded, "The session has ended. Connect to start another."),
 	}, func(r *calls.Runtime) error {
 		ch := r.Observe(sessionID, "")
+		defer func() { _ = ch.Close(ctx) }() // an observer has no claim whose release could fail
 		item, err := ch.Await(ctx, calls.AwaitOptions{Kind: kind, TTL: playgroundItemTTL})
-		_ = ch.Close(ctx) // an observer has no claim to release
 		c = httpapi.CallbackCredential{Token: item.Token, Path: item.Path, ExpiresAt: item.ExpiresAt.UTC()}
 		return err
 	})
@@ -257,15 +265,9 @@ func (o *observer) cancelWorkItem(ctx context.Context, sessionID, workItemID str
 	closed := fault.New(fault.NotFound, "The work item is not open: it was answered, cancelled or has expired.")
 	return o.use(map[error]*fault.Error{calls.ErrNotFound: closed, calls.ErrEnded: closed, calls.ErrWorkItemNotFound: closed}, func(r *calls.Runtime) error {
 		ch := r.Observe(sessionID, "")
-		defer func() { _ = ch.Close(ctx) }() // an observer has no claim to release
+		defer func() { _ = ch.Close(ctx) }() // as above
 		return ch.Cancel(ctx, workItemID)
 	})
-}
-
-// unclaimed reports whether the browser of a session waits for a runtime.
-func (a *App) unclaimed(ctx context.Context, sessionID string) (bool, error) {
-	channel, err := a.stores.kv.Channel(ctx, sessionID)
-	return channel.Waiting(), err
 }
 
 func (o *observer) close() {

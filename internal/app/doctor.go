@@ -42,13 +42,14 @@ type Finding struct {
 // It checks what telapi serve would use. Without JWT_SECRET, in a data directory with
 // the secret of telapi dev, it checks what that uses.
 func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log io.Writer) []Finding {
-	d := &diagnosis{}
-	cfg, warnings, err := config.Load(env, config.Serve)
-	valid := "valid for telapi serve"
-	if dev, devWarnings, ok := developmentConfig(env); ok {
-		d.development, cfg, warnings, err = true, dev, devWarnings, nil
-		valid = "valid for telapi dev, whose JWT secret is in " + cfg.DataDir + "; telapi serve needs JWT_SECRET"
+	var err error
+	cfg, warnings, development := developmentConfig(env)
+	valid := "valid for telapi dev, whose JWT secret is in " + cfg.DataDir + "; telapi serve needs JWT_SECRET"
+	if !development {
+		cfg, warnings, err = config.Load(env, config.Serve)
+		valid = "valid for telapi serve"
 	}
+	d := &diagnosis{development: development}
 	if err == nil {
 		_, err = PlatformPolicy(cfg)
 	}
@@ -135,11 +136,14 @@ func (d *diagnosis) configuration(valid string, warnings []config.Warning, err e
 	for _, p := range problems {
 		d.add(check, "", p)
 	}
-	for _, w := range warnings { // they fail the check: nobody reads the server's log if doctor is content
+	for _, w := range warnings { // as errors: the server's log has them too, but is read less often
 		d.add(check, "", errors.New(w.String()))
 	}
-	if err != nil && !listed || err == nil && len(warnings) == 0 {
-		d.add(check, valid, err)
+	switch {
+	case err != nil && !listed:
+		d.add(check, "", err)
+	case err == nil && len(warnings) == 0:
+		d.add(check, valid, nil)
 	}
 }
 
@@ -163,7 +167,8 @@ func (d *diagnosis) jwtSecret(context.Context) (string, error) {
 
 // server checks the server on this machine.
 func (d *diagnosis) server(ctx context.Context) (string, error) {
-	url, status, body, err := CheckHealth(ctx, d.cfg, false)
+	url := APIServerURL(d.cfg)
+	status, body, err := CheckHealth(ctx, url)
 	if err != nil {
 		return "", warningf("no server at %s: %v. Start it with telapi serve or telapi dev, or set TELAPI_HOST and TELAPI_PORT as for the server", url, fault.Reason(err))
 	}
@@ -374,9 +379,11 @@ func (d *diagnosis) speech(ctx context.Context) (string, error) {
 		voice, model := p.Resolve("", "")
 		sound, err := p.Synthesize(ctx, speech.Utterance{Text: "telapi", Voice: voice, Model: model, Speed: 1})
 		if err != nil {
-			err = fmt.Errorf("provider %s: %w", p.Name(), err)
+			d.add("speech", "", fmt.Errorf("provider %s: %w", p.Name(), err))
+			continue
 		}
-		d.add("speech", fmt.Sprintf("provider %d, %s: %.1f s of audio with voice %s and model %s", i+1, p.Name(), float64(len(sound.Samples))/float64(sound.Rate), voice, model), err)
+		seconds := float64(len(sound.Samples)) / float64(sound.Rate)
+		d.add("speech", fmt.Sprintf("provider %d, %s: %.1f s of audio with voice %s and model %s", i+1, p.Name(), seconds, voice, model), nil)
 	}
 	return "", nil
 }

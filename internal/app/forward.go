@@ -17,12 +17,12 @@ var errNoInstance = errors.New("no instance is running")
 
 // Forward implements httpapi.Instances.
 func (s *instances) Forward(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error)) {
-	turn := &s.requests
+	last := &s.lastRequest
 	if sessionID != "" {
-		turn = &s.handshakes
+		last = &s.lastHandshake
 	}
 	s.forward(w, r, fail, func(r *http.Request) (*http.Response, error) {
-		target, resp, err := s.sendInTurn(r, turn)
+		target, resp, err := s.sendToNext(r, last)
 		if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -32,8 +32,8 @@ func (s *instances) Forward(w http.ResponseWriter, r *http.Request, sessionID st
 	})
 }
 
-// ForwardTo implements httpapi.Instances.
-func (s *instances) ForwardTo(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error)) {
+// ForwardToSession implements httpapi.Instances.
+func (s *instances) ForwardToSession(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error)) {
 	s.mu.Lock()
 	target := s.sessions[sessionID]
 	s.mu.Unlock()
@@ -64,12 +64,12 @@ func (s *instances) forward(w http.ResponseWriter, r *http.Request, fail func(er
 	proxy.ServeHTTP(w, r)
 }
 
-// sendInTurn sends a request to the next running instance that accepts a connection.
+// sendToNext sends a request to the next running instance that accepts a connection.
 // A request that an instance may have received is not repeated.
-func (s *instances) sendInTurn(r *http.Request, turn *int) (target *instance, resp *http.Response, err error) {
+func (s *instances) sendToNext(r *http.Request, last *int) (target *instance, resp *http.Response, err error) {
 	err = errNoInstance
 	for range s.all {
-		if target = s.inTurn(turn); target == nil {
+		if target = s.next(last); target == nil {
 			return nil, nil, err
 		}
 		resp, err = s.send(r, target)
@@ -80,13 +80,14 @@ func (s *instances) sendInTurn(r *http.Request, turn *int) (target *instance, re
 	return target, resp, err
 }
 
-// inTurn returns the next running instance, or nil.
-func (s *instances) inTurn(turn *int) *instance {
+// next returns the next running instance after last, and updates last. It returns nil if
+// none is running.
+func (s *instances) next(last *int) *instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range s.all {
-		*turn = (*turn + 1) % len(s.all)
-		if i := s.all[*turn]; i.isRunning() {
+		*last = (*last + 1) % len(s.all)
+		if i := s.all[*last]; i.isRunning() {
 			return i
 		}
 	}
@@ -97,7 +98,7 @@ func (s *instances) send(r *http.Request, target *instance) (*http.Response, err
 	out := r.Clone(r.Context())
 	out.URL.Host = target.host
 	if r.Body != nil {
-		out.Body = io.NopCloser(r.Body) // it can be sent to another instance
+		out.Body = io.NopCloser(r.Body) // so that it can be sent to another instance
 	}
 	return s.transport.RoundTrip(out)
 }

@@ -35,11 +35,13 @@ type instances struct {
 	ctx         context.Context // lets the processes shut down when it ends
 	shutDown    context.CancelFunc
 
-	mu         sync.Mutex
-	all        []*instance          // by number, which counts from 1; nil: stopped
-	sessions   map[string]*instance // that have the newest socket of a session
-	handshakes int                  // index of the instance that got the last one
-	requests   int                  // the same for other requests; a session begins with one of each
+	mu       sync.Mutex
+	all      []*instance          // by number, which counts from 1; nil: stopped
+	sessions map[string]*instance // that have the newest socket of a session
+	// lastHandshake is the index of the instance that got the newest handshake, lastRequest
+	// that for other requests. A session begins with one of each: with a common index, all
+	// sockets could be on every second instance.
+	lastHandshake, lastRequest int
 }
 
 // instance is a process that has not ended.
@@ -117,12 +119,12 @@ func (s *instances) Start(ctx context.Context, number int) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, instanceStartTimeout)
 	defer cancel()
-	err = errors.New("the process ended; see its log")
 	select {
 	case <-i.ready:
 		if i.host != "" {
 			return nil
 		}
+		err = errors.New("the process ended; see its log")
 	case <-ctx.Done():
 		err = ctx.Err()
 	}

@@ -22,8 +22,7 @@ func (e portInUse) Error() string { return string(e) }
 
 func (e portInUse) Unwrap() error { return syscall.EADDRINUSE }
 
-// listenTCP listens on a port. Its configuration variables are prefix_HOST and
-// prefix_PORT.
+// listenTCP listens on a port that is configured with prefix_HOST and prefix_PORT.
 func listenTCP(ctx context.Context, host string, port int, prefix string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -73,18 +72,20 @@ func (l *listener) Accept() (net.Conn, error) {
 	l.accepting.Store(true)
 	for {
 		closed := l.closed.Load()
+		if closed != nil && time.Since(*closed) > acceptTimeout {
+			_ = l.TCPListener.Close()
+			return nil, net.ErrClosed
+		}
 		if closed != nil {
 			_ = l.SetDeadline(time.Now().Add(handshakeTime))
-			if time.Since(*closed) > acceptTimeout {
-				_ = l.TCPListener.Close()
-			}
 		}
 		conn, err := l.TCPListener.Accept()
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		switch woken := errors.Is(err, os.ErrDeadlineExceeded); {
+		case !woken:
 			return conn, err
-		}
-		if closed != nil {
+		case closed != nil: // no more connections wait
 			_ = l.TCPListener.Close()
+			return nil, net.ErrClosed
 		}
 	}
 }

@@ -26,10 +26,8 @@ func releaseMemory(ctx context.Context, interval time.Duration) {
 		metrics.Read(collections)
 		current := collections[0].Value.Uint64()
 		if current == previous {
-			debug.FreeOSMemory()
+			debug.FreeOSMemory() // which is a collection: after the next interval, nothing is released
 		}
-		// The collection by FreeOSMemory is not in current, so that the next interval counts as
-		// busy: memory is released after every second interval at most.
 		previous = current
 	}
 }
@@ -37,19 +35,22 @@ func releaseMemory(ctx context.Context, interval time.Duration) {
 // collectLessOften lets the heap grow by minGrowth, or to twice its size if that is more,
 // before the next garbage collection. The heap of an instance with few sockets is so small
 // that it would double 30 times a second while the instance is busy: a frame then costs
-// instance and Redis 22 µs of CPU time instead of 18. If GOGC is set to
-// another value than 100, collectLessOften does nothing.
+// instance and Redis 22 µs of CPU time instead of 18. collectLessOften does nothing if GOGC
+// is set to another value than the default.
 func collectLessOften(ctx context.Context) {
 	const doubled = 100 // percent, Go's default
-	if set := debug.SetGCPercent(doubled); set != doubled {
-		debug.SetGCPercent(set)
+	if configured := debug.SetGCPercent(doubled); configured != doubled {
+		debug.SetGCPercent(configured)
 		return
 	}
 	// The collector scans all of these and counts them as the size of the heap.
 	scanned := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}
-	type marker struct{ _ *int } // with a pointer: Go puts tiny objects without one into a common block, which delays finalizers
-	var adjust func(*marker)     // after every collection, as the finalizer of an unused object
-	adjust = func(m *marker) {
+	// An unused object is finalized after each collection, and used again for the next one. It
+	// has a pointer, because Go allocates tiny objects without one together and so finalizes
+	// them late.
+	type unused struct{ _ *int }
+	var adjust func(*unused)
+	adjust = func(u *unused) {
 		if ctx.Err() != nil {
 			return
 		}
@@ -59,9 +60,9 @@ func collectLessOften(ctx context.Context) {
 			size += s.Value.Uint64()
 		}
 		debug.SetGCPercent(int(max(doubled, 100*minGrowth/size))) //nolint:gosec // at most 100 * minGrowth
-		runtime.SetFinalizer(m, adjust)
+		runtime.SetFinalizer(u, adjust)
 	}
-	adjust(&marker{})
+	adjust(&unused{})
 }
 
 // limitMemory sets a memory limit, so that the heap does not grow to twice the size

@@ -18,14 +18,17 @@ func PlatformPolicy(cfg config.Config) (command.PlatformPolicy, error) {
 	}
 	var problems config.Problems
 	for _, issue := range fault.From(err).Details.([]fault.Issue) {
-		name, values := "TRANSFER_ALLOWED_TARGETS", cfg.TransferTargets
-		switch {
-		case strings.HasPrefix(issue.Path, "/disabled/"):
-			name, values = "COMMANDS_DISABLED", cfg.CommandsDisabled
-		case strings.HasPrefix(issue.Path, "/headers/"):
-			name, values = "TRANSFER_ALLOWED_HEADERS", cfg.TransferHeaders
+		add := func(name string, values []string) {
+			problems = append(problems, config.Problem{Name: name, Value: strconv.Quote(strings.Join(values, ",")), Text: issue.Message})
 		}
-		problems = append(problems, config.Problem{Name: name, Value: strconv.Quote(strings.Join(values, ",")), Text: issue.Message})
+		switch list, _, _ := strings.Cut(issue.Path[1:], "/"); list {
+		case "disabled":
+			add("COMMANDS_DISABLED", cfg.CommandsDisabled)
+		case "targets":
+			add("TRANSFER_ALLOWED_TARGETS", cfg.TransferTargets)
+		case "headers":
+			add("TRANSFER_ALLOWED_HEADERS", cfg.TransferHeaders)
+		}
 	}
 	return platform, problems
 }

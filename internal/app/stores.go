@@ -48,7 +48,8 @@ func (s *stores) openForServer(cfg config.Config, log *slog.Logger) error {
 	return nil
 }
 
-// join opens the stores of a running server.
+// join opens the stores of a running server. Like openRunningKeyValue, it fails with
+// redisstore.ErrNoServer if no server is running; the database is open then.
 func (s *stores) join(cfg config.Config, log *slog.Logger) error {
 	if err := s.openDatabase(cfg, log); err != nil {
 		return err

@@ -62,7 +62,7 @@ type Entry struct {
 	At      time.Time      `json:"at"`
 	Actor   Actor          `json:"actor"`
 	Action  Action         `json:"action"`
-	Target  string         `json:"target"`          // the topic that caches know the target by, such as key:ID
+	Target  string         `json:"target"`          // such as key:ID, which is also announced to caches
 	TeamID  string         `json:"teamId,omitzero"` // of the target, or of the actor that was rejected; empty for the rate limits
 	Details jsontext.Value `json:"details"`         // a JSON object: changes, or rejectedDetails
 }

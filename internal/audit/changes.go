@@ -5,10 +5,10 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Bounds of an entry's details. The author of a change decides how large it is.
@@ -59,17 +59,17 @@ func (c *changes) compare(from, to jsontext.Value, path string, depth int) {
 		c.add(change{path, shorten(from), shorten(to)})
 		return
 	}
-	added := map[string]jsontext.Value{}
+	byName := map[string]jsontext.Value{}
 	for _, m := range news {
-		added[m.name] = m.value
+		byName[m.name] = m.value
 	}
 	for _, m := range olds {
-		c.compare(m.value, added[m.name], join(path, m.name), depth+1)
-		delete(added, m.name)
+		c.compare(m.value, byName[m.name], join(path, m.name), depth+1)
+		delete(byName, m.name)
 	}
 	for _, m := range news {
-		if value, ok := added[m.name]; ok {
-			c.compare(nil, value, join(path, m.name), depth+1)
+		if _, isAdded := byName[m.name]; isAdded {
+			c.compare(nil, m.value, join(path, m.name), depth+1)
 		}
 	}
 }

@@ -47,8 +47,8 @@ var KeyStates = []KeyState{Active, Expired, Revoked}
 // KeyView is an API key for administrators.
 type KeyView struct {
 	Key
-	State  KeyState `json:"state"`
-	Secret string   `json:"key,omitempty"` // the full key, when it was just created
+	State   KeyState `json:"state"`
+	FullKey string   `json:"key,omitempty"` // with its secret, when it was just created
 }
 
 // View returns the key for administrators, without its secret.
@@ -107,13 +107,13 @@ const MaxKeys = 1000
 
 // KeyRegistry creates and revokes API keys.
 type KeyRegistry struct {
-	Store    KeyStore
-	Announce cache.Announcer
-	Now      func() time.Time
+	Store     KeyStore
+	Announcer cache.Announcer
+	Now       func() time.Time
 }
 
-// Create creates a key. The returned secret cannot be read again later. The key's
-// times have the precision of the store.
+// Create creates a key. The returned full key, with its secret, cannot be read again
+// later. The key's times have the precision of the store.
 func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []Scope, expiresAt time.Time) (Key, redact.Secret, error) {
 	stored := func(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 	k := Key{TeamID: teamID, Name: name, Scopes: scopes, CreatedAt: stored(r.Now()), ExpiresAt: stored(expiresAt)}
@@ -147,7 +147,7 @@ func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("revoke key: %w", err)
 	}
-	if err := r.Announce.Announce(ctx, topicPrefix+id); err != nil {
+	if err := r.Announcer.Announce(ctx, topicPrefix+id); err != nil {
 		return fmt.Errorf("the key is revoked, but announcing it failed: running instances may accept the key for up to %s: %w", cache.TTL, err)
 	}
 	return nil

@@ -42,8 +42,8 @@ func Write[T any](ctx context.Context, batch []T, write func(context.Context, []
 	return nil
 }
 
-// Queue is a bounded queue of values to write. Callers do not wait for the store. Its methods may be called from
-// any goroutine; Run must only run once at a time.
+// Queue is a bounded queue of values to write, so that callers do not wait for the store.
+// Its methods may be called from any goroutine; Run must only run once at a time.
 type Queue[T any] struct {
 	capacity  int // maximum total weight
 	weigh     func(T) int

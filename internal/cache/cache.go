@@ -35,8 +35,6 @@ type Announcer interface {
 //   - At most one load per key runs at a time, not counting invalidated loads. A
 //     load continues if its callers stop waiting.
 //   - Errors are returned to all waiting callers and are not stored.
-//
-// One mutex guards everything: it is held for tens of nanoseconds.
 type Cache[V any] struct {
 	topicPrefix string
 	cost        func(V) (teamID string, size int64)
@@ -101,32 +99,34 @@ func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, rea
 	c.loads[key] = l
 	err := c.loaders.Go(ctx, func(ctx context.Context) {
 		defer close(l.done)
-		defer func() {
-			if r := recover(); r != nil { // an HTTP handler's recovery does not apply to this goroutine
-				l.err = fmt.Errorf("load panicked: %v\n%s", r, debug.Stack())
-			}
-			var teamID string
-			var size int64
-			if l.err == nil {
-				teamID, size = c.cost(l.value)
-			}
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if c.loads[key] != l {
-				return // invalidated
-			}
-			delete(c.loads, key)
-			if l.err == nil && c.open {
-				c.values.Add(teamID, key, size, entry[V]{l.value, expires})
-			}
-		}()
-		l.value, l.err = read(ctx)
+		l.value, l.err = call(ctx, read)
+		teamID, size := c.cost(l.value) // outside the lock: it may encode the value
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.loads[key] != l {
+			return // invalidated
+		}
+		delete(c.loads, key)
+		if l.err == nil && c.open {
+			c.values.Add(teamID, key, size, entry[V]{l.value, expires})
+		}
 	})
 	if err != nil {
 		l.err = err
 		close(l.done)
 	}
 	return l
+}
+
+// call returns a panic of read as an error: the recovery of an HTTP handler does not apply
+// to the goroutine of a load.
+func call[V any](ctx context.Context, read func(context.Context) (V, error)) (_ V, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("load panicked: %v\n%s", r, debug.Stack())
+		}
+	}()
+	return read(ctx)
 }
 
 // Message invalidates the key of an announced topic.

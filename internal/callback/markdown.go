@@ -38,6 +38,9 @@ func markdownToText(s string) string {
 	return collapseSpace(stripTags(out.String(), "\n"))
 }
 
+// blockStarts are the first characters of lines that stripBlockMarkers changes.
+const blockStarts = ">-*+0123456789[#|_=:"
+
 var (
 	// codeFence matches the start of a line that opens or closes a code block.
 	codeFence = regexp.MustCompile("^(?:`{3,}|~{3,})")
@@ -51,8 +54,8 @@ var (
 // stripBlockMarkers removes the markers of quotes, lists, headings and tables from
 // a line. Rules and link definitions become empty lines.
 func stripBlockMarkers(s string) string {
-	if s == "" || isWord(rune(s[0])) && !unicode.IsDigit(rune(s[0])) {
-		return s // most lines have no markers
+	if s == "" || strings.IndexByte(blockStarts, s[0]) < 0 { // most lines
+		return s
 	}
 	if isRule(strings.TrimLeft(s, "> ")) {
 		return ""
@@ -268,10 +271,9 @@ func (in *inlineStripper) closeBracket(rest string) {
 func (in *inlineStripper) angleBracket(rest string) {
 	ahead := rest[:min(len(rest), maxLookahead)]
 	in.lookahead += len(ahead)
-	end := 1 + strings.IndexAny(ahead[1:], "<>") // 0, which is '<', if there is none
 	var m []string
-	if ahead[end] == '>' {
-		m = linkOrTag.FindStringSubmatch(ahead[:end+1])
+	if end := strings.IndexAny(ahead[1:], "<>"); end >= 0 {
+		m = linkOrTag.FindStringSubmatch(ahead[:end+2])
 	}
 	switch {
 	case m == nil:
@@ -289,6 +291,7 @@ var (
 	// linkAddress matches "(address 'title')" or "[reference]" after the text of
 	// a link.
 	linkAddress = regexp.MustCompile(`^(?:\[[^\]]*\]|\((?:[^\s()\[]|\([^\s()\[]*\))*(?: +(?:"[^"]*"|'[^']*'))?\))`)
-	// linkOrTag matches an autolink, with its address as the group, or a tag.
+	// linkOrTag matches an autolink, with its address as the group, or a tag. It does not
+	// match text that ends with another "<".
 	linkOrTag = regexp.MustCompile(`^<(?:([^\s<>="/]*:[^\s<>="/]*|[^\s<>]*://[^\s<>]*)|[A-Za-z/!?][^<>]*)>$`)
 )

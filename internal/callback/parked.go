@@ -15,7 +15,7 @@ const (
 	parkedOverhead = 1 << 10     // of an item, in the store and in parkedItems
 	parkedBatch    = 512         // items per store query
 	queryTimeout   = time.Second // of queries in the background
-	parkedInterval = time.Second // between queries because a team has its share
+	parkedInterval = time.Second // between queries for teams that have used up their share
 )
 
 // parkedItems tracks the items that this instance parked, oldest first, and bounds
@@ -42,9 +42,10 @@ func newParkedItems(store Store, registry prometheus.Registerer, now func() time
 	return &parkedItems{store: store, now: now, budget: ratelimit.NewBudget(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)}
 }
 
-// reserve takes the size of a callback that may be parked from the budget. If the team has its
-// share, it first forgets items that are no longer parked, unless another call is doing so or
-// did it a moment ago. The caller then calls track, or returns the size to the budget.
+// reserve takes the size of a callback that may be parked from the budget. If the team has used
+// up its share, reserve forgets items that are no longer parked and tries again, unless another
+// call is doing so or did it a moment ago. The caller then calls track, or returns the size to
+// the budget.
 func (p *parkedItems) reserve(ctx context.Context, teamID string, size int64) error {
 	err := p.budget.Take(teamID, size)
 	if err == nil || !p.querying.TryLock() {
@@ -89,7 +90,7 @@ func (p *parkedItems) release(ctx context.Context) {
 	items := p.items
 	p.items = nil // meanwhile, track appends to another list
 	p.mu.Unlock()
-	kept := items[:0]
+	var kept []trackedItem
 	for len(items) > 0 {
 		batch := items[:min(len(items), parkedBatch)]
 		list := make([]ParkedItem, len(batch))
@@ -110,7 +111,6 @@ func (p *parkedItems) release(ctx context.Context) {
 		}
 		items = items[len(batch):]
 	}
-	clear(kept[len(kept):cap(kept)]) // the strings of the others
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.items = append(kept, p.items...)

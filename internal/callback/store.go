@@ -34,7 +34,7 @@ type DeliverParams struct {
 	// store adds "workItemId" to each entry.
 	Entries [][]byte
 	Receipt []byte // JSON, returned for duplicates
-	// Park allows to park the entries. Without it, a callback that has to wait for
+	// Park lets the store park the entries. Without it, a callback that has to wait for
 	// earlier work items changes nothing.
 	Park bool
 }
@@ -97,9 +97,9 @@ type StreamParams struct {
 
 // CredentialState is the result of Store.CheckCredential.
 type CredentialState struct {
-	Status   Status
-	TimeLeft time.Duration // until it is invalid: at its deadline, or later if it was used
-	WorkItem bool          // false for a channel's credential
+	Status     Status
+	TimeLeft   time.Duration // until it is invalid: at its deadline, or later if it was used
+	OfWorkItem bool          // false: of a channel
 }
 
 // Offers announces sessions to runtimes.
@@ -119,10 +119,10 @@ type NoticeSubscriber interface {
 
 // ParkedItem is a work item whose answer waits for earlier work items.
 type ParkedItem struct {
-	ChannelID string
-	Number    int64
-	Parts     bool // parts of a streamed answer, without its last line
-	Since     time.Time
+	ChannelID  string
+	Number     int64
+	Unfinished bool // a streamed answer without its last line
+	Since      time.Time
 }
 
 // Channel holds the properties of a channel that are fixed for one epoch.

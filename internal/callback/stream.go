@@ -73,7 +73,7 @@ func (st *Stream) Check(ctx context.Context) error {
 		return st.invalid
 	}
 	teamID, state, err := st.service.check(ctx, st.request.Credential)
-	if err == nil && !state.WorkItem {
+	if err == nil && !state.OfWorkItem {
 		err = errChannelToken
 	}
 	st.teamID, st.Deadline = teamID, time.Now().Add(state.TimeLeft)
@@ -195,7 +195,7 @@ func (st *Stream) send(ctx context.Context, ch *channelPolicy, texts []string) (
 		}
 		p.Digests += "." + strictjson.Digest(line)
 	}
-	err = s.storeOrPark(ctx, ch.TeamID, slices.Concat(p.Parts, p.Last), ParkedItem{ChannelID: p.ChannelID, Parts: !last}, &receipt, func(ctx context.Context, park bool) (DeliverResult, error) {
+	err = s.storeOrPark(ctx, ch.TeamID, slices.Concat(p.Parts, p.Last), ParkedItem{ChannelID: p.ChannelID, Unfinished: !last}, &receipt, func(ctx context.Context, park bool) (DeliverResult, error) {
 		p.Park = park
 		return s.store.DeliverStream(ctx, p) // skips parts that were stored
 	})

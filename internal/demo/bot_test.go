@@ -14,10 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"telapi/test/testkit"
-
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/test/testkit"
 )
 
 func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {

@@ -28,9 +28,10 @@ type call struct {
 	pending  []string        // work items of questions that the bot has not answered yet
 	answered map[string]bool // work items
 	silence  silence
-	ownBot   bool   // the bot is the user's
-	echo     bool   // repeat the speech of the caller: no speech recognition is configured
-	speaking bool   // the caller speaks; playback waits
+	ownBot   bool // the bot is the user's
+	echo     bool // repeat the speech of the caller: no speech recognition is configured
+	speaking bool // the caller speaks; playback waits
+	listener listener
 	calling  bool   // the page has a WebRTC call
 	callID   string // of that call, if the page has given it one
 	heard    bool   // the WebRTC call is connected, so that the caller hears speech
@@ -52,9 +53,9 @@ type effects interface {
 	// call, unless stopPlayback is called first.
 	play(i item)
 	stopPlayback()
-	// hear analyses audio of the caller. Later it calls speechStarted and speechEnded
-	// of the call.
-	hear(alaw []byte)
+	// publishSpeaking and publishUtterance publish when the caller starts and stops speaking.
+	publishSpeaking()
+	publishUtterance(u utterance)
 	// recognize converts an utterance to text. Later it calls recognized or
 	// recognitionFailed of the call.
 	recognize(u utterance)
@@ -79,7 +80,9 @@ type question struct {
 }
 
 func newCall(mode string, e effects, now func() time.Time) *call {
-	return &call{mode: mode, effects: e, now: now, settings: defaultSettings(), timers: map[timer]deadline{}, answered: map[string]bool{}}
+	c := &call{mode: mode, effects: e, now: now, settings: defaultSettings(), timers: map[timer]deadline{}, answered: map[string]bool{}}
+	c.listener = listener{maxLength: maxRecognized, started: c.speechStarted, ended: c.speechEnded}
+	return c
 }
 
 const confirmationTimeout = 30 * time.Second

@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"context"
 	"time"
 
 	"github.com/google/uuid"
@@ -10,10 +9,9 @@ import (
 )
 
 const (
-	maxGap     = time.Second // without audio, for example because the microphone was muted, speech has ended
-	margin     = 5           // frames that are kept before and after speech, so that soft sounds are not cut off
-	maxPending = 256         // chunks of audio that wait for run; more are dropped
-	preRoll    = (startFrames + margin) * frameBytes
+	maxGap  = time.Second // without audio, until speech has ended
+	margin  = 5           // frames that are kept before and after speech, so that soft sounds are not cut off
+	preRoll = (startFrames + margin) * frameBytes
 )
 
 // utterance is the caller's speech between two silences.
@@ -29,13 +27,12 @@ func (u utterance) duration() time.Duration { return soundLength(u.alaw) }
 // wav returns the utterance as a WAV file with 16-bit samples.
 func (u utterance) wav() []byte { return speech.DecodeALaw(sampleRate, u.alaw).WAV() }
 
-// listener detects and records the caller's utterances. run calls started and ended.
+// listener detects and records the caller's utterances.
 type listener struct {
 	maxLength time.Duration // of an utterance; what follows is not recorded
 	started   func()
 	ended     func(utterance)
 
-	pending  chan []byte
 	detector detector
 	rest     []byte // of a frame that is not complete
 	recorded []byte // the utterance, or the last frames of a silence
@@ -45,39 +42,20 @@ type listener struct {
 	silent   int // frames since the last one with speech
 }
 
-// newListener returns a listener for utterances up to a length.
-func newListener(maxLength time.Duration, started func(), ended func(utterance)) *listener {
-	return &listener{maxLength: maxLength, started: started, ended: ended, pending: make(chan []byte, maxPending)}
-}
-
-// hear passes A-law audio of the caller to run. It does not wait.
-func (l *listener) hear(alaw []byte) {
-	select {
-	case l.pending <- alaw:
-	default:
+// hear handles A-law audio of the caller. If no audio follows for maxGap, for example
+// because the microphone was muted, a timer ends the utterance.
+func (c *call) hear(alaw []byte) {
+	l := &c.listener
+	l.rest = append(l.rest, alaw...)
+	for len(l.rest) >= frameBytes {
+		l.add(l.rest[:frameBytes])
+		l.rest = l.rest[frameBytes:]
 	}
-}
-
-// run handles audio until ctx ends.
-func (l *listener) run(ctx context.Context) {
-	for {
-		var gap <-chan time.Time
-		if l.detector.speaking {
-			gap = time.After(maxGap)
-		}
-		select {
-		case alaw := <-l.pending:
-			l.rest = append(l.rest, alaw...)
-			for len(l.rest) >= frameBytes {
-				l.add(l.rest[:frameBytes])
-				l.rest = l.rest[frameBytes:]
-			}
-		case <-gap:
+	if delete(c.timers, audioGap); l.detector.speaking {
+		c.after(audioGap, maxGap, func() {
 			l.detector = detector{noise: l.detector.noise}
 			l.end(maxGap)
-		case <-ctx.Done():
-			return
-		}
+		})
 	}
 }
 

@@ -43,24 +43,35 @@ func syllables(length time.Duration, level float64) (alaw []byte) {
 	return alaw
 }
 
-// hear returns the times at which the caller starts and stops speaking, and the utterances.
-func hear(t *testing.T, limit time.Duration, alaw []byte) (times []time.Duration, said []utterance) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		note := func() { times = append(times, time.Since(start)) }
-		l := newListener(limit, note, func(u utterance) { note(); said = append(said, u) })
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		go l.run(ctx)
-		for chunk := range slices.Chunk(alaw, frameBytes) {
-			time.Sleep(frameDuration)
-			l.hear(chunk)
-			synctest.Wait()
-		}
-		time.Sleep(time.Minute)
-	})
-	return times, said
+// ear collects what a call hears.
+type ear struct {
+	effects
+	now   time.Duration
+	times []time.Duration // at which the caller starts and stops speaking
+	said  []utterance
+}
+
+func (e *ear) publishSpeaking() { e.times = append(e.times, e.now) }
+
+func (e *ear) publishUtterance(u utterance) {
+	e.times, e.said = append(e.times, e.now), append(e.said, u)
+}
+
+func (e *ear) publish(EventKind, string) {}
+
+// hear lets a call hear audio in chunks, in real time, and waits for the end of speech.
+func hear(limit time.Duration, alaw []byte, chunk int) *ear {
+	e := &ear{}
+	c := newCall("audio", e, func() time.Time { return time.Time{}.Add(e.now) })
+	c.ended = true // so that it does not answer
+	c.listener.maxLength = limit
+	for part := range slices.Chunk(alaw, chunk) {
+		e.now += time.Duration(chunk) * time.Second / sampleRate
+		c.hear(part)
+	}
+	e.now += maxGap
+	c.fireTimers()
+	return e
 }
 
 func TestListenerTellsSpeechFromNoise(t *testing.T) {
@@ -87,7 +98,7 @@ func TestListenerTellsSpeechFromNoise(t *testing.T) {
 		"less than a frame":        {quiet(s)[:100], 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, said := hear(t, 10*s, c.alaw); len(said) != c.want {
+			if said := hear(10*s, c.alaw, frameBytes).said; len(said) != c.want {
 				t.Errorf("%d utterances, want %d", len(said), c.want)
 			}
 		})
@@ -95,10 +106,11 @@ func TestListenerTellsSpeechFromNoise(t *testing.T) {
 }
 
 func TestListenerReportsStartAndEnd(t *testing.T) {
-	times, said := hear(t, 10*s, slices.Concat(quiet(s), sound(2*s, -20, tone(300)), quiet(2*s)))
-	if want := []time.Duration{s + startFrames*frameDuration, 3*s + endFrames*frameDuration}; !slices.Equal(times, want) {
-		t.Fatalf("start and end at %v, want %v", times, want)
+	heard := hear(10*s, slices.Concat(quiet(s), sound(2*s, -20, tone(300)), quiet(2*s)), frameBytes)
+	if want := []time.Duration{s + startFrames*frameDuration, 3*s + endFrames*frameDuration}; !slices.Equal(heard.times, want) {
+		t.Fatalf("start and end at %v, want %v", heard.times, want)
 	}
+	said := heard.said
 	testkit.Equal(t, "the utterance has", said[0].duration(), 2*s+2*margin*frameDuration)
 	testkit.Equal(t, "speech ended ago", said[0].silence, endFrames*frameDuration)
 	if got := said[0].level; math.Abs(got+20) > 0.5 {
@@ -108,32 +120,24 @@ func TestListenerReportsStartAndEnd(t *testing.T) {
 
 // A muted microphone sends nothing.
 func TestListenerEndsUtteranceWithoutAudio(t *testing.T) {
-	times, said := hear(t, 10*s, slices.Concat(quiet(s), syllables(s, -20)))
-	if len(said) != 1 || times[1] < 2*s || times[1] > 2*s+2*maxGap {
-		t.Errorf("start and end at %v, want an end after %v without audio", times, maxGap)
+	heard := hear(10*s, slices.Concat(quiet(s), syllables(s, -20)), frameBytes)
+	if len(heard.said) != 1 || heard.times[1] < 2*s+maxGap {
+		t.Errorf("start and end at %v, want an end after %v without audio", heard.times, maxGap)
 	}
 }
 
 func TestListenerLimitsUtterance(t *testing.T) {
-	_, said := hear(t, 3*s, slices.Concat(quiet(s), syllables(8*s, -20), quiet(s), syllables(s, -20), quiet(s)))
+	said := hear(3*s, slices.Concat(quiet(s), syllables(8*s, -20), quiet(s), syllables(s, -20), quiet(s)), frameBytes).said
 	if len(said) != 2 || said[0].duration() != 3*s || said[1].duration() < s || said[1].duration() > 2*s {
 		t.Errorf("utterances %d, want one of 3s, which is the limit, and one of about 1s", len(said))
 	}
 }
 
 func TestListenerJoinsChunksOfAnySize(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ended := make(chan utterance, 1)
-		l := newListener(10*s, func() {}, func(u utterance) { ended <- u })
-		go l.run(t.Context())
-		for chunk := range slices.Chunk(slices.Concat(quiet(s), sound(s, -20, tone(300)), quiet(s)), 77) {
-			l.hear(chunk)
-			synctest.Wait()
-		}
-		if got := (<-ended).duration(); got < s || got > s+2*margin*frameDuration {
-			t.Errorf("the utterance has %v, want about 1s", got)
-		}
-	})
+	said := hear(10*s, slices.Concat(quiet(s), sound(s, -20, tone(300)), quiet(s)), 77).said
+	if len(said) != 1 || said[0].duration() < s || said[0].duration() > s+2*margin*frameDuration {
+		t.Errorf("%d utterances, want one of about 1s", len(said))
+	}
 }
 
 func TestUtteranceAsWAV(t *testing.T) {

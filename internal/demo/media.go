@@ -14,38 +14,29 @@ import (
 	"telapi/callruntime/wire"
 )
 
-const (
-	maxRepeated   = 10 * time.Second // length of an utterance that the bot repeats
-	maxRecognized = 30 * time.Second // length of an utterance that is recognized
-	maxUtterances = 4                // number of utterances that wait for recognition; more are dropped
-)
+const maxUtterances = 4 // that wait for recognition; more are dropped
 
 // media is the part of channelEffects that handles the caller's voice.
 type media struct {
-	listener   *listener
 	utterances chan utterance // to be recognized, in order
 	peer       *peer          // nil without a WebRTC call
 	closePeer  func()
 }
 
-// startMedia starts to detect and recognize the caller's speech.
+// startMedia starts to recognize the caller's speech, if that is configured.
 func (e *channelEffects) startMedia() {
-	limit := maxRepeated
 	if e.Recognizer != nil {
-		limit = maxRecognized
 		e.utterances = make(chan utterance, maxUtterances)
 		e.background.Go(e.recognizeAll)
 	}
-	e.listener = newListener(limit, func() {
-		e.publishHeard(EventSpeech, "caller speaks")
-		e.report(e.ctx, (*call).speechStarted)
-	}, func(u utterance) {
-		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBrowser, To: LaneRuntime, Kind: EventSpeech, IDs: []string{heardRef(u.id)},
-			Title: strings.Replace(fmt.Sprintf("heard %.1f s, level %.1f dBFS", u.duration().Seconds(), u.level), "-", "−", 1)},
-			map[string]any{"ms": u.duration().Milliseconds(), "dBFS": decimal(u.level), "silenceMs": u.silence.Milliseconds()})
-		e.report(e.ctx, func(c *call) { c.speechEnded(u) })
-	})
-	e.background.Go(func() { e.listener.run(e.ctx) })
+}
+
+func (e *channelEffects) publishSpeaking() { e.publishHeard(EventSpeech, "caller speaks") }
+
+func (e *channelEffects) publishUtterance(u utterance) {
+	e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBrowser, To: LaneRuntime, Kind: EventSpeech, IDs: []string{heardRef(u.id)},
+		Title: strings.Replace(fmt.Sprintf("heard %.1f s, level %.1f dBFS", u.duration().Seconds(), u.level), "-", "−", 1)},
+		map[string]any{"ms": u.duration().Milliseconds(), "dBFS": decimal(u.level), "silenceMs": u.silence.Milliseconds()})
 }
 
 // decimal encodes a level with one decimal place.
@@ -55,8 +46,6 @@ func decimal(level float64) jsontext.Value { return jsontext.Value(fmt.Sprintf("
 func (e *channelEffects) publishHeard(kind EventKind, title string) {
 	e.Events.Publish(e.ch.ID, LaneBrowser, LaneRuntime, kind, title, nil)
 }
-
-func (e *channelEffects) hear(alaw []byte) { e.listener.hear(alaw) }
 
 func (e *channelEffects) recognize(u utterance) {
 	select {
@@ -107,7 +96,7 @@ func (e *channelEffects) answer(offer signal) error {
 				}
 			})
 		},
-		Audio: e.listener.hear,
+		Audio: func(alaw []byte) { report(func(c *call) { c.hear(alaw) }) },
 		Digit: func(digit string) {
 			e.publishHeard(EventFrame, "digit "+digit+" (RTP)")
 			report(func(c *call) {

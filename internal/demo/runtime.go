@@ -90,7 +90,10 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 		_ = ch.Close(closing) // if it fails, the claim expires
 	}()
 	c := newCall(ch.Mode, e, time.Now)
-	c.echo, c.ownBot = r.Recognizer == nil, r.OwnBot
+	c.ownBot = r.OwnBot
+	if r.Recognizer == nil {
+		c.echo, c.listener.maxLength = true, maxRepeated
+	}
 	e.startMedia()
 	e.publish(EventSession, r.Name+" claimed the call")
 	c.resume(ch.Position, ch.WorkItems)
@@ -225,6 +228,7 @@ const (
 	playback     timer = "playback stuck"
 	disconnect   timer = "disconnect"
 	confirmation timer = "confirmation"
+	audioGap     timer = "no audio"
 )
 
 // deadline is when a timer fires and what it does.

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -150,7 +151,9 @@ func (s *simulation) play(i item) {
 	}()
 }
 
-func (s *simulation) hear(alaw []byte) { s.record("hears %d bytes", len(alaw)) }
+func (s *simulation) publishSpeaking() {}
+
+func (s *simulation) publishUtterance(utterance) {}
 
 func (s *simulation) recognize(u utterance) { s.record("recognizes %v", u.duration()) }
 
@@ -300,12 +303,20 @@ func TestWebRTCCallsAreSignalled(t *testing.T) {
 }
 
 func TestAudioFramesAreHeard(t *testing.T) {
-	audio := func(payload string) step {
-		return step{entry: `{"kind":"frame","message":{"type":"audio","audio":` + payload + `}}`}
+	audio := func(at time.Duration, payload string) step {
+		return step{at: at, entry: `{"kind":"frame","message":{"type":"audio","audio":` + payload + `}}`}
 	}
-	frames := []step{audio(`{"encoding":"alaw","sampleRate":8000,"sequence":0,"data":"1dXV"}`), audio(`{"encoding":"alaw","sampleRate":16000,"data":"1dXV"}`), audio(`{"data":"1dXV"}`), audio(`{"data":1}`)}
+	const format = `{"encoding":"alaw","sampleRate":%d,"data":%q}`
+	var frames, wrongRate []step
+	for chunk := range slices.Chunk(sound(s, -20, tone(300)), maxChunk) {
+		at, data := time.Duration(len(frames))*soundLength(chunk), base64.StdEncoding.EncodeToString(chunk)
+		frames = append(frames, audio(at, fmt.Sprintf(format, sampleRate, data)))
+		wrongRate = append(wrongRate, audio(at, fmt.Sprintf(format, 2*sampleRate, data)))
+	}
+	frames = append(frames, audio(s, `{"data":"1dXV"}`), audio(s, `{"data":1}`)) // ignored
 	runCases(t, []testCase{
-		{name: "in mode audio", mode: "audio", steps: frames, want: `0s hears 3 bytes`},
+		{name: "in mode audio", mode: "audio", steps: frames, want: `1.8s recognizes 1s`},
+		{name: "wrong sample rate", mode: "audio", steps: wrongRate, want: ``},
 		{name: "in mode webrtc", mode: "webrtc", steps: frames, want: ``},
 		{name: "in mode chat", steps: frames, want: ``},
 	})

@@ -3,6 +3,7 @@ package demo
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -42,15 +43,18 @@ func (c *call) greeting() string {
 	return greeting
 }
 
-// maxChunk bounds the audio in one message of the page: ten frames.
-const maxChunk = 10 * frameBytes
+const (
+	maxChunk      = 10 * frameBytes  // of audio in one message of the page
+	maxRepeated   = 10 * time.Second // length of an utterance that the bot repeats
+	maxRecognized = 30 * time.Second // length of an utterance that is recognized
+)
 
 // handleAudio handles an audio message. In other modes than audio it is ignored.
 func (c *call) handleAudio(m *wire.ChannelMessage) {
 	var frame audioFrame
 	if c.mode == "audio" && json.Unmarshal(m.Audio, &frame) == nil &&
 		frame.Encoding == "alaw" && frame.SampleRate == sampleRate && len(frame.Data) <= maxChunk {
-		c.effects.hear(frame.Data)
+		c.hear(frame.Data)
 	}
 }
 
@@ -125,6 +129,7 @@ func (c *call) closeCall(reason string) {
 // speechStarted is called when the caller starts to speak. It interrupts playback,
 // unless the settings require a number of words, which are known later.
 func (c *call) speechStarted() {
+	c.effects.publishSpeaking()
 	if c.ending != nil || c.ended {
 		return
 	}
@@ -137,6 +142,7 @@ func (c *call) speechStarted() {
 // speechEnded is called when the caller stops speaking. Without speech recognition the
 // bot repeats what it heard.
 func (c *call) speechEnded(u utterance) {
+	c.effects.publishUtterance(u)
 	if c.ending != nil || c.ended {
 		return
 	}

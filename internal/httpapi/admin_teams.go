@@ -192,12 +192,12 @@ func (s *Server) createKey(x *exchange, r *http.Request, body []byte) error {
 	if err := x.principal.CheckGrant(k.Scopes); err != nil {
 		return err
 	}
-	k, secret, err := s.deps.Admin.Keys.Create(r.Context(), id, k.Name, k.Scopes, k.ExpiresAt)
+	k, full, err := s.deps.Admin.Keys.Create(r.Context(), id, k.Name, k.Scopes, k.ExpiresAt)
 	if err != nil {
 		return err
 	}
 	view := k.View(s.deps.Now())
-	view.Secret = secret.Reveal()
+	view.FullKey = full.Reveal()
 	return x.WriteJSON(http.StatusCreated, view)
 }
 

@@ -17,6 +17,7 @@ const (
 	// firstRead is the memory that a body of unknown or greater length gets before
 	// any of it has arrived.
 	firstRead = 4 << 10
+	// smallBody is the size of a callback up to which its credential is checked later.
 	smallBody = callback.MaxUncheckedBody
 	// smallRead has one byte more, which shows that a body of unknown length is not small.
 	smallRead = smallBody + 1
@@ -82,13 +83,13 @@ func checkBodyHeader(r *http.Request, limit int64, accepted string) error {
 // called before more than smallBody bytes are read, and its error ends the read. It can
 // change x.holder, whose share the memory is.
 func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge func() error) ([]byte, error) {
-	isLengthKnown, length := r.ContentLength >= 0, r.ContentLength
+	length, isLengthKnown := r.ContentLength, r.ContentLength >= 0
 	if !isLengthKnown {
 		length = limit + 1 // one byte more shows that the body is too large
 	}
-	// net/http reads from the connection while the handler runs, and cancels the request when a
-	// deadline passes.
 	conn, start := http.NewResponseController(x), time.Now()
+	// Without this, net/http would cancel the request when the deadline passes, because it reads
+	// from the connection while the handler runs.
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
 	var body []byte
 	for isComplete := false; !isComplete && int64(len(body)) < length; {

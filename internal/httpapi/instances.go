@@ -17,8 +17,8 @@ type Instances interface {
 	// WebSocket, sessionID is the session, which the instance serves from then on.
 	// It calls fail instead of sending a response if no instance answers.
 	Forward(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error))
-	// ForwardTo sends a request to the instance that serves the session.
-	ForwardTo(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error))
+	// ForwardToSession sends a request to the instance that serves the session.
+	ForwardToSession(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error))
 	// List returns all instances. One of them may serve the session.
 	List(sessionID string) []Instance
 	// Metrics returns the metrics of all running instances, one after the other.

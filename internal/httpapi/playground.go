@@ -150,7 +150,7 @@ func (s *Server) dropSocket(x *exchange, r *http.Request) error {
 		return err
 	}
 	if s.deps.Instances != nil {
-		s.deps.Instances.ForwardTo(x, s.describeClient(r), id, x.Fail)
+		s.deps.Instances.ForwardToSession(x, s.describeClient(r), id, x.Fail)
 		return nil
 	}
 	if !s.sockets.Disconnect(id) {

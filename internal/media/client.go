@@ -1,5 +1,6 @@
-// Package media is the audio cache: the media service, which stores blobs on disk,
-// and the client with which the API server uses it.
+// Package media makes and stores audio for package speech. It has the speech providers,
+// which are services with the OpenAI speech API, the program espeak-ng and a built-in one
+// that plays tones; the media service, which stores blobs on disk; and its client.
 package media
 
 import (
@@ -77,9 +78,12 @@ func NewClient(base string, token redact.Secret, roots *x509.CertPool) (*Client,
 			MaxIdleConnsPerHost:   64,
 			DisableCompression:    true,
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a redirect must not get the token
+		CheckRedirect: refuseRedirect,
 	}}, nil
 }
+
+// refuseRedirect keeps a redirect from getting the token or key of a request.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Close closes the idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }

@@ -42,7 +42,7 @@ func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Cre
 	state.Status = callback.Status(reply[0])
 	if len(reply) > 1 {
 		ms, err := strconv.ParseInt(reply[1], 10, 64)
-		state.TimeLeft, state.WorkItem = time.Duration(ms)*time.Millisecond, reply[2] != "0"
+		state.TimeLeft, state.OfWorkItem = time.Duration(ms)*time.Millisecond, reply[2] != "0"
 		return state, err
 	}
 	return state, nil
@@ -118,7 +118,7 @@ func (c *Callbacks) StillParked(ctx context.Context, items []callback.ParkedItem
 		commands := make(rueidis.Commands, len(items))
 		for i, item := range items {
 			field := strconv.FormatInt(item.Number, 10)
-			if item.Parts {
+			if item.Unfinished {
 				field += "+1"
 			}
 			commands[i] = client.B().Hexists().Key(kv.WorkKey(item.ChannelID)).Field(field).Build()

@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
-
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"

@@ -16,12 +16,11 @@ import (
 	"syscall"
 	"time"
 
-	"telapi/internal/kv"
-
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
 	"telapi/internal/config"
+	"telapi/internal/kv"
 	"telapi/internal/redact"
 )
 

@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/kv"
-
 	"telapi/internal/fault"
+	"telapi/internal/kv"
 	"telapi/test/testkit"
 )
 

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/testkit"
-
 	"github.com/alicebob/miniredis/v2/server"
+
+	"telapi/test/testkit"
 )
 
 func newTestEngine(t *testing.T) (*engine, *console) {

@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/kv"
-
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
+	"telapi/internal/kv"
 	"telapi/test/testkit"
 )
 

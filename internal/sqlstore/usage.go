@@ -31,7 +31,7 @@ const (
 		requests = usage_totals.requests + excluded.requests`
 )
 
-// sumUsage has an interval as the length of its start: that of a day or of a month.
+// sumUsage sums by day or by month: $5 is the length of such a date, 2006-01-02 or 2006-01.
 const sumUsage = `SELECT substr(day, 1, $5), value, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
 	FROM usage_totals WHERE team_id = $1 AND property = $2 AND day >= $3 AND day <= $4 GROUP BY 1, 2`
 
@@ -79,27 +79,33 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 			return err
 		}
 		added = len(newIDs)
-		used, totals := usageSums{}, usageSums{}
+		usage, totals := usageSums{}, usageSums{}
 		for _, id := range newIDs {
 			r := byID[id]
 			on := day(time.UnixMilli(r.At))
-			used.add(usageKey{r.TeamID, on, r.EndpointID, r.Provider, r.Voice, r.Model}, r)
+			usage.add(usageKey{r.TeamID, on, r.EndpointID, r.Provider, r.Voice, r.Model}, r)
 			for property, value := range map[speech.Property]string{
 				"": "", speech.ByProvider: r.Provider, speech.ByVoice: r.Voice, speech.ByModel: r.Model, speech.ByEndpoint: r.EndpointID,
 			} {
 				totals.add(usageKey{r.TeamID, string(property), on, value}, r)
 			}
 		}
-		if err := used.write(ctx, tx, addUsage, 6); err != nil {
+		if err := usage.write(ctx, tx, addUsage, usageColumns); err != nil {
 			return err
 		}
-		return totals.write(ctx, tx, addTotals, 4)
+		return totals.write(ctx, tx, addTotals, totalsColumns)
 	})
 	return added, err
 }
 
-// usageKey is a primary key of usage. The key of a total has four columns.
-type usageKey [6]string
+// Columns of the primary keys.
+const (
+	usageColumns  = 6
+	totalsColumns = 4
+)
+
+// usageKey is a primary key of usage or totals.
+type usageKey [usageColumns]string
 
 type usageSums map[usageKey]speech.UsageCounts
 

@@ -59,9 +59,9 @@ const EndpointTopicPrefix = "endpoint:"
 
 // EndpointRegistry creates and changes endpoints.
 type EndpointRegistry struct {
-	Store    EndpointStore
-	Announce cache.Announcer
-	Now      func() time.Time
+	Store     EndpointStore
+	Announcer cache.Announcer
+	Now       func() time.Time
 }
 
 // Create stores a new endpoint with a new ID.
@@ -74,7 +74,7 @@ func (r *EndpointRegistry) Create(ctx context.Context, e Endpoint) (Endpoint, er
 	if err := r.Store.CreateEndpoint(ctx, e, r.entry(ctx, audit.CreateEndpoint, e, nil, e.settings())); err != nil {
 		return Endpoint{}, fmt.Errorf("create endpoint: %w", err)
 	}
-	_ = r.Announce.Announce(ctx, EndpointTopicPrefix+e.ID) // no instance has cached the endpoint
+	_ = r.Announcer.Announce(ctx, EndpointTopicPrefix+e.ID) // no instance has cached the endpoint
 	return e, nil
 }
 
@@ -98,7 +98,7 @@ func (r *EndpointRegistry) Update(ctx context.Context, id string, change func(*E
 	if err != nil {
 		return Endpoint{}, err
 	}
-	return e, announce(ctx, r.Announce, EndpointTopicPrefix+id)
+	return e, announce(ctx, r.Announcer, EndpointTopicPrefix+id)
 }
 
 // Delete deletes an endpoint, unless check fails. Its sessions end.
@@ -112,7 +112,7 @@ func (r *EndpointRegistry) Delete(ctx context.Context, id string, check func(End
 	if err != nil {
 		return err
 	}
-	return announce(ctx, r.Announce, EndpointTopicPrefix+id)
+	return announce(ctx, r.Announcer, EndpointTopicPrefix+id)
 }
 
 func (r *EndpointRegistry) prepare(e *Endpoint) error {

@@ -34,7 +34,7 @@ func newService(t *testing.T, n int) service {
 	store := stores.OpenSQLite(t, t.TempDir())
 	deployment := team.Deployment{Version: "0.9.18", Features: team.Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}}
 	service := service{
-		&team.EndpointRegistry{Store: store, Announce: announcements{}, Now: func() time.Time { return created }},
+		&team.EndpointRegistry{Store: store, Announcer: announcements{}, Now: func() time.Time { return created }},
 		team.NewEndpointCatalog(store, deployment),
 	}
 	t.Cleanup(service.Close)

@@ -103,9 +103,9 @@ const TopicPrefix = "team:"
 
 // Registry creates and changes teams.
 type Registry struct {
-	Store    Store
-	Announce cache.Announcer
-	Now      func() time.Time
+	Store     Store
+	Announcer cache.Announcer
+	Now       func() time.Time
 }
 
 // Create creates a team from a name, a quota and whether it is disabled.
@@ -120,7 +120,7 @@ func (r *Registry) Create(ctx context.Context, t Team) (Team, error) {
 	if err := r.Store.CreateTeam(ctx, t, entry); err != nil {
 		return Team{}, fmt.Errorf("create team: %w", err)
 	}
-	_ = r.Announce.Announce(ctx, TopicPrefix+t.ID) // no instance has cached the team
+	_ = r.Announcer.Announce(ctx, TopicPrefix+t.ID) // no instance has cached the team
 	return t, nil
 }
 
@@ -143,7 +143,7 @@ func (r *Registry) Update(ctx context.Context, id string, change func(*Team) err
 	if err != nil {
 		return Team{}, err
 	}
-	return t, announce(ctx, r.Announce, TopicPrefix+id)
+	return t, announce(ctx, r.Announcer, TopicPrefix+id)
 }
 
 // announce announces a change that is saved.

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"telapi/internal/config"
-
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -28,6 +26,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"telapi/internal/config"
 )
 
 // export starts the pipelines of the signals that have an endpoint. It returns the

@@ -12,12 +12,12 @@ import (
 	"sync"
 	"time"
 
-	"telapi/internal/config"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+
+	"telapi/internal/config"
 )
 
 // flushTimeout limits the last export, so that an unreachable collector does not

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"telapi/internal/kv"
-
 	"github.com/gorilla/websocket"
+
+	"telapi/internal/kv"
 )
 
 // idleTime is longer than a ping interval, so that every socket has been pinged

@@ -20,7 +20,6 @@ import (
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 	"telapi/internal/team"
-
 	"telapi/test/testkit"
 )
 

@@ -13,7 +13,6 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/session"
-
 	"telapi/test/testkit"
 )
 

@@ -17,7 +17,6 @@ import (
 	"telapi/api"
 	"telapi/callruntime/wire"
 	"telapi/internal/command"
-
 	"telapi/test/testkit"
 )
 

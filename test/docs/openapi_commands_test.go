@@ -10,7 +10,6 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
-
 	"telapi/test/testkit"
 )
 

@@ -11,7 +11,6 @@ import (
 	"github.com/oasdiff/yaml"
 
 	"telapi/internal/config"
-
 	"telapi/test/testkit"
 )
 

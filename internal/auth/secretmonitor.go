@@ -17,7 +17,7 @@ import (
 const (
 	compareInterval = 10 * time.Second
 	compareRetry    = time.Second         // while the store is unavailable, as it is before the first connection
-	fingerprintTTL  = 3 * compareInterval // of an instance that has stopped
+	fingerprintTTL  = 3 * compareInterval // then the fingerprint of a stopped instance expires
 )
 
 // Fingerprints shares the fingerprints of JWT secrets between instances.
@@ -55,7 +55,7 @@ func NewSecretMonitor(store Fingerprints, secrets Secrets, log *slog.Logger, reg
 		})}
 }
 
-// Run compares the secrets until ctx ends. It does not log an unreachable store, which
+// Run compares the secrets until ctx ends. It does not log that the store is unavailable:
 // the store itself does.
 func (m *SecretMonitor) Run(ctx context.Context) {
 	for {

@@ -1,4 +1,4 @@
-package cli
+package main
 
 import (
 	"bytes"
@@ -140,9 +140,9 @@ func TestMistakes(t *testing.T) {
 				}
 			}
 			var stdout, stderr bytes.Buffer
-			code := Run(t.Context(), Console{
+			code := (&cli{
 				Program: "telapi", Args: args, Env: append([]string{"OTEL_ENABLED=false", "DATA_DIR=" + values["$DIR"] + "/data"}, env...), Out: &stdout, Err: &stderr,
-			})
+			}).execute(t.Context())
 			got := fmt.Sprintf("$ telapi %s\n", line)
 			if before, after, ok := strings.Cut(line, args[0]); ok && before != "" {
 				got = fmt.Sprintf("$ %stelapi %s%s\n", before, args[0], after)

@@ -1,4 +1,4 @@
-package cli
+package main
 
 import (
 	"bytes"
@@ -27,7 +27,7 @@ func TestInterruptEndsReadFromTerminal(t *testing.T) {
 		ctx, interrupt := context.WithCancel(t.Context())
 		exit := make(chan int, 1)
 		go func() {
-			exit <- Run(ctx, Console{Args: args, In: terminal, Out: io.Discard, Err: &bytes.Buffer{}})
+			exit <- (&cli{Args: args, In: terminal, Out: io.Discard, Err: &bytes.Buffer{}}).execute(ctx)
 		}()
 		_, _ = io.WriteString(keyboard, "{") // returns when the command has read it and waits for more
 		interrupt()
@@ -70,13 +70,13 @@ func TestColours(t *testing.T) {
 			env := append(tt.env, "JWT_SECRET=short", "DATA_DIR="+t.TempDir(), "TELAPI_PORT=1")
 			for _, args := range [][]string{{"team", "make"}, {"config"}, {"doctor"}} {
 				var out, problems bytes.Buffer
-				Run(t.Context(), Console{Args: args, Env: env, Out: &out, Err: &problems})
+				(&cli{Args: args, Env: env, Out: &out, Err: &problems}).execute(t.Context())
 				if got := strings.Contains(out.String()+problems.String(), "\x1b["); got != tt.want {
 					t.Errorf("%v: colours %v, want %v\n%s%s", args, got, tt.want, &out, &problems)
 				}
 			}
 			var out bytes.Buffer
-			Run(t.Context(), Console{Args: []string{"version", "--json"}, Env: env, Out: &out, Err: io.Discard})
+			(&cli{Args: []string{"version", "--json"}, Env: env, Out: &out, Err: io.Discard}).execute(t.Context())
 			if strings.Contains(out.String(), "\x1b[") {
 				t.Errorf("JSON has colours: %s", &out)
 			}
@@ -86,7 +86,7 @@ func TestColours(t *testing.T) {
 
 func TestTableHeaderIsBold(t *testing.T) {
 	var out bytes.Buffer
-	c := &cli{Console: Console{Out: &out, Env: []string{"FORCE_COLOR=1"}}}
+	c := &cli{Out: &out, Env: []string{"FORCE_COLOR=1"}}
 	for want, value := range map[string]any{
 		"\x1b[1mID  DAILY QUOTA\x1b[0m\na   50000\n": newTable(items[:1], "id", "dailyQuota"),
 		"\x1b[1mdaily quota\x1b[0m  7\n": struct {
@@ -107,7 +107,7 @@ func TestCompletionOffersValuesAndIDs(t *testing.T) {
 	testkit.Must(t, testkit.ErrorOf(harness.StartRuntime(t, i).Open(t.Context(), "call-1", wire.Open{Team: acme.Team.ID, Endpoint: acme.Endpoint.ID})))
 	complete := func(dataDir string, words ...string) string {
 		var out, problems bytes.Buffer
-		Run(t.Context(), Console{Args: append([]string{"__complete"}, words...), Env: []string{"DATA_DIR=" + dataDir}, Out: &out, Err: &problems})
+		(&cli{Args: append([]string{"__complete"}, words...), Env: []string{"DATA_DIR=" + dataDir}, Out: &out, Err: &problems}).execute(t.Context())
 		return out.String()
 	}
 	for line, want := range map[string][]string{
@@ -173,7 +173,7 @@ var items = []item{
 func printed(t *testing.T, asJSON bool, v any) string {
 	t.Helper()
 	var out bytes.Buffer
-	c := &cli{Console: Console{Out: &out}, json: asJSON}
+	c := &cli{Out: &out, json: asJSON}
 	testkit.Must(t, c.print(v))
 	return out.String()
 }

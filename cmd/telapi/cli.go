@@ -1,6 +1,6 @@
-// Package cli implements the telapi command. It parses flags and configuration,
+// Command telapi runs and administers the service. It parses flags and configuration,
 // calls package app, and prints results for people or, with --json, for programs.
-package cli
+package main
 
 import (
 	"context"
@@ -27,34 +27,30 @@ import (
 // version is set by the build.
 var version = "0.9.20"
 
-// Console is the environment of the process.
-type Console struct {
+// Exit codes that scripts rely on.
+const (
+	exitOK          = 0
+	exitFailed      = 1 // the reason is on stderr
+	exitUsage       = 2
+	exitInterrupted = 130 // by a second signal
+)
+
+// cli is one invocation.
+type cli struct {
 	Program string // name under which it was called
 	Args    []string
 	Env     []string
 	In      io.Reader
 	Out     io.Writer
 	Err     io.Writer
-}
 
-// Exit codes that scripts rely on.
-const (
-	exitOK     = 0
-	exitFailed = 1 // the reason is on stderr
-	exitUsage  = 2
-)
-
-// cli is one invocation.
-type cli struct {
-	Console
 	cfg     config.Config // set by withConfig
 	json    bool
 	running bool // the command line is valid, so errors are not usage errors
 }
 
-// Run executes one command line and returns the exit code.
-func Run(ctx context.Context, console Console) int {
-	c := &cli{Console: console}
+// execute runs the command and returns the exit code.
+func (c *cli) execute(ctx context.Context) int {
 	cmd, err := c.root().ExecuteContextC(ctx)
 	switch {
 	case err == nil:
@@ -71,9 +67,6 @@ func Run(ctx context.Context, console Console) int {
 	}
 	return exitFailed
 }
-
-// Commands returns the command tree, for documentation.
-func Commands() *cobra.Command { return (&cli{}).root() }
 
 // errReported is returned by commands that have already printed the failure.
 var errReported = errors.New("already reported")

@@ -1,4 +1,4 @@
-package cli
+package main
 
 import (
 	"cmp"
@@ -78,12 +78,12 @@ media service on MEDIA_HOST and MEDIA_PORT, prints the response and exits with 1
 server is not healthy. Use it for health checks in containers without curl.`}
 	media := cmd.Flags().Bool("media", false, "check the media service")
 	cmd.RunE = c.withConfig(func(ctx context.Context, _ []string) (any, error) {
-		url, status, body, err := app.CheckHealth(ctx, c.cfg, *media)
+		url, name, command := app.APIServerURL(c.cfg), "TELAPI", "telapi serve or telapi dev"
+		if *media {
+			url, name, command = app.MediaServiceURL(c.cfg), "MEDIA", "telapi media"
+		}
+		status, body, err := app.CheckHealth(ctx, url)
 		if err != nil {
-			name, command := "TELAPI", "telapi serve or telapi dev"
-			if *media {
-				name, command = "MEDIA", "telapi media"
-			}
 			return nil, fmt.Errorf("no server at %s: %w. Start it with %s, or set %s_HOST and %s_PORT as for the server", url, fault.Reason(err), command, name, name)
 		}
 		_, _ = fmt.Fprintf(c.Out, "%s\n", body)

@@ -1,4 +1,4 @@
-package cli
+package main
 
 import (
 	"context"
@@ -154,13 +154,13 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 		if *lifetime != 0 {
 			expiresAt = time.Now().Add(*lifetime)
 		}
-		k, secret, err := a.Keys.Create(ctx, *teamID, *name, convert[auth.Scope](*scopes), expiresAt)
+		k, full, err := a.Keys.Create(ctx, *teamID, *name, convert[auth.Scope](*scopes), expiresAt)
 		if err != nil {
 			return nil, withFlags(cmd, err, map[string]string{"/name": "--name"})
 		}
 		c.note("Save the key now. It is not stored and cannot be shown again.")
 		view := k.View(time.Now())
-		view.Secret = secret.Reveal()
+		view.FullKey = full.Reveal()
 		return view, nil
 	})
 	return cmd

@@ -1,29 +1,25 @@
-// Package synth implements speech providers: services with the OpenAI speech API,
-// the program espeak-ng, and a built-in one that plays tones. They fail fast, so
-// that the next provider can be tried.
-package synth
+package media
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"telapi/internal/speech"
 )
 
+// Bounds of the audio of a speech provider. Providers fail fast, so that the next one can
+// be tried.
 const (
-	maxSeconds = 300            // at 24 kHz this fits into the largest blob of the media service
-	minBytes   = 2 * 24000 / 50 // 20 ms at 24 kHz; shorter audio is an error
-	maxBytes   = 2 * 24000 * maxSeconds
+	maxAudioSeconds = 300            // at 24 kHz this fits into the largest blob
+	minAudioBytes   = 2 * 24000 / 50 // 20 ms at 24 kHz; shorter audio is an error
+	maxAudioBytes   = 2 * 24000 * maxAudioSeconds
 )
 
 // sampleRates are the supported rates. Others would need very long filters to
@@ -32,7 +28,7 @@ var sampleRates = []int{8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000}
 
 var (
 	errStalled = errors.New("no data before the timeout")
-	errTooLong = fmt.Errorf("more than %d s of audio", maxSeconds)
+	errTooLong = fmt.Errorf("more than %d s of audio", maxAudioSeconds)
 )
 
 // watchdog cancels a context with errStalled when no data has arrived for a
@@ -53,13 +49,13 @@ func newWatchdog(ctx context.Context, limit time.Duration) (context.Context, *wa
 
 // readAll reads a stream of audio.
 func (w *watchdog) readAll(ctx context.Context, r io.Reader) ([]byte, error) {
-	all, err := io.ReadAll(io.LimitReader(io.TeeReader(r, w), maxBytes+1))
+	all, err := io.ReadAll(io.LimitReader(io.TeeReader(r, w), maxAudioBytes+1))
 	switch {
 	case context.Cause(ctx) != nil: // also after EOF: the output of a killed program ends normally
 		return nil, context.Cause(ctx)
 	case err != nil:
 		return nil, fmt.Errorf("read audio: %w", err)
-	case len(all) > maxBytes:
+	case len(all) > maxAudioBytes:
 		return nil, errTooLong
 	}
 	return all, nil
@@ -80,7 +76,7 @@ func decode(body []byte, rate int) (speech.Sound, error) {
 		}
 	}
 	switch {
-	case len(body) < minBytes || len(body)%2 != 0:
+	case len(body) < minAudioBytes || len(body)%2 != 0:
 		return speech.Sound{}, fmt.Errorf("invalid audio: %d bytes", len(body))
 	case utf8.Valid(body) && bytes.IndexByte(body, 0) < 0:
 		return speech.Sound{}, errors.New("received text instead of audio")
@@ -107,60 +103,4 @@ func parseWAV(file []byte) (samples []byte, rate int, err error) {
 		rest = rest[min(int64(len(rest)), 8+size+size%2):]
 	}
 	return nil, 0, errors.New("invalid WAV: no samples")
-}
-
-// Tone plays a melody with a note for each letter, always the same for the same
-// text. It is for tests and demos.
-type Tone struct{}
-
-var _ speech.Provider = Tone{}
-
-const (
-	toneRate       = 16000
-	toneSeconds    = 0.04 // per letter at speed 1
-	maxToneSeconds = 60   // a long text is played faster
-)
-
-// pentatonic lists the semitones of a scale.
-var pentatonic = []int{0, 2, 4, 7, 9, 12, 14, 16, 19, 21}
-
-// Name implements speech.Provider.
-func (Tone) Name() string { return "tone" }
-
-// Resolve implements speech.Provider. Any voice is valid; it sets the pitch.
-func (Tone) Resolve(voice, model string) (string, string) {
-	return cmp.Or(voice, "flute"), cmp.Or(model, "pentatonic")
-}
-
-// Synthesize implements speech.Provider.
-func (Tone) Synthesize(_ context.Context, u speech.Utterance) (speech.Sound, error) {
-	base := 0
-	for _, c := range u.Voice {
-		base += int(c)
-	}
-	length := int(toneRate * min(toneSeconds/u.Speed, maxToneSeconds/float64(max(1, u.Characters()))))
-	notes := make([][]int16, len(pentatonic)) // those of the text; a long text repeats them
-	sound := speech.Sound{Rate: toneRate}
-	for _, c := range u.Text {
-		if unicode.IsSpace(c) {
-			sound.Samples = append(sound.Samples, make([]int16, length)...)
-			continue
-		}
-		n := int(c) % len(pentatonic)
-		if notes[n] == nil {
-			notes[n] = note(220*math.Pow(2, float64(base%12+pentatonic[n])/12), length)
-		}
-		sound.Samples = append(sound.Samples, notes[n]...)
-	}
-	return sound, nil
-}
-
-// note returns the samples of one note, which swells and fades.
-func note(hz float64, length int) []int16 {
-	samples := make([]int16, length)
-	for i := range samples {
-		swell := math.Sin(math.Pi * float64(i) / float64(length))
-		samples[i] = int16(9000 * swell * math.Sin(2*math.Pi*hz*float64(i)/toneRate))
-	}
-	return samples
 }

@@ -1,4 +1,4 @@
-package synth
+package media
 
 import (
 	"bytes"
@@ -50,7 +50,7 @@ func NewOpenAI(o OpenAIOptions) *OpenAI {
 			MaxIdleConnsPerHost: 16,
 			IdleConnTimeout:     90 * time.Second,
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a redirect must not get the key
+		CheckRedirect: refuseRedirect,
 	}}
 }
 
