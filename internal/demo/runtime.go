@@ -128,7 +128,9 @@ func loop(ctx context.Context, from entrySource, c *call, s *loopState) error {
 		case report := <-s.reports:
 			report(c)
 		case <-timer:
-			c.fireTimers()
+			if len(s.reports) == 0 { // what happened before it may stop a timer
+				c.fireTimers()
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}

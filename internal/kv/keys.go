@@ -44,6 +44,9 @@
 //	held                               while messages wait for replicas: ID of the newest visible message, or 0-0
 //	historyMessages, historyMs, idleMs, keepMs  the limits
 //
+// Once the end of a channel is committed, meta, in, out and work are left, with the fields that
+// compact keeps.
+//
 // Fields of work: a credential is stored under the SHA-256 of its token, as eight words: state
 // (awaiting, streaming, routed, parked or cancelled), number (0 for scope channel), kind, deadline, work item
 // ID, callback ID, digest of the body, receipt. @ID has the digest of a work item, a number the

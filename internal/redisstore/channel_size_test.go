@@ -123,6 +123,11 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 			t.Errorf("%s is kept for %v, want at most %v", key, kept, most)
 		}
 	}
+	for range 2 {
+		if messages, complete, err := d.channels.Since(t.Context(), d.id, channel.Cursor{Epoch: d.epoch}); err != nil || !complete || len(messages) != 20 {
+			t.Errorf("history: %d messages, complete: %v, %v, want all 20", len(messages), complete, err)
+		}
+	}
 	d.do("DEL", in)
 	d.do("DEL", out)
 	deliverBoth() // the first reply may be lost

@@ -11,7 +11,7 @@ local function acceptedReply(c, outcome, receipt)
   return { outcome, receipt, number, needsOffer() and channel.offer or '' }
 end
 
--- Returns the receipt of an accepted callback that is repeated. Channels that have ended do not keep it.
+-- Returns the receipt of an accepted callback that is repeated. A channel whose end is committed has no receipts.
 local function receiptOf(c, receipt) return c.receipt ~= '' and c.receipt or receipt end
 
 -- Returns the entries from ARGV[10] on. If workItemID is empty, it inserts the one of the credential.

@@ -60,14 +60,16 @@ local function commitFirst(position)
 end
 
 -- Removes everything from an ended channel that is not needed to answer late calls, until RETENTION
--- after the last credential expires. Late callbacks learn that it has ended; a repeated one has its
--- receipt itself. Both hashes are created anew, because then Redis stores short values in less memory.
+-- after the last credential expires, or to read the history. Late callbacks learn that the channel has
+-- ended. A callback of a work item that is repeated has its receipt as an argument. Both hashes are
+-- created anew, because then Redis stores short values in less memory.
 local function compact() -- rare
   redis.call('ZREM', FORGET, '') -- the empty member has the highest score
   local forgetAt = redis.call('ZRANGE', FORGET, -1, -1, 'WITHSCORES')[2]
   bytes, committedBytes, maxEntries, maxBytes = 0, 0, 1, 1 -- all entries are committed
   save()
   local names = { 'state', 'endReason', 'epoch', 'team', 'endpoint', 'flow', 'inLast', 'committed',
+    'outLast', 'trimmed', 'held', 'historyMessages', 'historyMs',
     'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'lostToken', 'lostAt' }
   local values, work = redis.call('HMGET', META, unpack(names)), redis.call('HGETALL', WORK)
   redis.call('UNLINK', META, WORK, SEEN, SENT, FORGET, SEEN_BEFORE, SENT_BEFORE)
