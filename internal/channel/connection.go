@@ -106,7 +106,7 @@ func (c *Connection) Start(socket Socket) {
 		c.replayNext()
 	}
 	if c.recheck {
-		c.service.run(c.Heartbeat)
+		c.service.run(c.checkNow)
 	}
 }
 
@@ -193,15 +193,25 @@ func (c *Connection) UntilHeartbeat() time.Duration {
 // Heartbeat renews the ownership of the session and closes the socket if it is
 // lost. It is called with every ping. A socket stays open while the store is
 // unreachable, since the lease may outlast the outage.
-func (c *Connection) Heartbeat(ctx context.Context) {
+func (c *Connection) Heartbeat(ctx context.Context) { _ = c.heartbeat(ctx) }
+
+// checkNow is Heartbeat after a notice. That is not repeated, so checkNow tries again if the
+// store does not reply.
+func (c *Connection) checkNow(ctx context.Context) {
+	backoff := background.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
+	for c.heartbeat(ctx) != nil && background.Sleep(ctx, backoff.Next()) == nil {
+	}
+}
+
+func (c *Connection) heartbeat(ctx context.Context) error {
 	if c.expired() {
 		c.close(CloseExpired)
-		return
+		return nil
 	}
 	result, err := c.service.store.Renew(ctx, c.owner(), c.service.lease(), c.reoffer.Load())
 	if err != nil {
 		c.reoffer.Store(true)
-		return
+		return err
 	}
 	if result.Offer {
 		c.offer(ctx, result.Expired)
@@ -211,6 +221,7 @@ func (c *Connection) Heartbeat(ctx context.Context) {
 	if !c.closeUnlessOwned(result.Outcome) {
 		c.checkPosition(result.Newest)
 	}
+	return nil
 }
 
 // checkPosition reads the history if this connection is not at its newest

@@ -178,6 +178,25 @@ func TestHeartbeatFindsMissedMessage(t *testing.T) {
 	})
 }
 
+// A notice that asks for a renewal is not repeated, but the reply to the renewal can be lost.
+func TestRequestedRenewalIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{complete: true, outcome: Owned}
+		c, socket := openConnection(t, m, "")
+		c.Start(socket)
+		m.send(1) // not announced
+		m.err = errors.New("reply lost")
+		m.subscriber.Replaced("")
+		synctest.Wait()
+		m.mu.Lock()
+		m.err = nil
+		m.mu.Unlock()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		testkit.Equal(t, "the browser", socket.numbers(), "1")
+	})
+}
+
 // Attach may have succeeded although its reply was lost, or may be under way. When
 // Open fails, it is cancelled or its deadline has passed.
 func TestFailedAttachIsCancelled(t *testing.T) {
