@@ -11,6 +11,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/page"
+	"telapi/internal/redact"
 	"telapi/test/testkit"
 )
 
@@ -49,6 +50,29 @@ func TestConcurrentMigrations(t *testing.T) {
 			testkit.Equal(t, "migrations were applied", applied, status.Newest)
 		})
 	}
+}
+
+// goose looks for its version table before it takes its own lock, and fails if another
+// process creates the table at that moment.
+func TestMigrationChangesNothingBeforeItsLock(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{DSN: redact.Secret(testkit.SharedPostgres(t).NewDatabase(t))})
+	query := func(sql string) (answer bool) {
+		testkit.Must(t, s.read.QueryRowContext(t.Context(), sql).Scan(&answer))
+		return answer
+	}
+	unlock, err := s.lockMigrations(t.Context())
+	testkit.Must(t, err)
+	migrated := make(chan error)
+	go func() { migrated <- s.Migrate(t.Context()) }()
+	testkit.Until(t, "the migration waits", func() bool {
+		return query("SELECT COUNT(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
+	})
+	if query(s.engine.versionTable) {
+		t.Error("the version table exists before the migration has its lock")
+	}
+	unlock()
+	testkit.NoError(t, "migrate after another process", <-migrated)
 }
 
 func TestSchemaStatusChangesNothing(t *testing.T) {

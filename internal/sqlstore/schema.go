@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
 
 	"telapi/internal/background"
 	"telapi/internal/fault"
@@ -67,13 +66,11 @@ func (s *Store) Migrate(ctx context.Context) error {
 		s.migrated.Store(true)
 		return nil
 	}
-	if s.engine.dataDir != "" {
-		file, err := waitForLock(ctx, filepath.Join(s.engine.dataDir, "migrate.lock"))
-		if err != nil {
-			return fmt.Errorf("lock the data directory for migration: %w", err)
-		}
-		defer file.Close()
+	unlock, err := s.lockMigrations(ctx)
+	if err != nil {
+		return wrap(ctx, "wait for the migration of another process", err)
 	}
+	defer unlock()
 	applied, err := s.migrator.Up(ctx)
 	if err != nil {
 		return wrap(ctx, "migrate the database", err)
@@ -85,23 +82,33 @@ func (s *Store) Migrate(ctx context.Context) error {
 	return nil
 }
 
+// lockMigrations waits until no other process migrates the database. goose's own
+// lock is not enough: goose creates its version table before it takes the lock.
+func (s *Store) lockMigrations(ctx context.Context) (unlock func(), err error) {
+	if s.engine.dataDir != "" {
+		file, err := waitForLock(ctx, filepath.Join(s.engine.dataDir, "migrate.lock"))
+		return func() { _ = file.Close() }, err
+	}
+	// PostgreSQL releases the lock when the transaction or its connection ends.
+	tx, err := s.write.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	unlock = func() { _ = tx.Rollback() }
+	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(hashtext($1))", goose.DefaultTablename); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
 // newMigrator reads the migration files without connecting.
 func newMigrator(db *sql.DB, dialect goose.Dialect) (*goose.Provider, error) {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return nil, fmt.Errorf("read migrations: %w", err)
 	}
-	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}
-	if dialect == goose.DialectPostgres {
-		// PostgreSQL releases a session lock when its process ends. The locker
-		// tries every second for ten minutes.
-		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600))
-		if err != nil {
-			return nil, fmt.Errorf("prepare the migration lock: %w", err)
-		}
-		options = append(options, goose.WithSessionLocker(locker))
-	}
-	return goose.NewProvider(dialect, db, files, options...)
+	return goose.NewProvider(dialect, db, files, goose.WithDisableGlobalRegistry(true))
 }
 
 // Connect waits until the database answers and its schema is up to date. It
