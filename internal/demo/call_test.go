@@ -62,14 +62,14 @@ func TestSilenceTimersAreIndependent(t *testing.T) {
 		{name: "audio from a URL instead of speech", steps: []step{shortTimeouts, botDelayConfig(`"botNoInputUrl":"https://media.example/wait.wav","botNoInputRetries":0`), callerSays(0, "hi"), botAnswer(3*s, "item-1", "Hello.")}, want: `0s asks hi part 1
 			2s action {"name":"play_audio","url":"https://media.example/wait.wav"}
 			3s says bot: Hello.`},
-		{name: "no prompt during playback", mode: "audio", speech: 5 * s, steps: []step{shortTimeouts, botAnswer(0, "", "A long story."), command(0, wire.ApplyImmediately, `{"type":"update_dtmf_config","source":"bot","bargeIn":false}`), callerSays(1*s, "hi"), botAnswer(8*s, "item-1", "Hello.")}, want: `0s says bot: A long story. 0s plays A long story.
+		{name: "no prompt during playback", mode: "audio", speech: 5 * s, steps: []step{shortTimeouts, botAnswer(0, "", "A long story."), command(0, wire.ApplyImmediately, `{"type":"update_dtmf_config","source":"bot","bargeIn":false}`), callerSays(1*s, "hi"), botAnswer(9*s, "item-1", "Hello.")}, want: `0s says bot: A long story. 0s plays A long story.
 			1s asks hi part 1
 			7s says runtime: Bear with us. 7s plays Bear with us.
 			8s cancels item-1
 			8s stops playback
 			8s status {"event":"bot_timeout"}
 			8s says runtime: The bot did not answer in time. Try something else.
-			8s says bot: Hello. 8s plays Hello.`},
+			9s says bot: Hello. 9s plays Hello.`},
 	})
 }
 
