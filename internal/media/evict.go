@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -25,9 +24,9 @@ const (
 
 // accessTimes holds access times that are not written to their files yet.
 type accessTimes struct {
-	flushing sync.Mutex // one flush at a time
-	mu       sync.Mutex // guards pending
-	pending  map[Path]time.Time
+	flushing         sync.Mutex // one flush at a time
+	mu               sync.Mutex // guards the maps
+	pending, writing map[Path]time.Time
 }
 
 // recordAccess records the use of a blob. An unlimited store needs no access times.
@@ -48,7 +47,8 @@ func (a *accessTimes) has(p Path) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, pending := a.pending[p]
-	return pending
+	_, writing := a.writing[p]
+	return pending || writing
 }
 
 // flush writes the pending access times. It ignores errors: either the blob does not
@@ -56,15 +56,21 @@ func (a *accessTimes) has(p Path) bool {
 func (a *accessTimes) flush(root *os.Root) {
 	a.flushing.Lock()
 	defer a.flushing.Unlock()
-	a.mu.Lock()
-	written := maps.Clone(a.pending)
-	a.mu.Unlock()
-	for p, at := range written {
+	for p, at := range a.beginWriting() {
 		_ = root.Chtimes(string(p), at, time.Time{})
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.pending, func(p Path, at time.Time) bool { return at.Equal(written[p]) }) // others were used meanwhile
+	a.writing = nil
+}
+
+// beginWriting returns the pending access times. Those of uses from now on wait for the next flush,
+// so that uses do not wait for this one.
+func (a *accessTimes) beginWriting() map[Path]time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.writing, a.pending = a.pending, make(map[Path]time.Time, len(a.pending))
+	return a.writing
 }
 
 // Run writes access times until ctx ends.
