@@ -2,11 +2,17 @@ package runtimeapi
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/fault"
 )
+
+// maxSentTogether is the size of sends that are combined. None of their messages is too large
+// then, which would make all of them fail.
+const maxSentTogether = calls.MaxMessageBytes / 2
 
 // request is a request that waits for earlier ones on its channel.
 type request struct {
@@ -14,8 +20,10 @@ type request struct {
 	run      func(context.Context) (any, error)
 	deadline time.Time
 	bytes    int64
-	silent   bool   // there is no reply, or run sends it, unless it fails
-	position string // that a commit commits
+	silent   bool                  // there is no reply, or run sends it, unless it fails
+	position string                // that a commit commits
+	messages []wire.ChannelMessage // that a send sends
+	parts    []*request            // the sends that this request stands for, if more than one; see take
 }
 
 // queue has the requests of a channel that wait. It is guarded by mu of the connection.
@@ -87,10 +95,7 @@ func (c *Conn) work(channelID string, q *queue) {
 			c.mu.Unlock()
 			return
 		}
-		var r *request
-		if len(q.requests) > 0 {
-			r, q.requests = q.requests[0], q.requests[1:]
-		}
+		r := c.take(q)
 		c.mu.Unlock()
 		switch {
 		case r == nil:
@@ -104,10 +109,44 @@ func (c *Conn) work(channelID string, q *queue) {
 	}
 }
 
+// take removes the next request, nil if there is none. Sends that have queued up behind each other
+// become one request: most of what a send costs the store does not depend on the number of
+// messages. The caller holds mu.
+func (c *Conn) take(q *queue) *request {
+	if len(q.requests) == 0 {
+		return nil
+	}
+	first := q.requests[0]
+	count, messages, bytes := 1, len(first.messages), first.bytes
+	for _, r := range q.requests[1:] {
+		messages, bytes = messages+len(r.messages), bytes+r.bytes
+		if len(first.messages) == 0 || len(r.messages) == 0 || r.Claim != first.Claim || r.Retry || messages > maxMessages || bytes > maxSentTogether {
+			break
+		}
+		count++
+	}
+	list := q.requests[:count]
+	q.requests = q.requests[count:]
+	if count == 1 {
+		return first
+	}
+	together := &request{Request: first.Request, deadline: first.deadline, parts: list}
+	for _, r := range list {
+		together.messages = append(together.messages, r.messages...)
+	}
+	together.run = c.send(together)
+	return together
+}
+
 // finish returns what a queued request takes.
 func (c *Conn) finish(r *request) {
-	c.service.requests.Return(c.team, r.bytes)
-	<-c.slots
+	for _, part := range r.parts {
+		c.finish(part)
+	}
+	if len(r.parts) == 0 {
+		c.service.requests.Return(c.team, r.bytes)
+		<-c.slots
+	}
 }
 
 // run runs a request and replies.
@@ -118,8 +157,27 @@ func (c *Conn) run(r *request) error {
 }
 
 func (c *Conn) answer(r *request, ok any, err error) {
-	if !r.silent || err != nil {
+	if len(r.parts) > 0 {
+		c.answerParts(r, ok, err)
+	} else if !r.silent || err != nil {
 		c.reply(r.ID, ok, err)
+	}
+}
+
+// answerParts answers sends that were one request.
+func (c *Conn) answerParts(r *request, ok any, err error) {
+	for _, part := range r.parts {
+		switch {
+		case errors.Is(err, calls.ErrEnded): // a message that was sent before the end is not sent again, and has no error
+			_ = c.run(part)
+		case err != nil:
+			c.answer(part, nil, err)
+		default:
+			sent := ok.(wire.Sent)
+			n := len(part.messages)
+			c.answer(part, wire.Sent{MessageIDs: sent.MessageIDs[:n]}, nil)
+			ok = wire.Sent{MessageIDs: sent.MessageIDs[n:]}
+		}
 	}
 }
 

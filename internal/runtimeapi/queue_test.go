@@ -3,16 +3,20 @@ package runtimeapi
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/test/testkit"
@@ -141,4 +145,107 @@ func TestAudioOfRuntimeLeavesRoomForRequests(t *testing.T) {
 	share := c.service.requests.Share()
 	c.enqueue(&request{Request: wire.Request{Op: wire.OpAudio, Channel: "channel"}, run: wait, silent: true, bytes: share}) // does not wait either
 	close(release)
+}
+
+// queueSends queues requests of a claimed session before one of them runs.
+func queueSends(t *testing.T, requests ...string) (c *Conn, socket *countingSocket, ch *calls.Channel) {
+	t.Helper()
+	c, socket, cl, ch := claimedSession(t)
+	c.greeted = true
+	c.mustAdd(t, cl, ch)
+	c.queues["s"] = &queue{working: true}
+	for i, r := range requests {
+		c.Handle(t.Context(), fmt.Appendf(nil, `{"id":%d,"channel":"s",%s}`, i+1, r))
+	}
+	return c, socket, ch
+}
+
+func sendRequest(members string, messageIDs ...string) string {
+	var messages []string
+	for _, id := range messageIDs {
+		messages = append(messages, fmt.Sprintf(`{"messageId":%q,"type":"chat","chat":{"text":"hello"}}`, id))
+	}
+	return fmt.Sprintf(`%s"op":"send","messages":[%s]`, members, strings.Join(messages, ","))
+}
+
+func TestSendsThatQueueUpAreOneRequest(t *testing.T) {
+	ids := newIDs(70)
+	large := fmt.Sprintf(`"op":"send","messages":[{"type":"chat","chat":{"text":%q}}]`, strings.Repeat("x", maxSentTogether))
+	for name, tt := range map[string]struct {
+		requests []string
+		together []int
+	}{
+		"of several sizes":       {[]string{sendRequest("", ids[0]), sendRequest("", ids[1:3]...), sendRequest("", ids[3])}, []int{3}},
+		"up to another request":  {[]string{sendRequest("", ids[0]), sendRequest("", ids[1]), `"op":"await"`, sendRequest("", ids[2])}, []int{2, 1, 1}},
+		"up to 64 messages":      {[]string{sendRequest("", ids[:40]...), sendRequest("", ids[40:64]...), sendRequest("", ids[64])}, []int{2, 1}},
+		"not large ones":         {[]string{sendRequest("", ids[0]), large, sendRequest("", ids[1])}, []int{1, 1, 1}},
+		"not with other claims":  {[]string{sendRequest("", ids[0]), sendRequest(`"claim":"secret",`, ids[1])}, []int{1, 1}},
+		"repeated one is first":  {[]string{sendRequest(`"retry":true,`, ids[0]), sendRequest("", ids[1])}, []int{2}},
+		"repeated one is second": {[]string{sendRequest("", ids[0]), sendRequest(`"retry":true,`, ids[1])}, []int{1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, socket, ch := queueSends(t, tt.requests...)
+			q := c.queues["s"]
+			var together []int
+			queued := slices.Clone(q.requests)
+			for len(q.requests) > 0 {
+				together = append(together, max(1, len(c.take(q).parts)))
+			}
+			if !slices.Equal(together, tt.together) {
+				t.Errorf("take combines %v, want %v", together, tt.together)
+			}
+			q.requests = queued
+			c.work("s", q)
+			var want []string
+			for _, r := range queued {
+				for _, m := range r.messages {
+					want = append(want, m.MessageID)
+				}
+				if reply := fmt.Sprintf(`{"id":%d,"ok":`, r.ID); strings.Count(socket.sent(), reply) != 1 {
+					t.Errorf("want one reply %s", reply)
+				}
+				if ids, err := json.Marshal(messageIDs(r.messages)); err != nil || len(r.messages) > 0 && r.messages[0].MessageID != "" && !strings.Contains(socket.sent(), string(ids)) {
+					t.Errorf("no reply has the message IDs %s", ids)
+				}
+			}
+			history, err := c.calls.History(t.Context(), ch.ID, "", 100)
+			testkit.Must(t, err)
+			for i, d := range history {
+				if i >= len(want) || !strings.Contains(string(d.JSON), want[i]) {
+					t.Errorf("message %d is %s", i, d.JSON)
+				}
+			}
+			testkit.Equal(t, "messages in the history", len(history), len(want))
+			if len(c.slots) > 0 || c.service.requests.Used() > 0 {
+				t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requests.Used())
+			}
+		})
+	}
+}
+
+func messageIDs(messages []wire.ChannelMessage) (ids []string) {
+	for _, m := range messages {
+		ids = append(ids, m.MessageID)
+	}
+	return ids
+}
+
+// A message that was sent before the end of the channel has been sent, even if the runtime
+// repeats it together with a message that comes too late.
+func TestSendsTogetherAfterEndOfChannel(t *testing.T) {
+	ids := newIDs(2)
+	c, socket, ch := queueSends(t, sendRequest(`"retry":true,`, ids[0]), sendRequest("", ids[1]))
+	testkit.Must(t, ch.Send(t.Context(), wire.ChannelMessage{MessageID: ids[0], Type: wire.TypeChat, Chat: []byte(`{"text":"hello"}`)}))
+	testkit.Must(t, ch.End(t.Context(), "done"))
+	c.work("s", c.queues["s"])
+	if frames := socket.sent(); !strings.Contains(frames, `{"id":1,"ok":`) || !strings.Contains(frames, `{"id":2,"error":`) {
+		t.Errorf("replies:\n%s", frames)
+	}
+}
+
+func newIDs(count int) (ids []string) {
+	for range count {
+		ids = append(ids, uuid.NewString())
+	}
+	return ids
 }

@@ -82,7 +82,13 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 		commit.position = position
 		return commit, err
 	case wire.OpSend:
-		return onChannel(c, envelope, frame, checkSend, send)
+		sent, err := decode(frame, checkSend)
+		if err != nil {
+			return nil, err
+		}
+		send := &request{Request: envelope, messages: sent.Messages}
+		send.run = c.send(send)
+		return send, nil
 	case wire.OpAudio:
 		audio, err := onChannel(c, envelope, frame, func(r *wire.SendAudio, issues *fault.Issues) {
 			issues.Check(r.Message.Type == wire.TypeAudio && strictjson.Present(r.Message.Audio), "/message", fault.IssueValue, "Must be a message of type audio.")
@@ -157,6 +163,7 @@ func checkOpen(r *wire.Open, issues *fault.Issues) {
 }
 
 func checkSend(r *wire.Send, issues *fault.Issues) {
+	checkID(issues, "/channel", r.Channel)
 	list := r.Messages
 	issues.Check(len(list) >= 1 && len(list) <= maxMessages, "/messages", fault.IssueTooMany, "Must have 1 to %d messages.", maxMessages)
 	for i := range list {
@@ -172,19 +179,25 @@ func checkSend(r *wire.Send, issues *fault.Issues) {
 	}
 }
 
-func send(ctx context.Context, cl *claim, ch *calls.Channel, r *wire.Send) (any, error) {
-	sent := wire.Sent{MessageIDs: make([]string, len(r.Messages))}
-	for i := range r.Messages {
-		id := &r.Messages[i].MessageID
-		*id = cmp.Or(*id, uuid.NewString()) // the same if the operation is repeated
-		sent.MessageIDs[i] = *id
+// send returns the function that sends the messages of a request.
+func (c *Conn) send(r *request) func(context.Context) (any, error) {
+	return func(ctx context.Context) (any, error) {
+		sent := wire.Sent{MessageIDs: make([]string, len(r.messages))}
+		for i := range r.messages {
+			id := &r.messages[i].MessageID
+			*id = cmp.Or(*id, uuid.NewString()) // the same if the operation is repeated
+			sent.MessageIDs[i] = *id
+		}
+		err := c.on(ctx, r.Request, func(cl *claim, ch *calls.Channel) error {
+			position := cl.position()
+			err := ch.CommitAndSend(ctx, position, r.messages...)
+			if err == nil {
+				cl.committedTo(ch, position)
+			}
+			return err
+		})
+		return sent, err
 	}
-	position := cl.position()
-	err := ch.CommitAndSend(ctx, position, r.Messages...)
-	if err == nil {
-		cl.committedTo(ch, position)
-	}
-	return sent, err
 }
 
 func checkAwait(r *wire.Await, issues *fault.Issues) {

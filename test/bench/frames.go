@@ -4,14 +4,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
 	"github.com/redis/rueidis"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 )
 
 // chatPayload is the payload of all frames.
@@ -47,14 +48,14 @@ func framesIn(at *site, s settings) {
 // framesOut compares durable messages from a runtime with a socket that forwards
 // published messages.
 func framesOut(at *site, s settings) {
-	at.measureSend(s, "durable messages", func(c *calls.Channel) error {
+	at.measureSend(s, "durable messages", func(c *callruntime.Channel) error {
 		return c.Send(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(chatPayload)})
 	})
 }
 
 // audioOut compares audio frames, which are not stored, with the same baseline.
 func audioOut(at *site, s settings) {
-	at.measureSend(s, "audio", func(c *calls.Channel) error {
+	at.measureSend(s, "audio", func(c *callruntime.Channel) error {
 		return c.SendAudio(context.Background(), []byte(chatPayload))
 	})
 }
@@ -62,21 +63,26 @@ func audioOut(at *site, s settings) {
 // measureSend runs one sender per channel for telapi and for the baseline. A
 // sender does not wait for a frame before it sends the next, like a runtime that
 // streams the output of a model. Both have the same number of frames in flight.
-func (s *site) measureSend(opts settings, what string, send func(*calls.Channel) error) {
+func (s *site) measureSend(opts settings, what string, send func(*callruntime.Channel) error) {
 	t, peer := s.startTelapi(), s.startPeer("forward")
 	defer t.kill()
 	defer peer.kill()
 	client := must(rueidis.NewClient(s.storeOptions()))
 	defer client.Close()
-	runtime := s.directRuntime()
+	runtime := t.connectRuntime()
 	defer runtime.Close()
 	ours, baseline := make([]pipeline, opts.sockets), make([]pipeline, opts.sockets)
+	var sockets sync.Map // by session
 	parallel(opts.sockets, opts.connections, func(i int) {
 		token, conn := t.openSession()
-		channel := must(runtime.Attach(context.Background(), calls.Claim{}, token.SessionID))
-		ours[i] = asyncPipeline(conn, func() error { return send(channel) })
+		sockets.Store(token.SessionID, conn)
 		baseline[i] = publishPipeline(peer.line, fmt.Sprintf("/%d", i), client)
 	})
+	for i := range ours {
+		c := must(runtime.Accept(context.Background(), wire.Accept{}))
+		conn, _ := sockets.Load(c.ID)
+		ours[i] = asyncPipeline(conn.(*websocket.Conn), func() error { return send(c) })
+	}
 	fmt.Printf("runtime to browser, %s; %d channels with %d frames in flight\n", what, opts.sockets, opts.inFlight)
 	s.compare(opts, t.process, func() []pipeline { return ours }, peer, baseline, "plain PUBLISH")
 }
