@@ -247,7 +247,7 @@ func (a *App) assembleServer(ctx context.Context, deps *httpapi.Deps) error {
 	deps.OpenAPI, deps.AsyncAPI, deps.Playground = api.OpenAPI, api.AsyncAPI, a.playground()
 	deps.Health, deps.Draining = a.Health, a.draining.Load
 	a.server = httpapi.New(*deps)
-	a.addJobs(collectLessOften, func(ctx context.Context) { releaseMemory(ctx, releaseInterval) })
+	a.addJobs(func(ctx context.Context) { releaseMemory(ctx, releaseInterval) })
 	if a.demo != nil {
 		a.addJobs(a.runDemo)
 	}

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -257,23 +256,4 @@ func TestIdleProcessReleasesMemory(t *testing.T) {
 		runtime.ReadMemStats(&stats)
 		return stats.HeapReleased >= before+garbage/2
 	})
-}
-
-func TestSmallHeapIsCollectedLessOften(t *testing.T) {
-	ctx, stop := context.WithCancel(t.Context())
-	defer debug.SetGCPercent(100)
-	defer stop()
-	collectLessOften(ctx)
-	var held []byte
-	// growth returns by how much the heap may grow before the next collection.
-	growth := func() uint64 {
-		var stats runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&stats)
-		return stats.NextGC - stats.HeapAlloc
-	}
-	testkit.Until(t, "a small heap to grow by minGrowth", func() bool { return growth() > minGrowth*3/4 })
-	held = make([]byte, 2*minGrowth)
-	testkit.Until(t, "a large heap to double", func() bool { g := growth(); return g > minGrowth*3/2 && g < 5*minGrowth })
-	runtime.KeepAlive(held)
 }

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"math"
-	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -13,7 +12,6 @@ import (
 
 const (
 	releaseInterval = 10 * time.Second
-	minGrowth       = 32 << 20 // of the heap between two garbage collections
 	memoryReserve   = 64 << 20 // added to the memory limit of the media service
 )
 
@@ -30,39 +28,6 @@ func releaseMemory(ctx context.Context, interval time.Duration) {
 		}
 		previous = current
 	}
-}
-
-// collectLessOften lets the heap grow by minGrowth, or to twice its size if that is more,
-// before the next garbage collection. The heap of an instance with few sockets is so small
-// that it would double 30 times a second while the instance is busy: a frame then costs
-// instance and Redis 22 µs of CPU time instead of 18. collectLessOften does nothing if GOGC
-// is set to another value than the default.
-func collectLessOften(ctx context.Context) {
-	const doubled = 100 // percent, Go's default
-	if configured := debug.SetGCPercent(doubled); configured != doubled {
-		debug.SetGCPercent(configured)
-		return
-	}
-	// The collector scans all of these and counts them as the size of the heap.
-	scanned := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}
-	// An unused object is finalized after each collection, and used again for the next one. It
-	// has a pointer, because Go allocates tiny objects without one together and so finalizes
-	// them late.
-	type unused struct{ _ *int }
-	var adjust func(*unused)
-	adjust = func(u *unused) {
-		if ctx.Err() != nil {
-			return
-		}
-		metrics.Read(scanned)
-		size := uint64(1) // nothing is live before the first collection
-		for _, s := range scanned {
-			size += s.Value.Uint64()
-		}
-		debug.SetGCPercent(int(max(doubled, 100*minGrowth/size))) //nolint:gosec // at most 100 * minGrowth
-		runtime.SetFinalizer(u, adjust)
-	}
-	adjust(&unused{})
 }
 
 // limitMemory sets a memory limit, so that the heap does not grow to twice the size
