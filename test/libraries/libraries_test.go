@@ -48,6 +48,7 @@ type site struct {
 func eachLanguage(t *testing.T, resumeMs string, test func(t *testing.T, s *site)) {
 	for _, language := range []string{"go", "python", "node"} {
 		t.Run(language, func(t *testing.T) {
+			t.Parallel()
 			port := fmt.Sprint(testkit.FreePort(t))
 			s := &site{t: t, language: language, resumeMs: resumeMs, env: harness.Env{
 				"TELAPI_PORT": port, "PUBLIC_URL": "http://127.0.0.1:" + port, "DATA_DIR": t.TempDir(),

@@ -16,6 +16,9 @@ func TestScenarios(t *testing.T) {
 	testkit.Must(t, err)
 	for _, language := range []string{"go", "python", "node"} {
 		t.Run(language, func(t *testing.T) {
+			if language != "go" { // whose scenarios end with a search for goroutines
+				t.Parallel()
+			}
 			l := startLibrary(t, language)
 			for _, scenario := range strings.Split(string(text), "\n\n") {
 				title, steps, found := strings.Cut(scenario, "\n  ")
