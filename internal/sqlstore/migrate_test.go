@@ -1,8 +1,11 @@
 package sqlstore
 
 import (
+	"context"
+	"crypto/rand"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -52,8 +55,7 @@ func TestConcurrentMigrations(t *testing.T) {
 	}
 }
 
-// goose looks for its version table before it takes its own lock, and fails if another
-// process creates the table at that moment.
+// goose creates its version table before it takes a lock of its own.
 func TestMigrationChangesNothingBeforeItsLock(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{DSN: redact.Secret(testkit.SharedPostgres(t).NewDatabase(t))})
@@ -63,16 +65,41 @@ func TestMigrationChangesNothingBeforeItsLock(t *testing.T) {
 	}
 	unlock, err := s.lockMigrations(t.Context())
 	testkit.Must(t, err)
-	migrated := make(chan error)
+	defer unlock()
+	migrated := make(chan error, 1)
 	go func() { migrated <- s.Migrate(t.Context()) }()
-	testkit.Until(t, "the migration waits", func() bool {
-		return query("SELECT COUNT(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
+	testkit.Until(t, "the migration asks for the lock", func() bool {
+		return query("SELECT COUNT(*) > 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'")
 	})
 	if query(s.engine.versionTable) {
 		t.Error("the version table exists before the migration has its lock")
 	}
 	unlock()
 	testkit.NoError(t, "migrate after another process", <-migrated)
+}
+
+// A role without the right to create tables gets it while the server runs.
+func TestMigrationIsRepeatedAfterFailure(t *testing.T) {
+	t.Parallel()
+	dsn := testkit.SharedPostgres(t).NewDatabase(t)
+	owner := open(t, Options{DSN: redact.Secret(dsn)})
+	role := "role_" + strings.ToLower(rand.Text())
+	run := func(sql string) {
+		t.Helper()
+		testkit.Must(t, testkit.ErrorOf(owner.write.ExecContext(context.Background(), sql)))
+	}
+	run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	run("CREATE ROLE " + role + " LOGIN PASSWORD 'secret'")
+	t.Cleanup(func() { run("DROP OWNED BY " + role); run("DROP ROLE " + role) })
+	asRole, err := url.Parse(dsn)
+	testkit.Must(t, err)
+	asRole.User = url.UserPassword(role, "secret")
+	s := open(t, Options{DSN: redact.Secret(asRole.String())})
+	if err := s.Migrate(t.Context()); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Fatalf("migrate without the right: %v, want permission denied", err)
+	}
+	run("GRANT CREATE ON SCHEMA public TO " + role)
+	testkit.NoError(t, "migrate with the right", s.Migrate(t.Context()))
 }
 
 func TestSchemaStatusChangesNothing(t *testing.T) {

@@ -68,10 +68,15 @@ func (s *Store) Migrate(ctx context.Context) error {
 	}
 	unlock, err := s.lockMigrations(ctx)
 	if err != nil {
-		return wrap(ctx, "wait for the migration of another process", err)
+		return wrap(ctx, "lock the database for migration", err)
 	}
 	defer unlock()
-	applied, err := s.migrator.Up(ctx)
+	// A Provider that has failed to create its version table does not try again.
+	migrator, err := newMigrator(s.write, s.engine.dialect)
+	if err != nil {
+		return err
+	}
+	applied, err := migrator.Up(ctx)
 	if err != nil {
 		return wrap(ctx, "migrate the database", err)
 	}
@@ -82,6 +87,9 @@ func (s *Store) Migrate(ctx context.Context) error {
 	return nil
 }
 
+// migrationTimeout is how long a process waits for the migration of another one.
+const migrationTimeout = 10 * time.Minute
+
 // lockMigrations waits until no other process migrates the database. goose's own
 // lock is not enough: goose creates its version table before it takes the lock.
 func (s *Store) lockMigrations(ctx context.Context) (unlock func(), err error) {
@@ -89,17 +97,27 @@ func (s *Store) lockMigrations(ctx context.Context) (unlock func(), err error) {
 		file, err := waitForLock(ctx, filepath.Join(s.engine.dataDir, "migrate.lock"))
 		return func() { _ = file.Close() }, err
 	}
-	// PostgreSQL releases the lock when the transaction or its connection ends.
+	// PostgreSQL releases the lock when the transaction or its connection ends. The transaction is idle
+	// during the migration, which uses another connection.
 	tx, err := s.write.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	unlock = func() { _ = tx.Rollback() }
-	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(hashtext($1))", goose.DefaultTablename); err != nil {
-		unlock()
-		return nil, err
+	_, err = tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0")
+	waiting, cancel := context.WithTimeout(ctx, migrationTimeout)
+	defer cancel()
+	for locked := false; err == nil; {
+		err = tx.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock(hashtext($1))", goose.DefaultTablename).Scan(&locked)
+		if locked {
+			return unlock, nil
+		}
+		if err == nil {
+			err = background.Sleep(waiting, 100*time.Millisecond)
+		}
 	}
-	return unlock, nil
+	unlock()
+	return nil, err
 }
 
 // newMigrator reads the migration files without connecting.
