@@ -67,7 +67,7 @@ func (m *Model) complete(ctx context.Context, conversation []modelMessage) (*mod
 
 // newStreamedAnswer returns the answer in an event stream.
 func newStreamedAnswer(body io.ReadCloser) *modelAnswer {
-	return &modelAnswer{body: body, events: bufio.NewReaderSize(io.LimitReader(body, maxModelResponse), 64<<10)}
+	return &modelAnswer{body: body, remember: func(string) {}, events: bufio.NewReaderSize(io.LimitReader(body, maxModelResponse), 64<<10)}
 }
 
 // answerReader reads the callback's body of a streamed answer from its start. Several may
@@ -126,7 +126,9 @@ func (a *modelAnswer) fetch() {
 		a.text, a.next = a.text+text, time.Now().Add(wordPause)
 	}
 	a.lines.WriteString(last)
-	a.ended = last != ""
+	if last != "" {
+		a.end()
+	}
 }
 
 // modelFailed returns the body of a callback with an error that the runtime shows to the caller.
@@ -135,11 +137,20 @@ func modelFailed(message string) string {
 	return string(raw)
 }
 
-// streamedText returns the text so far.
-func (a *modelAnswer) streamedText() string {
+// end remembers the text, unless it has ended before. The caller of fetch gets the last line
+// afterwards: the next question, which may follow at once, finds the text. The caller holds mu.
+func (a *modelAnswer) end() {
+	if !a.ended {
+		a.ended = true
+		a.remember(a.text)
+	}
+}
+
+// breakOff ends an answer that is not needed any more.
+func (a *modelAnswer) breakOff() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.text
+	a.end()
 }
 
 // askModel returns the body of a callback with the model's answer to a question, or its error.

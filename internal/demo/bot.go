@@ -187,7 +187,7 @@ func (b *Bot) post(ctx context.Context, q botRequest, body any, received time.Ti
 		_ = background.Sleep(ctx, time.Second)
 	}
 	if streams {
-		stream.remember(stream.streamedText())
+		stream.breakOff()
 	}
 }
 

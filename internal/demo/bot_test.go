@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -147,11 +148,17 @@ func TestWordsOfModelAreCollected(t *testing.T) {
 		"long line":      {[]string{strings.Repeat("x", 60<<10), "\n" + event("There") + done}, delta("There") + end, "There"},
 	} {
 		answer := newStreamedAnswer(&pieces{tt.pieces})
+		var remembered []string
+		answer.remember = func(text string) { remembered = append(remembered, text) }
 		for attempt := range 2 {
 			got, err := io.ReadAll(&answerReader{modelAnswer: answer})
-			if err != nil || string(got) != tt.want || answer.streamedText() != tt.text {
-				t.Errorf("%s, attempt %d: %v, text %q, lines\n%s\nwant %q and\n%s", name, attempt, err, answer.streamedText(), got, tt.text, tt.want)
+			if err != nil || string(got) != tt.want {
+				t.Errorf("%s, attempt %d: %v, lines\n%s\nwant\n%s", name, attempt, err, got, tt.want)
 			}
+		}
+		answer.breakOff() // too late
+		if !slices.Equal(remembered, []string{tt.text}) {
+			t.Errorf("%s: remembered %q, want %q once", name, remembered, tt.text)
 		}
 	}
 }
@@ -192,7 +199,7 @@ func TestModelMayWriteForLongButNotBeSilent(t *testing.T) {
 		answer, err := m.complete(t.Context(), nil)
 		testkit.Must(t, err)
 		events, _ := io.ReadAll(&answerReader{modelAnswer: answer})
-		if text, took := answer.streamedText(), time.Since(start); text != "so so so " || took != time.Minute+wordPause+modelTimeout || !strings.Contains(string(events), "broke off") {
+		if text, took := answer.text, time.Since(start); text != "so so so " || took != time.Minute+wordPause+modelTimeout || !strings.Contains(string(events), "broke off") {
 			t.Errorf("%q after %s, and %s", text, took, events)
 		}
 		_ = answer.body.Close()

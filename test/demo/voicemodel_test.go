@@ -143,14 +143,18 @@ func TestDemoBotStreamsModel(t *testing.T) {
 			w.(http.Flusher).Flush()
 		}
 		write(fmt.Sprintf("Message %d is", len(request.Messages)-1))
-		<-goOn
+		select {
+		case <-goOn:
+		case <-t.Context().Done(): // the test has failed
+			return
+		}
 		if request.Messages[len(request.Messages)-1].Content == "break off" {
 			return
 		}
 		write(" here. It ends.")
 		_, _ = io.WriteString(w, "data: [DONE]\n\n")
 	}))
-	defer server.Close()
+	t.Cleanup(server.Close)
 	i := harness.StartDev(t, harness.Env{"DEMO_LLM_URL": server.URL}, true)
 	b := connect(t, i, "chat")
 	b.Chat("a question")
