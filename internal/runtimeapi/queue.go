@@ -10,8 +10,8 @@ import (
 	"telapi/internal/fault"
 )
 
-// maxSentTogether is the size of sends that are combined. None of their messages is too large
-// then, which would make all of them fail.
+// maxSentTogether is the maximum size of the frames of sends that are combined. A message that is
+// too large would make all of them fail; in frames of this size there is none.
 const maxSentTogether = calls.MaxMessageBytes / 2
 
 // request is a request that waits for earlier ones on its channel.
@@ -109,7 +109,7 @@ func (c *Conn) work(channelID string, q *queue) {
 	}
 }
 
-// take removes the next request, nil if there is none. Sends that have queued up behind each other
+// take removes and returns the next request; nil if there is none. Sends that have queued up behind each other
 // become one request: most of what a send costs the store does not depend on the number of
 // messages. The caller holds mu.
 func (c *Conn) take(q *queue) *request {
@@ -157,28 +157,25 @@ func (c *Conn) run(r *request) error {
 }
 
 func (c *Conn) answer(r *request, ok any, err error) {
-	if len(r.parts) > 0 {
-		c.answerParts(r, ok, err)
-	} else if !r.silent || err != nil {
+	for _, part := range r.parts {
+		if errors.Is(err, calls.ErrEnded) { // each by itself: a message that was sent before the end has no error
+			_ = c.run(part)
+		} else {
+			c.reply(part.ID, part.sent(), err)
+		}
+	}
+	if len(r.parts) == 0 && (!r.silent || err != nil) {
 		c.reply(r.ID, ok, err)
 	}
 }
 
-// answerParts answers sends that were one request.
-func (c *Conn) answerParts(r *request, ok any, err error) {
-	for _, part := range r.parts {
-		switch {
-		case errors.Is(err, calls.ErrEnded): // a message that was sent before the end is not sent again, and has no error
-			_ = c.run(part)
-		case err != nil:
-			c.answer(part, nil, err)
-		default:
-			sent := ok.(wire.Sent)
-			n := len(part.messages)
-			c.answer(part, wire.Sent{MessageIDs: sent.MessageIDs[:n]}, nil)
-			ok = wire.Sent{MessageIDs: sent.MessageIDs[n:]}
-		}
+// sent returns the reply to a send.
+func (r *request) sent() wire.Sent {
+	sent := wire.Sent{MessageIDs: make([]string, len(r.messages))}
+	for i, m := range r.messages {
+		sent.MessageIDs[i] = m.MessageID
 	}
+	return sent
 }
 
 // runInOrder runs a request. If it fails for now, those behind it fail too until the runtime

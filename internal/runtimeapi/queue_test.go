@@ -170,12 +170,14 @@ func sendRequest(members string, messageIDs ...string) string {
 
 func TestSendsThatQueueUpAreOneRequest(t *testing.T) {
 	ids := newIDs(70)
+	unnamed := `"op":"send","messages":[{"type":"chat","chat":{"text":"hello"}}]`
 	large := fmt.Sprintf(`"op":"send","messages":[{"type":"chat","chat":{"text":%q}}]`, strings.Repeat("x", maxSentTogether))
 	for name, tt := range map[string]struct {
 		requests []string
 		together []int
 	}{
 		"of several sizes":       {[]string{sendRequest("", ids[0]), sendRequest("", ids[1:3]...), sendRequest("", ids[3])}, []int{3}},
+		"without message IDs":    {[]string{unnamed, unnamed}, []int{2}},
 		"up to another request":  {[]string{sendRequest("", ids[0]), sendRequest("", ids[1]), `"op":"await"`, sendRequest("", ids[2])}, []int{2, 1, 1}},
 		"up to 64 messages":      {[]string{sendRequest("", ids[:40]...), sendRequest("", ids[40:64]...), sendRequest("", ids[64])}, []int{2, 1}},
 		"not large ones":         {[]string{sendRequest("", ids[0]), large, sendRequest("", ids[1])}, []int{1, 1, 1}},
@@ -204,7 +206,7 @@ func TestSendsThatQueueUpAreOneRequest(t *testing.T) {
 				if reply := fmt.Sprintf(`{"id":%d,"ok":`, r.ID); strings.Count(socket.sent(), reply) != 1 {
 					t.Errorf("want one reply %s", reply)
 				}
-				if ids, err := json.Marshal(messageIDs(r.messages)); err != nil || len(r.messages) > 0 && r.messages[0].MessageID != "" && !strings.Contains(socket.sent(), string(ids)) {
+				if ids, err := json.Marshal(r.sent().MessageIDs); err != nil || len(r.messages) > 0 && !strings.Contains(socket.sent(), string(ids)) {
 					t.Errorf("no reply has the message IDs %s", ids)
 				}
 			}
@@ -223,13 +225,6 @@ func TestSendsThatQueueUpAreOneRequest(t *testing.T) {
 	}
 }
 
-func messageIDs(messages []wire.ChannelMessage) (ids []string) {
-	for _, m := range messages {
-		ids = append(ids, m.MessageID)
-	}
-	return ids
-}
-
 // A message that was sent before the end of the channel has been sent, even if the runtime
 // repeats it together with a message that comes too late.
 func TestSendsTogetherAfterEndOfChannel(t *testing.T) {
@@ -241,6 +236,54 @@ func TestSendsTogetherAfterEndOfChannel(t *testing.T) {
 	if frames := socket.sent(); !strings.Contains(frames, `{"id":1,"ok":`) || !strings.Contains(frames, `{"id":2,"error":`) {
 		t.Errorf("replies:\n%s", frames)
 	}
+}
+
+func TestSendsTogetherAreSentOnce(t *testing.T) {
+	id := newIDs(1)[0]
+	c, socket, ch := queueSends(t, sendRequest("", id), sendRequest("", id))
+	c.work("s", c.queues["s"])
+	history, err := c.calls.History(t.Context(), ch.ID, "", 100)
+	if frames := socket.sent(); err != nil || len(history) != 1 || strings.Count(frames, id) != 2 || strings.Contains(frames, "error") {
+		t.Errorf("%d messages, %v, and replies:\n%s", len(history), err, frames)
+	}
+}
+
+func TestSendsTogetherFailTogether(t *testing.T) {
+	ids := newIDs(3)
+	c, socket, _ := queueSends(t, sendRequest("", ids[0]), sendRequest("", ids[1]), `"op":"await"`, sendRequest(`"retry":true,`, ids[2]))
+	for _, r := range c.queues["s"].requests[:2] {
+		r.deadline = time.Now()
+	}
+	c.work("s", c.queues["s"])
+	frames := socket.sent()
+	for id, want := range map[int]string{1: "error", 2: "error", 3: "error", 4: "ok"} { // the await must not overtake them
+		if !strings.Contains(frames, fmt.Sprintf(`{"id":%d,%q`, id, want)) {
+			t.Errorf("no %s for request %d in\n%s", want, id, frames)
+		}
+	}
+	if len(c.slots) > 0 || c.service.requests.Used() > 0 {
+		t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requests.Used())
+	}
+}
+
+func TestCommitTravelsWithSendsTogether(t *testing.T) {
+	c, socket, cl, position := settledEntry(t)
+	c.commitEntry(t, position)
+	c.running.Wait()
+	c.mu.Lock()
+	q := c.queues["s"]
+	q.working = true
+	c.mu.Unlock()
+	for i, id := range newIDs(2) {
+		c.Handle(t.Context(), fmt.Appendf(nil, `{"id":%d,"channel":"s",%s}`, 3+i, sendRequest("", id)))
+	}
+	c.work("s", q)
+	for id := 2; id <= 4; id++ {
+		if !strings.Contains(socket.sent(), fmt.Sprintf(`{"id":%d,"ok"`, id)) {
+			t.Errorf("no reply to request %d in\n%s", id, socket.sent())
+		}
+	}
+	testkit.Equal(t, "committed", committedPosition(t, c, cl), position)
 }
 
 func newIDs(count int) (ids []string) {

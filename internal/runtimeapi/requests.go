@@ -86,7 +86,11 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 		if err != nil {
 			return nil, err
 		}
-		send := &request{Request: envelope, messages: sent.Messages}
+		for i := range sent.Messages {
+			id := &sent.Messages[i].MessageID
+			*id = cmp.Or(*id, uuid.NewString())
+		}
+		send := &request{messages: sent.Messages}
 		send.run = c.send(send)
 		return send, nil
 	case wire.OpAudio:
@@ -182,12 +186,6 @@ func checkSend(r *wire.Send, issues *fault.Issues) {
 // send returns the function that sends the messages of a request.
 func (c *Conn) send(r *request) func(context.Context) (any, error) {
 	return func(ctx context.Context) (any, error) {
-		sent := wire.Sent{MessageIDs: make([]string, len(r.messages))}
-		for i := range r.messages {
-			id := &r.messages[i].MessageID
-			*id = cmp.Or(*id, uuid.NewString()) // the same if the operation is repeated
-			sent.MessageIDs[i] = *id
-		}
 		err := c.on(ctx, r.Request, func(cl *claim, ch *calls.Channel) error {
 			position := cl.position()
 			err := ch.CommitAndSend(ctx, position, r.messages...)
@@ -196,7 +194,7 @@ func (c *Conn) send(r *request) func(context.Context) (any, error) {
 			}
 			return err
 		})
-		return sent, err
+		return r.sent(), err
 	}
 }
 
