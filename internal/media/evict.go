@@ -65,7 +65,7 @@ func (a *accessTimes) flush(root *os.Root) {
 }
 
 // beginWriting returns the pending access times. Those of uses from now on wait for the next flush,
-// so that uses do not wait for this one.
+// so that uses do not wait for this one, unless there are too many again.
 func (a *accessTimes) beginWriting() map[Path]time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

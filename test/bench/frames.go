@@ -54,9 +54,9 @@ func framesOut(at *site, s settings) {
 }
 
 // audioOut compares audio frames, which are not stored, with the same baseline. Few are in flight,
-// since telapi drops audio while many requests wait.
+// since the library and the service drop audio while many frames wait.
 func audioOut(at *site, s settings) {
-	s.inFlight = 2
+	s.inFlight = min(s.inFlight, 2)
 	at.measureSend(s, "audio", func(c *callruntime.Channel) error {
 		return c.SendAudio(context.Background(), []byte(chatPayload))
 	})

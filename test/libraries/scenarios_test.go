@@ -16,7 +16,7 @@ func TestScenarios(t *testing.T) {
 	testkit.Must(t, err)
 	for _, language := range []string{"go", "python", "node"} {
 		t.Run(language, func(t *testing.T) {
-			if language != "go" { // whose scenarios end with a search for goroutines
+			if language != "go" { // those of Go end with a search for goroutines
 				t.Parallel()
 			}
 			l := startLibrary(t, language)
