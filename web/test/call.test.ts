@@ -19,7 +19,7 @@ test.for(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, repe
   await playground.click("Call");
   await callState.filter({ hasText: "In a call" }).waitFor();
   const answer = await highest(page, meters.bot);
-  await voice.say();
+  await voice.say(playground);
 
   // The runtime has measured the same sound, and sends it back.
   const heard = playground.timelineEvent(/heard [\d.]+ s, level/);

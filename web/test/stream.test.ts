@@ -48,7 +48,7 @@ test("a spoken answer is heard while the model still writes", async ({ expect })
   await playground.chooseMode("audio");
   await playground.click("Call");
   await page.locator("#call-state").filter({ hasText: "In a call" }).waitFor();
-  await voice.say();
+  await voice.say(playground);
   await expect.poll(() => model.asked).toBe(1);
   model.write("There was a king. He");
   await playground.timelineEvent("plays: There was a king.").waitFor();
@@ -78,7 +78,7 @@ test("the picture of the README shows a call, its answers, and why one of them w
   await playground.click("Call");
   await page.locator("#call-state").filter({ hasText: "In a call" }).waitFor();
   await service.waitForBot(await playground.sessionId());
-  await voice.say();
+  await voice.say(playground);
   await answer(1, "It left our warehouse today. It ", "arrives tomorrow.");
   await playground.timelineEvent("plays: It arrives tomorrow.").waitFor();
   await playground.timelineEvent("played").nth(1).waitFor();

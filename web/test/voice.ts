@@ -1,6 +1,6 @@
 import type { Page } from "playwright-core";
 import { syllables, wav } from "../../sdk/js/test/wav.js";
-import { audible } from "./browser.js";
+import { audible, type Playground } from "./browser.js";
 
 /** A second of speech. It can be repeated without a gap. */
 const speech = wav(1, syllables).toString("base64");
@@ -39,10 +39,11 @@ export class Voice {
     return this.page.evaluate("void speak(false)");
   }
 
-  /** Speaks until the page shows that it hears it. */
-  async say(): Promise<void> {
+  /** Speaks until the page and the runtime hear it for the first time. */
+  async say(playground: Playground): Promise<void> {
     await this.speak();
     await this.page.waitForFunction((audible) => Number(document.getElementById("microphone-level")!.ariaValueNow) > audible, audible);
+    await playground.timelineEvent("caller speaks").first().waitFor();
     await this.silence();
   }
 }
