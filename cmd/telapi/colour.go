@@ -11,7 +11,7 @@ import (
 	"telapi/internal/config"
 )
 
-// style is a sequence that a terminal interprets.
+// style is an escape sequence that changes how a terminal shows the following text.
 type style string
 
 const (
@@ -46,22 +46,16 @@ func (c *cli) printWarning(format string, args ...any) {
 	_, _ = fmt.Fprintln(c.Err, c.paint(c.Err, yellow, "warning:"), fmt.Sprintf(format, args...))
 }
 
-// paintRows paints the header of a table, or the labels of an object.
+// paintRows paints the header of a table, or the label in each line of an object.
 func (c *cli) paintRows(text string, isTable bool) string {
+	if isTable {
+		header, _, _ := strings.Cut(text, "\n")
+		return c.paint(c.Out, bold, header) + text[len(header):]
+	}
 	lines := strings.SplitAfter(text, "\n")
 	for i, line := range lines {
-		header, rest := line, ""
-		if isTable {
-			header, rest = strings.TrimSuffix(line, "\n"), "\n"
-		} else if end := strings.Index(line, "  "); end >= 0 {
-			header, rest = line[:end], line[end:]
-		}
-		if line != "" {
-			lines[i] = c.paint(c.Out, bold, header) + rest
-		}
-		if isTable {
-			break
-		}
+		label, _, _ := strings.Cut(line, "  ")
+		lines[i] = c.paint(c.Out, bold, label) + line[len(label):]
 	}
 	return strings.Join(lines, "")
 }

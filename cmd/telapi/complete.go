@@ -21,7 +21,7 @@ const completeTimeout = 3 * time.Second
 // offered only where a file is expected.
 func (c *cli) addCompletion(cmd *cobra.Command) {
 	arguments, _ := words(cmd)
-	if cmd.ValidArgsFunction == nil && cmd.Args != nil {
+	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) >= len(arguments) {
 				return nil, cobra.ShellCompDirectiveNoFileComp
@@ -39,15 +39,16 @@ func (c *cli) addCompletion(cmd *cobra.Command) {
 		}
 	}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if _, exists := cmd.GetFlagCompletionFunc(f.Name); exists || f.Name == "profile" {
-			return
+		_, exists := cmd.GetFlagCompletionFunc(f.Name)
+		switch {
+		case exists || f.Name == "profile": // a file: the shell completes it
+		case f.Name == "key": // a secret, not the ID of a key
+			offer(cmd, f.Name, nil)
+		default:
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+				return c.complete(cmd, f.Name)
+			})
 		}
-		_ = cmd.RegisterFlagCompletionFunc(f.Name, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if f.Name == "key" { // a secret, not an ID
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return c.complete(cmd, f.Name)
-		})
 	})
 }
 
@@ -68,17 +69,16 @@ func (c *cli) complete(cmd *cobra.Command, kind string) (ids []string, _ cobra.S
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
-// eachID calls add with the IDs of a kind and their descriptions. Other kinds than these have none.
+// eachID calls add for each channel, team, endpoint or key, as kind says. Other kinds have no IDs.
 func eachID(ctx context.Context, cfg config.Config, cmd *cobra.Command, kind string, add func(id, description string)) error {
-	switch kind {
-	case "team", "endpoint", "key":
-	case "channel":
+	if kind == "channel" {
 		channels, err := app.ListChannels(ctx, cfg, io.Discard)
 		for _, ch := range channels {
 			add(ch.ID, ch.State)
 		}
 		return err
-	default:
+	}
+	if kind != "team" && kind != "endpoint" && kind != "key" {
 		return nil
 	}
 	a, err := app.OpenAdmin(ctx, cfg, io.Discard, app.Existing)
@@ -103,7 +103,7 @@ func eachID(ctx context.Context, cfg config.Config, cmd *cobra.Command, kind str
 			add(e.ID, e.Name)
 		}
 		return err
-	default:
+	default: // key
 		keys, err := a.Keys.Store.Keys(ctx, filter, page.All)
 		for _, k := range keys {
 			add(k.ID, k.Name)
