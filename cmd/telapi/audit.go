@@ -15,7 +15,7 @@ func (c *cli) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "audit [--team TEAM] [--from TIME] [--to TIME]", Short: "List the changes that administrators made, newest first",
 		Example: "  telapi audit --team tm_… --from 2026-11-01T00:00:00Z"}
 	f := cmd.Flags()
-	teams := c.teamFlag(cmd, "list only changes to this team, its keys, endpoints and sessions")
+	selectedTeams := c.teamFlag(cmd, "list only changes to this team, its keys, endpoints and sessions")
 	from := f.String("from", "", "first time, such as 2026-11-01T00:00:00Z")
 	to := f.String("to", "", "time after the last one")
 	limit := f.Int64("limit", 100, "number of changes")
@@ -23,7 +23,7 @@ func (c *cli) auditCommand() *cobra.Command {
 		if *limit < 1 {
 			return nil, c.usageError("invalid --limit %q: use a number above 0", strconv.FormatInt(*limit, 10))
 		}
-		filter, err := teams()
+		filter, err := selectedTeams()
 		if err != nil {
 			return nil, err
 		}

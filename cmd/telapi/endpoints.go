@@ -16,9 +16,9 @@ var endpointMembers = map[string]string{"/name": "--name", "/modes": "--mode", "
 
 func (c *cli) endpointCommand() *cobra.Command {
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List endpoints"}
-	teams := c.teamFlag(list, "list only this team's endpoints")
+	selectedTeams := c.teamFlag(list, "list only this team's endpoints")
 	list.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
-		filter, err := teams()
+		filter, err := selectedTeams()
 		if err != nil {
 			return nil, err
 		}
@@ -36,16 +36,15 @@ func (c *cli) endpointCommand() *cobra.Command {
 		c.endpointUpdateCommand(),
 		&cobra.Command{Use: "delete ID", Short: "Delete an endpoint and end its sessions",
 			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
-				err := a.Endpoints.Delete(ctx, args[0], func(team.Endpoint) error { return nil })
+				err := a.Endpoints.Delete(ctx, args[0], func(team.Endpoint) error { return nil }) // of any team
 				return deleted(args[0]), withID(err, "endpoint", args[0])
 			})},
 	)
 }
 
-// endpointFlags adds the flags that create and update share. The returned function
-// parses them, which reads the profile, and returns a function that changes an
-// endpoint accordingly.
-func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*team.Endpoint), error) {
+// endpointFlags adds the flags that create and update share. The command calls
+// readProfile, and then apply to change an endpoint as the flags say.
+func (c *cli) endpointFlags(cmd *cobra.Command) (readProfile func(context.Context) error, apply func(*team.Endpoint)) {
 	f := cmd.Flags()
 	name := f.String("name", "", "name of the endpoint")
 	modes := f.StringArray("mode", nil, "allowed session mode: webrtc, audio or chat (repeatable)")
@@ -53,36 +52,37 @@ func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*tea
 	origins := f.StringArray("origin", nil, "web origin that may open sockets, such as https://shop.example (repeatable)")
 	profileFile := f.String("profile", "", "JSON file with the gateway profile")
 	strict := strictFlag(cmd)
-	return func(ctx context.Context) (_ func(*team.Endpoint), err error) {
-		var profile wire.GatewayProfile
+	var profile wire.GatewayProfile
+	readProfile = func(ctx context.Context) (err error) {
 		if f.Changed("profile") {
 			profile, err = c.readProfile(ctx, *profileFile, *strict)
 		}
-		return func(e *team.Endpoint) {
-			if f.Changed("name") {
-				e.Name = *name
-			}
-			if f.Changed("mode") {
-				e.Modes = convert[team.Mode](*modes)
-			}
-			if f.Changed("origin") {
-				e.Origins = *origins
-			}
-			if f.Changed("profile") {
-				e.Profile = profile
-			}
-		}, err
+		return err
 	}
+	apply = func(e *team.Endpoint) {
+		if f.Changed("name") {
+			e.Name = *name
+		}
+		if f.Changed("mode") {
+			e.Modes = convert[team.Mode](*modes)
+		}
+		if f.Changed("origin") {
+			e.Origins = *origins
+		}
+		if f.Changed("profile") {
+			e.Profile = profile
+		}
+	}
+	return readProfile, apply
 }
 
 func (c *cli) endpointCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "create --team TEAM --name NAME --mode MODE…", Short: "Create an endpoint",
 		Example: "  telapi endpoint create --team tm_… --name Shop --mode chat --mode webrtc --origin https://shop.example"}
-	readFlags := c.endpointFlags(cmd)
+	readProfile, apply := c.endpointFlags(cmd)
 	teamID := cmd.Flags().String("team", "", "team ID")
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
-		apply, err := readFlags(ctx)
-		if err != nil {
+		if err := readProfile(ctx); err != nil {
 			return nil, err
 		}
 		e := team.Endpoint{TeamID: *teamID, Enabled: true}
@@ -90,7 +90,7 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, withID(err, "team", *teamID)
 		}
-		e, err = a.Endpoints.Create(ctx, e)
+		e, err := a.Endpoints.Create(ctx, e)
 		return e, withFlags(cmd, err, endpointMembers)
 	})
 	return cmd
@@ -99,11 +99,10 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 func (c *cli) endpointUpdateCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "update ID", Short: "Change an endpoint; flags that are not set change nothing",
 		Example: "  telapi endpoint update ep_… --enabled=false"}
-	readFlags := c.endpointFlags(cmd)
+	readProfile, apply := c.endpointFlags(cmd)
 	enabled := cmd.Flags().Bool("enabled", true, "whether sessions can be created")
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
-		apply, err := readFlags(ctx)
-		if err != nil {
+		if err := readProfile(ctx); err != nil {
 			return nil, err
 		}
 		e, err := a.Endpoints.Update(ctx, args[0], func(e *team.Endpoint) error {

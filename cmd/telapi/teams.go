@@ -105,9 +105,9 @@ func (c *cli) keyCommand() *cobra.Command {
 		return k.View(time.Now()), withID(err, "API key", args[0])
 	}
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List API keys"}
-	teams := c.teamFlag(list, "list only this team's keys")
+	selectedTeams := c.teamFlag(list, "list only this team's keys")
 	list.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
-		filter, err := teams()
+		filter, err := selectedTeams()
 		if err != nil {
 			return nil, err
 		}
