@@ -69,7 +69,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			defer func() { err = errors.Join(err, stopMedia()) }()
 		}
 		if *instances > 1 {
-			opts.Instances, opts.InstanceCommand = *instances, func(ctx context.Context) *exec.Cmd { return c.instance(ctx, cfg) }
+			opts.Instances, opts.InstanceCommand = *instances, func(ctx context.Context) *exec.Cmd { return c.instanceCommand(ctx, cfg) }
 		}
 		a, err := app.New(ctx, cfg, opts)
 		if err != nil {
@@ -78,10 +78,11 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return a.Run(ctx) })
 		group.Go(func() error {
-			if err := c.printBanner(ctx, a, cfg, opts); ctx.Err() == nil {
-				return err // stops the server
+			err := c.printBanner(ctx, a, cfg, opts)
+			if ctx.Err() != nil {
+				return nil // the server ended before the demo was ready
 			}
-			return nil
+			return err // an error stops the server
 		})
 		return nil, group.Wait()
 	})
@@ -111,7 +112,7 @@ func isLocalURL(bot string) bool {
 
 // printBanner waits for the demo team and prints how to try the service.
 func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, opts app.Options) error {
-	team, err := a.Demo(ctx)
+	resources, err := a.Demo(ctx)
 	if err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, op
 		TeamID     string `json:"teamId"`
 		EndpointID string `json:"endpointId"`
 		BotURL     string `json:"botUrl,omitempty"`
-	}{a.URL(), playground, cfg.MediaCacheURL, team.Key.Reveal(), team.TeamID, team.EndpointID, opts.BotURL}, func(w io.Writer) {
+	}{a.URL(), playground, cfg.MediaCacheURL, resources.Key.Reveal(), resources.TeamID, resources.EndpointID, opts.BotURL}, func(w io.Writer) {
 		_, _ = fmt.Fprintf(w, "\ntelapi %s is running in development mode.\n\n", version)
 		if playground != "" {
 			_, _ = fmt.Fprintf(w, "  Playground %s\n  Reference  %s/docs/\n", playground, a.URL())
@@ -141,7 +142,7 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, op
   Try        curl -H 'X-API-Key: %s' %s/api/v1/endpoints
   Then       %s --help
 
-`, a.URL(), team.Key.Reveal(), team.TeamID, team.EndpointID, cfg.MediaCacheURL, team.Key.Reveal(), a.URL(), c.commandLine(cfg, a.URL()))
+`, a.URL(), resources.Key.Reveal(), resources.TeamID, resources.EndpointID, cfg.MediaCacheURL, resources.Key.Reveal(), a.URL(), c.commandLine(cfg, a.URL()))
 		switch {
 		case opts.BotURL != "":
 			_, _ = fmt.Fprintf(w, "  Your bot   %s\n  Start one  %s\n\n", opts.BotURL, botCommand(opts.BotURL, a.URL()))
@@ -199,21 +200,21 @@ func startMedia(ctx context.Context, cfg *config.Config, opts app.Options) (stop
 	return func() error { cancel(); return <-exited }, nil
 }
 
-// instance returns the command that runs an instance of telapi dev. It has the same
-// settings, except that only the process with the given configuration connects to it.
-func (c *cli) instance(ctx context.Context, cfg config.Config) *exec.Cmd {
+// instanceCommand returns the command that runs an instance behind this process. It has
+// the same settings, but serves plain HTTP on a free port of this machine.
+func (c *cli) instanceCommand(ctx context.Context, cfg config.Config) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.Program, "dev-instance") //nolint:gosec // this program
 	cmd.Env = slices.Concat(c.Env, []string{
 		"TELAPI_HOST=127.0.0.1", "TELAPI_PORT=0", "API_TLS_ENABLED=false", "TRUSTED_PROXIES=127.0.0.1",
 		"TTS_MEDIA_CACHE_BASE_URL=" + cfg.MediaCacheURL, "TTS_MEDIA_CACHE_UPLOAD_TOKEN=" + cfg.MediaCacheToken.Reveal(),
-		"TTS_MEDIA_CACHE_UPLOAD_TOKEN_FILE=",
+		"TTS_MEDIA_CACHE_UPLOAD_TOKEN_FILE=", // the file and the token exclude each other
 	})
 	cmd.Stderr = c.Err
 	return cmd
 }
 
-// devInstanceCommand runs an instance of telapi dev until its input ends, which is
-// when that process stops it or has ended.
+// devInstanceCommand runs an instance behind a process of telapi dev. The instance shuts
+// down when its input ends: when that process stops it, or has ended.
 func (c *cli) devInstanceCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "dev-instance", Short: "Run an instance of telapi dev, which starts it", Hidden: true,

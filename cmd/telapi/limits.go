@@ -38,10 +38,9 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 		}
 		tier := ratelimit.Tier(*tierName)
 		err := a.Limits.Change(ctx, func(limits ratelimit.Limits) (ratelimit.Limits, error) {
-			limit := limits.Tier(tier)
-			limit.Max = *maxRequests
+			limits.Tier(tier).Max = *maxRequests
 			if cmd.Flags().Changed("window") {
-				limit.WindowMs = window.Milliseconds()
+				limits.Tier(tier).WindowMs = window.Milliseconds()
 			}
 			return limits, nil
 		})

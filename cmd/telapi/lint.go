@@ -59,7 +59,8 @@ COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply a
 		if limit := team.DefaultRequestLimits().CallbackBodyBytes; int64(len(body)) > limit {
 			return nil, fmt.Errorf("%s has %d bytes: use at most %d", args[0], len(body), limit)
 		}
-		mediaType := cmp.Or(*contentType, map[string]string{".ndjson": callback.NDJSON, ".sse": callback.EventStream}[filepath.Ext(args[0])])
+		byExtension := map[string]string{".ndjson": callback.NDJSON, ".sse": callback.EventStream}
+		mediaType := cmp.Or(*contentType, byExtension[filepath.Ext(args[0])])
 		trial := callback.Trial{Kind: wire.WorkItemKind(*kind), Body: body, MediaType: mediaType, PerDelta: *split == "none", ChannelID: *channelID}
 		result, err := callback.Try(trial, command.NewPolicy(profile, platform), time.Now())
 		if err != nil {
