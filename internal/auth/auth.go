@@ -38,8 +38,8 @@ var platformScopes = []Scope{RunAllCalls, ManagePlatform}
 // Scopes lists all scopes.
 var Scopes = append([]Scope{CreateCallToken, ReadTeamApps, ReadTeamUsage, CreateSpeech, RunCalls, ManageTeam}, platformScopes...)
 
-// ValidTeamID reports whether the teamId of a credential has the right form. It accepts more
-// than package team creates, because JWTs that manage the platform need no existing team.
+// ValidTeamID reports whether a credential's teamId is well-formed. Other IDs than those of
+// package team are, because a JWT that manages the platform may name a team that does not exist.
 var ValidTeamID = teamPattern.MatchString
 
 // Principal is the authenticated caller of a request.

@@ -22,13 +22,13 @@ const (
 
 // Fingerprints shares the fingerprints of JWT secrets between instances.
 type Fingerprints interface {
-	// ShareFingerprint publishes the fingerprint of this instance until ttl has
-	// passed, and returns those of all instances. An empty one is not published.
+	// ShareFingerprint publishes the fingerprint of this instance for ttl, and
+	// returns those of all instances. It does not publish an empty fingerprint.
 	ShareFingerprint(ctx context.Context, fingerprint string, ttl time.Duration) ([]string, error)
 }
 
-// OtherFingerprints returns the fingerprints that this instance does not know.
-// Instances with such a secret reject the tokens that this one signs.
+// OtherFingerprints returns the fingerprints of secrets that this instance does not have.
+// Instances that have another secret reject the tokens that this one signs.
 func (s Secrets) OtherFingerprints(all []string) []string {
 	own := []string{s.Current.Fingerprint()}
 	if s.Previous != "" {
