@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"strconv"
 	"unicode/utf8"
 
@@ -18,7 +19,7 @@ const (
 	maxDepth   = 8       // of the members that are compared one by one
 )
 
-// changes are the differences between two versions.
+// changes are the differences between two versions of what an entry is about.
 type changes struct {
 	Changes []change `json:"changes,omitempty"`
 	More    int      `json:"more,omitzero"` // number of changes that are not listed
@@ -36,26 +37,22 @@ type change struct {
 // Unchanged reports whether the two versions of an entry were equal.
 func (e Entry) Unchanged() bool { return string(e.Details) == "{}" }
 
+// compare returns the differences between two versions. nil stands for no version.
 func compare(before, after any) (c changes) {
-	version := func(v any) jsontext.Value {
-		if v == nil {
-			v = struct{}{}
-		}
-		return encode(v)
-	}
-	c.compare(version(before), version(after), "", 0)
+	var none any = struct{}{} // so that each member of the other version is new or removed
+	c.addDifferences(encode(cmp.Or(before, none)), encode(cmp.Or(after, none)), "", 0)
 	return c
 }
 
-// compare adds the differences between two values, member by member. A nil value is
-// absent.
-func (c *changes) compare(from, to jsontext.Value, path string, depth int) {
+// addDifferences adds the differences between two values, member by member. A nil value
+// is absent.
+func (c *changes) addDifferences(from, to jsontext.Value, path string, depth int) {
 	if bytes.Equal(from, to) {
 		return
 	}
 	olds, news := members(from), members(to)
-	sameKind := from == nil || to == nil || from.Kind() == to.Kind()
-	if !sameKind || depth == maxDepth || len(olds)+len(news) == 0 {
+	kindChanged := from != nil && to != nil && from.Kind() != to.Kind()
+	if kindChanged || depth == maxDepth || len(olds)+len(news) == 0 {
 		c.add(change{path, shorten(from), shorten(to)})
 		return
 	}
@@ -64,12 +61,12 @@ func (c *changes) compare(from, to jsontext.Value, path string, depth int) {
 		byName[m.name] = m.value
 	}
 	for _, m := range olds {
-		c.compare(m.value, byName[m.name], join(path, m.name), depth+1)
+		c.addDifferences(m.value, byName[m.name], join(path, m.name), depth+1)
 		delete(byName, m.name)
 	}
 	for _, m := range news {
 		if _, isAdded := byName[m.name]; isAdded {
-			c.compare(nil, m.value, join(path, m.name), depth+1)
+			c.addDifferences(nil, m.value, join(path, m.name), depth+1)
 		}
 	}
 }

@@ -85,12 +85,12 @@ func (r *Rejections) flush(ctx context.Context) {
 	r.byActor = map[Actor]*rejected{}
 	r.mu.Unlock()
 	var entries []Entry
-	for actor, of := range byActor {
-		target := "team:" + of.teamID
-		if of.teamID == "" {
+	for actor, requests := range byActor {
+		target := "team:" + requests.teamID
+		if requests.teamID == "" {
 			target = "teams"
 		}
-		entries = append(entries, newEntry(actor, of.at, RejectRequest, target, of.teamID, of.details))
+		entries = append(entries, newEntry(actor, requests.at, RejectRequest, target, requests.teamID, requests.details))
 	}
 	if len(entries) == 0 {
 		return
