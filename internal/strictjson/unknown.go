@@ -27,11 +27,10 @@ func (w Warning) String() string { return w.Path + ": " + w.Message }
 // MaxWarnings bounds the warnings about one value.
 const MaxWarnings = 100
 
-// UnknownMembers returns a warning for each member of a JSON value that does not
-// exist in the type of v, into which the value is decoded, up to 100. If allowEmbedded is set,
-// a struct with a field tagged "embed", which collects all other members, has no
-// unknown members. The map hints has the right name for names that clients confuse
-// with it.
+// UnknownMembers returns up to MaxWarnings warnings, one for each member of a JSON value
+// that does not exist in the type of v, into which the value is decoded. If allowEmbedded is
+// set, a struct with a field tagged "embed", which collects all other members, has no
+// unknown members. hints maps names that clients use by mistake to the right ones.
 func UnknownMembers(raw jsontext.Value, v any, path string, allowEmbedded bool, hints map[string]string) []Warning {
 	u := unknownMembers{allowEmbedded: allowEmbedded, hints: hints, types: map[reflect.Type]structType{}}
 	u.walk(raw, reflect.TypeOf(v), path)
@@ -64,6 +63,7 @@ func (u *unknownMembers) structType(t reflect.Type) structType {
 func (u *unknownMembers) walk(raw jsontext.Value, t reflect.Type, path string) {
 	switch {
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[json.UnmarshalerFrom]()) || t == reflect.TypeFor[jsontext.Value]():
+		// It may use any member.
 	case t.Kind() == reflect.Pointer:
 		u.walk(raw, t.Elem(), path)
 	case t.Kind() == reflect.Slice && raw.Kind() == '[':
@@ -91,8 +91,8 @@ func (u *unknownMembers) walk(raw jsontext.Value, t reflect.Type, path string) {
 	}
 }
 
-// collectFields adds the fields of a struct's members to fields. It
-// reports whether the struct has a field tagged "embed".
+// collectFields adds a struct's fields by the names of their members, and reports whether
+// the struct has a field tagged "embed".
 func collectFields(t reflect.Type, fields map[string]reflect.StructField) (embeds bool) {
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -122,7 +122,7 @@ func UnknownMember[T any](path, name string, known map[string]T, hints map[strin
 	return Warning{fault.Pointer(path, Shorten(name)), message}
 }
 
-// Shorten returns a name of a member that is too long for a message without its end.
+// Shorten cuts a member's name that is too long for a message.
 func Shorten(name string) string {
 	const longest = 128 // bytes
 	if len(name) <= longest {
@@ -204,7 +204,7 @@ func Elements(raw jsontext.Value) iter.Seq2[int, jsontext.Value] {
 // open returns a decoder after the bracket that opens a value, or nil if the value is of
 // another kind.
 func open(raw jsontext.Value, bracket jsontext.Kind) *jsontext.Decoder {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // checked before
+	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // Decode rejects them
 	if t, err := dec.ReadToken(); err != nil || t.Kind() != bracket {
 		return nil
 	}
