@@ -23,12 +23,12 @@ import (
 
 // NewLogger returns a logger that writes to w only, without OpenTelemetry export.
 func NewLogger(cfg config.Config, w io.Writer) *slog.Logger {
-	return slog.New(newHandler(cfg, newConsole(cfg, w)))
+	return slog.New(newHandler(cfg, newOutput(cfg, w)))
 }
 
-// newConsole returns a handler that writes to w. It accepts all levels, since handler checks
+// newOutput returns a handler that writes to w. It accepts all levels, since handler checks
 // the level.
-func newConsole(cfg config.Config, w io.Writer) slog.Handler {
+func newOutput(cfg config.Config, w io.Writer) slog.Handler {
 	file, isFile := w.(*os.File)
 	isTerminal := isFile && isatty.IsTerminal(file.Fd())
 	if cfg.LogFormat == "text" || cfg.LogFormat != "json" && isTerminal {
@@ -155,7 +155,7 @@ func (r redactor) any(key string, v any) slog.Value {
 	switch rv := reflect.ValueOf(v); {
 	case rv.Kind() == reflect.String:
 		return slog.StringValue(r.text(key, rv.String()))
-	case rv.Kind() <= reflect.Complex128: // a number with a named type
+	case rv.Kind() <= reflect.Complex128: // a boolean or number of a named type: their kinds come first
 		return slog.AnyValue(v)
 	}
 	text, err := json.Marshal(v, json.Deterministic(true))
@@ -183,8 +183,8 @@ func (r redactor) attributes(list []attribute.KeyValue) []attribute.KeyValue {
 	return redacted
 }
 
-// spanContext removes the members of tracestate that contain a secret or may be a
-// phone number. The caller of the API chooses their names and values.
+// spanContext removes the members of tracestate that contain a secret, or that as a call
+// ID would be a phone number. The caller of the API chooses their names and values.
 func (r redactor) spanContext(sc trace.SpanContext) trace.SpanContext {
 	state := sc.TraceState()
 	redacted := state

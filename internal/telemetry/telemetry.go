@@ -39,9 +39,9 @@ type Telemetry struct {
 // New starts telemetry, with a log to w. Exports run in the background. If the collector is
 // unreachable, they are dropped and a warning is logged every few minutes.
 func New(ctx context.Context, cfg config.Config, version string, w io.Writer) (*Telemetry, error) {
-	console := newConsole(cfg, w)
+	output := newOutput(cfg, w)
 	t := &Telemetry{
-		Logger:         slog.New(newHandler(cfg, console)),
+		Logger:         slog.New(newHandler(cfg, output)),
 		Registry:       newRegistry(version),
 		TracerProvider: noop.NewTracerProvider(),
 	}
@@ -57,7 +57,7 @@ func New(ctx context.Context, cfg config.Config, version string, w io.Writer) (*
 		}
 		t.Logger.InfoContext(ctx, "exporting telemetry", "traces", endpoints.Traces, "metrics", endpoints.Metrics, "logs", endpoints.Logs)
 		if exportHandler != nil {
-			t.Logger = slog.New(newHandler(cfg, slog.NewMultiHandler(console, exportHandler)))
+			t.Logger = slog.New(newHandler(cfg, slog.NewMultiHandler(output, exportHandler)))
 		}
 	}
 	return t, nil
