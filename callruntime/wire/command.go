@@ -46,7 +46,7 @@ var Sources = []string{SourceBot, SourceLLM, SourceTool}
 // ApplyMode determines when the runtime executes a command.
 type ApplyMode string
 
-// The values of Apply.
+// The modes of applying a command.
 const (
 	ApplyImmediately   ApplyMode = "immediate"      // now, before queued playback
 	ApplyAfterPlayback ApplyMode = "after_playback" // after queued playback
