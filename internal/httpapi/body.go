@@ -22,9 +22,9 @@ const (
 	// smallRead has one byte more, which shows that a body of unknown length is not small.
 	smallRead = smallBody + 1
 
-	// The memory for the bodies of all requests in progress. Small bodies have their
-	// own, so that they are served even if clients with valid credentials send many
-	// large ones. So have small callbacks, because anyone can send a made-up token.
+	// The memory for the bodies of all requests in progress. It is divided, so that many
+	// large bodies of clients with valid credentials do not displace small ones, nor do
+	// small callbacks, which anyone can send with a made-up token.
 	smallBodyBudget    = 8 << 20
 	callbackBodyBudget = 8 << 20
 	callbackBodyShare  = 25 // percent, of an address
@@ -83,7 +83,7 @@ func checkBodyHeader(r *http.Request, limit int64, accepted string) error {
 // called before more than smallBody bytes are read, and its error ends the read. It can
 // change x.holder, whose share the memory is.
 func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge func() error) ([]byte, error) {
-	length, isLengthKnown := r.ContentLength, r.ContentLength >= 0
+	length, isLengthKnown := r.ContentLength, r.ContentLength >= 0 // length is how much to read
 	if !isLengthKnown {
 		length = limit + 1 // one byte more shows that the body is too large
 	}
@@ -92,37 +92,32 @@ func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge
 	// from the connection while the handler runs.
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
 	var body []byte
-	for isComplete := false; !isComplete && int64(len(body)) < length; {
-		n := int64(len(body))
-		if beforeLarge != nil && max(n, r.ContentLength) > smallBody {
+	for int64(len(body)) < length {
+		received := int64(len(body))
+		if beforeLarge != nil && max(received, r.ContentLength) > smallBody {
 			if err := beforeLarge(); err != nil {
 				return nil, err
 			}
 			beforeLarge = nil
 		}
 		if len(body) == cap(body) {
-			size := min(max(firstRead, 2*n), length)
-			if !isLengthKnown && n <= smallBody {
+			size := min(max(firstRead, 2*received), length)
+			if !isLengthKnown && received <= smallBody {
 				size = min(size, smallRead)
 			}
-			budget := s.smallBodies
-			switch {
-			case size > smallRead:
-				budget = s.largeBodies
-			case x.isCallback:
-				budget = s.callbackBodies
-			}
-			if err := x.reserve(budget, size); err != nil {
+			if err := x.reserve(s.bodyBudget(x, size), size); err != nil {
 				return nil, err
 			}
 			body = append(make([]byte, 0, size), body...)
 		}
-		allowed := bodyGrace + time.Duration(n)*time.Second/minBodyRate
+		allowed := bodyGrace + time.Duration(received)*time.Second/minBodyRate
 		_ = conn.SetReadDeadline(start.Add(min(allowed, readTimeout))) // not supported by tests
-		read, err := r.Body.Read(body[n:cap(body)])
-		body = body[:n+int64(read)]
-		isComplete = err == io.EOF && !isLengthKnown
-		if err != nil && !isComplete && int64(len(body)) < length {
+		n, err := r.Body.Read(body[received:cap(body)])
+		body = body[:received+int64(n)]
+		if err == io.EOF && !isLengthKnown {
+			break
+		}
+		if err != nil && int64(len(body)) < length {
 			x.isTruncated = true
 			x.Header().Set("Connection", "close")
 			return nil, fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
@@ -132,6 +127,17 @@ func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge
 		return nil, tooLarge(limit)
 	}
 	return body, nil
+}
+
+// bodyBudget returns the budget for a body of which size bytes are read.
+func (s *Server) bodyBudget(x *exchange, size int64) *ratelimit.Budget {
+	switch {
+	case size > smallRead:
+		return s.largeBodies
+	case x.isCallback:
+		return s.callbackBodies
+	}
+	return s.smallBodies
 }
 
 // reservation is the part of a budget that a request has taken.
