@@ -57,16 +57,13 @@ const (
 // OpenAdmin opens the stores, whether or not a server is running. The caller must call
 // Close.
 func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer, mode OpenMode) (*Admin, error) {
+	if err := checkDatabase(cfg, mode); err != nil {
+		return nil, err
+	}
 	var s stores
 	log := commandLogger(cfg, w)
-	err := checkDatabase(cfg, mode)
-	if err == nil {
-		err = s.join(cfg, log)
-	}
-	if errors.Is(err, redisstore.ErrNoServer) {
-		err = nil // newAdmin replaces the store
-	}
-	if err == nil {
+	err := s.join(cfg, log)
+	if err == nil || errors.Is(err, redisstore.ErrNoServer) { // then newAdmin uses an offlineStore
 		err = s.ensureSchema(ctx, cfg)
 	}
 	if err != nil {
@@ -110,8 +107,8 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 	}
 }
 
-// UsedToday returns the requests of a team on this UTC day, with permits that instances
-// have and did not use yet. It is nil if no server is running.
+// UsedToday returns the requests of a team on this UTC day, or nil if no server is running.
+// It counts permits that instances have taken but not used yet.
 func (a *Admin) UsedToday(ctx context.Context, teamID string) (*int64, error) {
 	if a.Offline {
 		return nil, nil
@@ -126,9 +123,9 @@ func (a *Admin) UsedToday(ctx context.Context, teamID string) (*int64, error) {
 // Close closes the stores.
 func (a *Admin) Close() { a.stores.close() }
 
-// offlineStore replaces the embedded key-value store while no server is running.
-// There are no caches to invalidate, and the next server loads the limits from
-// their copy in the database.
+// offlineStore replaces the embedded key-value store while no server is running. It has
+// no caches to invalidate. It need not save limits: ratelimit.Settings also saves them in
+// the mirror, from which the next server loads them.
 type offlineStore struct{ mirror ratelimit.Mirror }
 
 func (offlineStore) Announce(context.Context, string) error { return nil }
@@ -162,12 +159,10 @@ func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, report func(speech.
 func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly bool) (sqlstore.SchemaStatus, error) {
 	var s stores
 	defer s.close()
-	mode := Create
 	if statusOnly {
-		mode = Existing
-	}
-	if err := checkDatabase(cfg, mode); err != nil {
-		return sqlstore.SchemaStatus{}, err
+		if err := checkDatabase(cfg, Existing); err != nil {
+			return sqlstore.SchemaStatus{}, err
+		}
 	}
 	if err := s.openDatabase(cfg, commandLogger(cfg, log)); err != nil {
 		return sqlstore.SchemaStatus{}, err
