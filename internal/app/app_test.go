@@ -57,7 +57,7 @@ func TestDemoClosesBotIfRuntimeFails(t *testing.T) {
 	defer listener.Close()
 	a := &App{process: process{log: slog.New(slog.DiscardHandler), listener: listener}, demo: &demoState{events: demo.NewHub()}}
 	before := openSockets(t)
-	if _, err := a.openDemo(demo.Resources{}); err == nil || !strings.Contains(err.Error(), "start demo runtime") {
+	if _, err := a.openRuntimeAndBot(demo.Resources{}); err == nil || !strings.Contains(err.Error(), "start demo runtime") {
 		t.Fatalf("without a key: error %v, want \"start demo runtime\"", err)
 	}
 	testkit.Until(t, "the bot's port is closed", func() bool { return openSockets(t) <= before })

@@ -92,8 +92,8 @@ func (a *App) WaitForStores(ctx context.Context) error {
 	return nil
 }
 
-// prepareDemo creates the demo's resources and returns a function that runs its
-// runtime and bot, or nil if it has none.
+// prepareDemo creates the demo's resources, starts the instances and opens the demo's
+// runtime and bot. It returns a function that runs these two, or nil without DemoBot.
 func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err error) {
 	if err := a.WaitForStores(ctx); err != nil {
 		return nil, err
@@ -124,12 +124,12 @@ func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err e
 	if !a.opts.DemoBot {
 		return nil, nil
 	}
-	return a.openDemo(resources)
+	return a.openRuntimeAndBot(resources)
 }
 
-// openDemo opens the demo's runtime and bot and returns a function that runs them.
-// They use the server only through its public interfaces.
-func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err error) {
+// openRuntimeAndBot opens the demo's runtime and bot and returns a function that runs and
+// closes them. They use the server only through its public interfaces.
+func (a *App) openRuntimeAndBot(resources demo.Resources) (run func(context.Context), err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
 	page := &a.demo.playgroundConfig
 	page.BotURL, page.OwnBot = a.opts.BotURL, a.opts.BotURL != ""
-	runBot, closeBot := func(context.Context) {}, func() {} // of the demo's bot, unless the user has one
+	runBot, closeBot := func(context.Context) {}, func() {} // replaced unless the user has a bot
 	if !page.OwnBot {
 		bot, err := demo.NewBot(a.URL(), client, demo.NewModel("DEMO_LLM_URL", a.cfg.DemoLLMURL, a.cfg.DemoLLMModel, a.cfg.DemoLLMKey), a.demo.events, a.log)
 		if err != nil {
@@ -168,19 +168,20 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 	}, nil
 }
 
-// playground returns nil if PLAYGROUND_ENABLED is false.
+// playground returns the playground, or nil if PLAYGROUND_ENABLED is false.
 func (a *App) playground() *httpapi.Playground {
 	if !a.cfg.Playground {
 		return nil
 	}
-	p := &httpapi.Playground{Files: web.Playground(), Docs: web.Docs(), Config: func() httpapi.PlaygroundConfig { return httpapi.PlaygroundConfig{} }}
-	feed := demo.Feed{Hub: demo.NewHub(), Observer: a.observer.open, Unclaimed: a.unclaimed}
+	events, pageConfig := demo.NewHub(), func() httpapi.PlaygroundConfig { return httpapi.PlaygroundConfig{} }
 	if a.demo != nil {
-		feed.Hub, p.Config = a.demo.events, a.demo.currentConfig
+		events, pageConfig = a.demo.events, a.demo.currentConfig
 	}
-	p.Feed, p.ChannelTeam = feed.Open, a.observer.channelTeam
-	p.IssueCredential, p.CancelWorkItem = a.observer.issueCredential, a.observer.cancelWorkItem
-	return p
+	feed := demo.Feed{Hub: events, Observer: a.observer.open, Unclaimed: a.unclaimed}
+	return &httpapi.Playground{
+		Files: web.Playground(), Docs: web.Docs(), Config: pageConfig, Feed: feed.Open, ChannelTeam: a.observer.channelTeam,
+		IssueCredential: a.observer.issueCredential, CancelWorkItem: a.observer.cancelWorkItem,
+	}
 }
 
 // currentConfig returns an empty configuration until the demo is ready.
@@ -199,9 +200,9 @@ func (a *App) unclaimed(ctx context.Context, sessionID string) (bool, error) {
 	return channel.Waiting(), err
 }
 
-// observer is a call runtime that serves the playground: it reads channels for the
-// feed, and registers work items for callbacks that the user writes. It is
-// opened on first use, so that the server starts without the key-value store.
+// observer has a call runtime for the playground, which reads channels for the feed and
+// registers work items for callbacks that the user writes. The runtime is opened
+// on first use, so that the server starts without the key-value store.
 type observer struct {
 	cfg     config.Config
 	mu      sync.Mutex
@@ -217,9 +218,9 @@ func (o *observer) open() (_ *calls.Runtime, err error) {
 	return o.runtime, err
 }
 
-// use calls f with the runtime. It returns the expected errors of f as the given ones. All
+// withRuntime calls f with the runtime. It replaces the errors of f that are in public. All
 // others mean that the key-value store is unavailable.
-func (o *observer) use(expected map[error]*fault.Error, f func(*calls.Runtime) error) error {
+func (o *observer) withRuntime(public map[error]*fault.Error, f func(*calls.Runtime) error) error {
 	runtime, err := o.open()
 	if err == nil {
 		err = f(runtime)
@@ -227,9 +228,9 @@ func (o *observer) use(expected map[error]*fault.Error, f func(*calls.Runtime) e
 	if err == nil {
 		return nil
 	}
-	for internal, public := range expected {
+	for internal, replacement := range public {
 		if errors.Is(err, internal) {
-			return public
+			return replacement
 		}
 	}
 	return fault.Unavailable("The key-value store", err)
@@ -237,7 +238,7 @@ func (o *observer) use(expected map[error]*fault.Error, f func(*calls.Runtime) e
 
 // channelTeam returns the team of a channel.
 func (o *observer) channelTeam(ctx context.Context, channelID string) (team string, err error) {
-	err = o.use(map[error]*fault.Error{calls.ErrNotFound: fault.New(fault.NotFound, "Channel not found.")}, func(r *calls.Runtime) error {
+	err = o.withRuntime(map[error]*fault.Error{calls.ErrNotFound: fault.New(fault.NotFound, "Channel not found.")}, func(r *calls.Runtime) error {
 		team, err = r.Team(ctx, channelID)
 		return err
 	})
@@ -247,7 +248,7 @@ func (o *observer) channelTeam(ctx context.Context, channelID string) (team stri
 // issueCredential registers a work item on the channel of a session. Answers to later
 // work items wait for it until it expires.
 func (o *observer) issueCredential(ctx context.Context, sessionID string, kind wire.WorkItemKind) (c httpapi.CallbackCredential, err error) {
-	err = o.use(map[error]*fault.Error{
+	err = o.withRuntime(map[error]*fault.Error{
 		calls.ErrNotFound: fault.New(fault.NotFound, "The session has not connected yet. Connect first."),
 		calls.ErrEnded:    fault.New(fault.SessionEnded, "The session has ended. Connect to start another."),
 	}, func(r *calls.Runtime) error {
@@ -263,7 +264,7 @@ func (o *observer) issueCredential(ctx context.Context, sessionID string, kind w
 // cancelWorkItem cancels a work item, so that later answers need not wait for it.
 func (o *observer) cancelWorkItem(ctx context.Context, sessionID, workItemID string) error {
 	closed := fault.New(fault.NotFound, "The work item is not open: it was answered, cancelled or has expired.")
-	return o.use(map[error]*fault.Error{calls.ErrNotFound: closed, calls.ErrEnded: closed, calls.ErrWorkItemNotFound: closed}, func(r *calls.Runtime) error {
+	return o.withRuntime(map[error]*fault.Error{calls.ErrNotFound: closed, calls.ErrEnded: closed, calls.ErrWorkItemNotFound: closed}, func(r *calls.Runtime) error {
 		ch := r.Observe(sessionID, "")
 		defer func() { _ = ch.Close(ctx) }() // as above
 		return ch.Cancel(ctx, workItemID)
