@@ -107,11 +107,11 @@ func (a *App) openStores(ctx context.Context, deps *httpapi.Deps) (err error) {
 		return err
 	}
 	a.onClose(a.stores.close)
-	openStores := a.stores.openForServer
+	open := a.stores.openForServer
 	if a.opts.Join {
-		openStores = a.stores.join
+		open = a.stores.join
 	}
-	if err := openStores(a.cfg, a.log); err != nil {
+	if err := open(a.cfg, a.log); err != nil {
 		return err
 	}
 	if a.media, err = openMedia(a.cfg); err != nil {
@@ -145,8 +145,8 @@ func (a *App) assembleIdentity(_ context.Context, deps *httpapi.Deps) (err error
 	a.failures = auth.NewTokenFailures(registry)
 	deps.Auth = auth.NewAuthenticator(db, auth.NewConsoleTokens(a.secrets, a.cfg.JWTMaxAge, time.Now), a.failures, a.log, time.Now)
 	deps.Teams = team.NewCatalog(db)
-	limits := ratelimit.NewSettings(kv, db, a.log, registry)
-	deps.Limits = ratelimit.NewLimiter(kv, limits.Limits, registry)
+	rateLimits := ratelimit.NewSettings(kv, db, a.log, registry)
+	deps.Limits = ratelimit.NewLimiter(kv, rateLimits.Limits, registry)
 	deployment := team.Deployment{Version: a.opts.Version, Features: team.Features{
 		APIAccess: a.cfg.FeatureAPIAccess, WebRTC: a.cfg.FeatureWebRTC, DisabledCommands: a.cfg.CommandsDisabled, Channel: connectionLimits(a.cfg),
 	}}
@@ -161,9 +161,9 @@ func (a *App) assembleIdentity(_ context.Context, deps *httpapi.Deps) (err error
 		Teams:     &team.Registry{Store: db, Announcer: announce, Now: time.Now},
 		Keys:      &auth.KeyRegistry{Store: db, Announcer: announce, Now: time.Now},
 		Endpoints: &team.EndpointRegistry{Store: db, Announcer: announce, Now: time.Now},
-		Limits:    limits, Quotas: kv, Audit: db, Rejections: rejections,
+		Limits:    rateLimits, Quotas: kv, Audit: db, Rejections: rejections,
 	}
-	a.addJobs(deps.Auth.Run, auth.NewSecretMonitor(kv, a.secrets, a.log, registry).Run, limits.Run)
+	a.addJobs(deps.Auth.Run, auth.NewSecretMonitor(kv, a.secrets, a.log, registry).Run, rateLimits.Run)
 	a.addAPIJobs(rejections.Run, audit.NewCleaner(db, redisstore.NewLeases(kv), a.cfg.AuditRetention, a.log, time.Now).Run)
 	return nil
 }
@@ -182,7 +182,7 @@ func (a *App) assembleConversations(_ context.Context, deps *httpapi.Deps) error
 	if err != nil {
 		return err
 	}
-	channels, limits := redisstore.NewChannels(kv, channelLimits(a.cfg)), deps.Endpoints.Deployment.Features.Channel
+	channels, limits := redisstore.NewChannels(kv, channelLimits(a.cfg)), connectionLimits(a.cfg)
 	deps.Sessions = &session.Service{
 		Store: db, Endpoints: deps.Endpoints, Tokens: session.NewTokens(a.secrets), Failures: a.failures, Channels: channels,
 		WebRTC: a.cfg.FeatureWebRTC, ICE: session.ICEConfig{Servers: iceServers, Secret: a.cfg.TURNSecret}, Limits: limits, Now: time.Now,
@@ -335,8 +335,8 @@ func channelLimits(cfg config.Config) wire.ChannelLimits {
 	return limits
 }
 
-// AddDevelopmentSpeech makes telapi dev speak with espeak-ng if it is installed and
-// SPEECH_PROVIDERS is not set.
+// AddDevelopmentSpeech makes telapi dev prefer espeak-ng to its default provider if it is
+// installed and SPEECH_PROVIDERS is not set.
 func AddDevelopmentSpeech(cfg *config.Config) {
 	if _, err := exec.LookPath("espeak-ng"); err == nil && !cfg.IsSet("SPEECH_PROVIDERS") {
 		cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...)

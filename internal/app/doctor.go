@@ -136,7 +136,7 @@ func (d *diagnosis) configuration(valid string, warnings []config.Warning, err e
 	for _, p := range problems {
 		d.add(check, "", p)
 	}
-	for _, w := range warnings { // as errors: the server's log has them too, but is read less often
+	for _, w := range warnings { // as failures: in the server's log they are easily overlooked
 		d.add(check, "", errors.New(w.String()))
 	}
 	switch {
@@ -296,7 +296,8 @@ func (d *diagnosis) runtimes(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("list channels: %w", fault.Reason(err))
 		}
-		switch channels++; c.Claim {
+		channels++
+		switch c.Claim {
 		case redisstore.ClaimHeld:
 			claimed++
 		case redisstore.ClaimExpired:
@@ -325,12 +326,15 @@ func (d *diagnosis) instances(ctx context.Context) (string, error) {
 	if d.stores.kv == nil || d.cfg.JWTSecret == "" {
 		return "", nil
 	}
-	all, err := d.stores.kv.ShareFingerprint(ctx, "", 0)
-	if err != nil || len(all) == 0 {
-		return "", fault.Reason(err)
-	}
+	running, err := d.stores.kv.ShareFingerprint(ctx, "", 0) // publishes nothing
 	secrets := auth.Secrets{Current: d.cfg.JWTSecret, Previous: d.cfg.JWTPrevious}
-	if others := secrets.OtherFingerprints(all); len(others) > 0 {
+	others := secrets.OtherFingerprints(running)
+	switch {
+	case err != nil:
+		return "", fault.Reason(err)
+	case len(running) == 0:
+		return "", nil
+	case len(others) > 0:
 		return "", fmt.Errorf("running instances have other JWT secrets, with the fingerprints %s: tokens work on some instances only. Set the same JWT_SECRET everywhere",
 			strings.Join(others, ", "))
 	}

@@ -58,7 +58,7 @@ func probeICE(ctx context.Context, url string, server wire.ICEServer) (string, e
 		}
 		address = net.JoinHostPort(strings.Trim(address, "[]"), port)
 	}
-	conn, err := dialICE(ctx, address, secure, secure || query == "transport=tcp")
+	conn, err := dialICE(ctx, address, secure, query == "transport=tcp")
 	if err != nil {
 		return "", fmt.Errorf("unreachable: %w", err)
 	}
@@ -90,13 +90,13 @@ func probeICE(ctx context.Context, url string, server wire.ICEServer) (string, e
 	return "available; it relays through " + relay.LocalAddr().String(), nil
 }
 
-func dialICE(ctx context.Context, address string, secure, stream bool) (net.PacketConn, error) {
-	if !secure && !stream { // the probe itself shows whether the server answers
-		return new(net.ListenConfig).ListenPacket(ctx, "udp", ":0")
-	}
+func dialICE(ctx context.Context, address string, secure, tcp bool) (net.PacketConn, error) {
 	dial := new(net.Dialer).DialContext
-	if secure {
+	switch {
+	case secure:
 		dial = new(tls.Dialer).DialContext
+	case !tcp: // UDP has no connection: only the probe shows whether the server answers
+		return new(net.ListenConfig).ListenPacket(ctx, "udp", ":0")
 	}
 	conn, err := dial(ctx, "tcp", address)
 	if err != nil {

@@ -18,10 +18,10 @@ var errNoInstance = errors.New("no instance is running")
 // Forward implements httpapi.Instances.
 func (s *instances) Forward(w http.ResponseWriter, r *http.Request, sessionID string, fail func(error)) {
 	last := &s.lastRequest
-	if sessionID != "" {
+	if sessionID != "" { // a handshake
 		last = &s.lastHandshake
 	}
-	s.forward(w, r, fail, func(r *http.Request) (*http.Response, error) {
+	s.proxy(w, r, fail, func(r *http.Request) (*http.Response, error) {
 		target, resp, err := s.sendToNext(r, last)
 		if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 			s.mu.Lock()
@@ -41,15 +41,15 @@ func (s *instances) ForwardToSession(w http.ResponseWriter, r *http.Request, ses
 		fail(fault.New(fault.NotFound, "No instance has an open socket of the session."))
 		return
 	}
-	s.forward(w, r, fail, func(r *http.Request) (*http.Response, error) { return s.send(r, target) })
+	s.proxy(w, r, fail, func(r *http.Request) (*http.Response, error) { return s.send(r, target) })
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// forward forwards a request and everything that follows an upgrade to a WebSocket.
-func (s *instances) forward(w http.ResponseWriter, r *http.Request, fail func(error), send roundTripper) {
+// proxy sends a request with transport and passes on everything that follows an upgrade to a WebSocket.
+func (s *instances) proxy(w http.ResponseWriter, r *http.Request, fail func(error), transport roundTripper) {
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.Host = "http", p.In.Host
@@ -57,9 +57,9 @@ func (s *instances) forward(w http.ResponseWriter, r *http.Request, fail func(er
 				p.Out.Header[name] = p.In.Header[name]
 			}
 		},
-		Transport:    send,
+		Transport:    transport,
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { fail(fault.Unavailable("The instance", err)) },
-		ErrorLog:     log.New(io.Discard, "", 0), // a connection that ends early is what the user wants to see
+		ErrorLog:     log.New(io.Discard, "", 0), // it would be full of connections that end early: the user kills instances
 	}
 	proxy.ServeHTTP(w, r)
 }

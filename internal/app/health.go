@@ -61,7 +61,7 @@ func CheckHealth(ctx context.Context, url string) (status int, body []byte, err 
 	return resp.StatusCode, body, err
 }
 
-// Statuses of a dependency in /health.
+// Statuses of a dependency in /health. The server's own is httpapi.Healthy, statusUnavailable or draining.
 const (
 	statusOK          = "ok"
 	statusDegraded    = "degraded"
@@ -87,25 +87,28 @@ type probe struct {
 
 // run probes until ctx ends and logs when the dependency becomes unavailable or available again.
 func (p *probe) run(ctx context.Context, log *slog.Logger) {
-	for everOK := false; ctx.Err() == nil; {
+	for wasEverOK := false; ctx.Err() == nil; {
 		pingCtx, cancel := context.WithTimeout(ctx, probeTimeout)
 		err := p.ping(pingCtx)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		switch wasOK := p.ok.Swap(err == nil); {
-		case err == nil && !wasOK && everOK:
+		wasOK := p.ok.Swap(err == nil)
+		if err != nil {
+			if wasOK {
+				log.WarnContext(ctx, p.label+" is unavailable", "error", err)
+			}
+			p.up.Set(0)
+			_ = background.Sleep(ctx, retryInterval)
+			continue
+		}
+		if wasEverOK && !wasOK {
 			log.InfoContext(ctx, p.label+" is available again")
-		case err != nil && wasOK:
-			log.WarnContext(ctx, p.label+" is unavailable", "error", err)
 		}
-		interval, up := retryInterval, 0.0
-		if err == nil {
-			interval, everOK, up = probeInterval, true, 1
-		}
-		p.up.Set(up)
-		_ = background.Sleep(ctx, interval)
+		wasEverOK = true
+		p.up.Set(1)
+		_ = background.Sleep(ctx, probeInterval)
 	}
 }
 

@@ -39,8 +39,8 @@ type instances struct {
 	all      []*instance          // by number, which counts from 1; nil: stopped
 	sessions map[string]*instance // that have the newest socket of a session
 	// lastHandshake is the index of the instance that got the newest handshake, lastRequest
-	// that for other requests. A session begins with one of each: with a common index, all
-	// sockets could be on every second instance.
+	// that of the newest other request. A session begins with one of each: with a common
+	// index, every second instance would get all handshakes and the others none.
 	lastHandshake, lastRequest int
 }
 
@@ -132,7 +132,7 @@ func (s *instances) Start(ctx context.Context, number int) error {
 	return fault.Unavailable(fmt.Sprintf("Instance %d", number), fmt.Errorf("start instance: %w", err))
 }
 
-// launch starts the process of an instance. It returns nil if the instance has one.
+// launch starts the process of an instance. It returns nil if there is one, or after close.
 func (s *instances) launch(number int) (*instance, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,11 +141,11 @@ func (s *instances) launch(number int) (*instance, error) {
 		return nil, err
 	}
 	i := &instance{number: number, cmd: s.command(s.ctx), ready: make(chan struct{}), exited: make(chan struct{})}
-	stdin, err := i.cmd.StdinPipe()
+	stdin, stdinErr := i.cmd.StdinPipe()
+	stdout, stdoutErr := i.cmd.StdoutPipe()
 	i.cmd.Cancel = func() error { return stdin.Close() } // the process shuts down when its input ends
 	i.cmd.WaitDelay = s.stopTimeout                      // then it is killed
-	stdout, outErr := i.cmd.StdoutPipe()
-	if err = errors.Join(err, outErr); err == nil {
+	if err = errors.Join(stdinErr, stdoutErr); err == nil {
 		err = i.cmd.Start()
 	}
 	if err != nil {

@@ -65,7 +65,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 		Log:            m.log,
 		Registry:       m.telemetry.Registry,
 	})
-	if errors.Is(err, syscall.EWOULDBLOCK) && cfg.MediaRoot == "" {
+	if errors.Is(err, syscall.EWOULDBLOCK) && cfg.MediaRoot == "" { // the folder in DATA_DIR is locked
 		return nil, fmt.Errorf("another telapi process uses the data directory %s: stop it, or set another DATA_DIR", cfg.DataDir)
 	}
 	if err != nil {
@@ -79,7 +79,8 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	return m, nil
 }
 
-// URL returns the base URL of the service for clients on the same machine.
+// URL returns the base URL of the service for clients on the same machine. With HTTPS, the
+// host is a name, because few certificates are for an address.
 func (m *Media) URL() string {
 	scheme, host := "http", "localhost"
 	if m.certificate != nil {

@@ -16,19 +16,18 @@ func PlatformPolicy(cfg config.Config) (command.PlatformPolicy, error) {
 	if err == nil {
 		return platform, nil
 	}
+	settings := map[string]struct {
+		name   string
+		values []string
+	}{
+		"disabled": {"COMMANDS_DISABLED", cfg.CommandsDisabled},
+		"targets":  {"TRANSFER_ALLOWED_TARGETS", cfg.TransferTargets},
+		"headers":  {"TRANSFER_ALLOWED_HEADERS", cfg.TransferHeaders},
+	}
 	var problems config.Problems
 	for _, issue := range fault.From(err).Details.([]fault.Issue) {
-		add := func(name string, values []string) {
-			problems = append(problems, config.Problem{Name: name, Value: strconv.Quote(strings.Join(values, ",")), Text: issue.Message})
-		}
-		switch list, _, _ := strings.Cut(issue.Path[1:], "/"); list {
-		case "disabled":
-			add("COMMANDS_DISABLED", cfg.CommandsDisabled)
-		case "targets":
-			add("TRANSFER_ALLOWED_TARGETS", cfg.TransferTargets)
-		case "headers":
-			add("TRANSFER_ALLOWED_HEADERS", cfg.TransferHeaders)
-		}
+		s := settings[strings.Split(issue.Path, "/")[1]] // a path such as /disabled/0
+		problems = append(problems, config.Problem{Name: s.name, Value: strconv.Quote(strings.Join(s.values, ",")), Text: issue.Message})
 	}
 	return platform, problems
 }

@@ -17,7 +17,7 @@ import (
 
 const telemetryTimeout = 5 * time.Second // for the last flush of telemetry
 
-// closers are functions that close calls in reverse order.
+// closers release what was opened, the newest first.
 type closers []func()
 
 func (c *closers) onClose(f func()) { *c = append(*c, f) }
@@ -65,12 +65,12 @@ func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) 
 // Address returns the address at which the process listens.
 func (p *process) Address() *net.TCPAddr { return p.listener.Addr().(*net.TCPAddr) }
 
-// serve runs the jobs and accept until ctx ends. Then it calls drain, after which
-// /health returns 503 and load balancers stop sending requests. After DRAIN_DELAY it
-// calls shutdown, which closes the port and waits for running requests. The jobs end
-// last, because requests need them. When serve returns, the jobs and accept have
-// ended.
-func (p *process) serve(ctx context.Context, accept func() error, drain func(), shutdown func(context.Context) error) error {
+// serve runs the jobs and handleRequests until ctx ends. Then it calls drain, after which
+// /health returns 503 and load balancers stop sending requests. After DRAIN_DELAY, or half
+// of SHUTDOWN_TIMEOUT if that is shorter, it calls shutdown, which closes the port and waits
+// for running requests. The jobs end last, because requests need them. When serve returns,
+// the jobs and handleRequests have ended.
+func (p *process) serve(ctx context.Context, handleRequests func() error, drain func(), shutdown func(context.Context) error) error {
 	jobCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var jobs sync.WaitGroup
 	for _, job := range p.jobs {
@@ -78,10 +78,10 @@ func (p *process) serve(ctx context.Context, accept func() error, drain func(), 
 	}
 	defer jobs.Wait()
 	defer stop()
-	accepted := make(chan error, 1) // the result of accept
-	go func() { accepted <- accept() }()
+	handled := make(chan error, 1)
+	go func() { handled <- handleRequests() }()
 	select {
-	case err := <-accepted:
+	case err := <-handled:
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
@@ -92,7 +92,7 @@ func (p *process) serve(ctx context.Context, accept func() error, drain func(), 
 	p.log.InfoContext(drainCtx, "draining", "delay", delay, "deadline", p.cfg.ShutdownTimeout)
 	_ = background.Sleep(drainCtx, delay)
 	err := shutdown(drainCtx)
-	<-accepted
+	<-handled
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		p.log.WarnContext(drainCtx, "requests aborted: SHUTDOWN_TIMEOUT exceeded", "timeout", p.cfg.ShutdownTimeout)
