@@ -125,17 +125,18 @@ func (cl *claim) pushEntries() (again time.Duration) {
 	defer cancel()
 	found, again, err := ch.Poll(ctx, min(entries, pollBatch), size, empty)
 	if err != nil {
-		if cl.failed(ctx, ch, err) == nil {
+		if cl.recoverFrom(ctx, ch, err) == nil {
 			return 0
 		}
 		return pollRetry
 	}
 	cl.mu.Lock()
-	current, sent := cl.channel == ch && !cl.stopped, int64(0)
+	if cl.channel != ch || cl.stopped { // claimed again meanwhile
+		cl.mu.Unlock()
+		return 0
+	}
+	sent := int64(0)
 	for _, d := range found {
-		if !current {
-			break
-		}
 		size, number := int64(len(d.JSON)), wire.EntryNumber(d.Position)
 		if number <= cl.committed {
 			continue // the runtime has it from an earlier connection
@@ -152,9 +153,6 @@ func (cl *claim) pushEntries() (again time.Duration) {
 	cl.conn.mu.Lock()
 	cl.conn.unsent += sent
 	cl.conn.mu.Unlock()
-	if !current {
-		return 0 // claimed again meanwhile
-	}
 	return again
 }
 
