@@ -70,9 +70,24 @@ func (t *Tokens) Sign(s Session) (string, error) {
 	return token, nil
 }
 
-// verify returns the claims of a correctly signed token, expired or not.
-func (t *Tokens) verify(token string) (c claims, err error) {
-	err = t.verifier.Verify(token, &c)
+// errInvalidToken returns the same public error for every invalid token. The cause is only
+// logged.
+func errInvalidToken(cause error) error {
+	return fault.New(fault.Unauthorized, "The call token is missing or invalid. Request a new token.").
+		WithCause(fmt.Errorf("verify call token: %w", cause))
+}
+
+// CallToken is a parsed call token. An invalid one has an error and no claims.
+type CallToken struct {
+	claims claims
+	err    error
+}
+
+// Parse checks the signature and the claims of a call token, expired or not, without a
+// look into the database.
+func (s *Service) Parse(token string) CallToken {
+	var c claims
+	err := s.Tokens.verifier.Verify(token, &c)
 	switch {
 	case err != nil:
 	case c.Audience != auth.SessionAudience || c.Issuer != tokenIssuer:
@@ -81,45 +96,17 @@ func (t *Tokens) verify(token string) (c claims, err error) {
 		err = errors.New("missing claim")
 	}
 	if err != nil {
-		err = errInvalidToken(err)
+		return CallToken{err: errInvalidToken(err)}
 	}
-	return c, err
-}
-
-// errInvalidToken returns the same public error for every invalid token. The cause is only
-// logged.
-func errInvalidToken(cause error) error {
-	return fault.New(fault.Unauthorized, "The call token is missing or invalid. Request a new token.").
-		WithCause(fmt.Errorf("verify call token: %w", cause))
-}
-
-// CallToken is a parsed call token, which may be invalid.
-type CallToken struct {
-	claims claims
-	err    error
-}
-
-// Parse checks the signature and the claims of a call token, without a look into the
-// database.
-func (s *Service) Parse(token string) CallToken {
-	tokenClaims, err := s.Tokens.verify(token)
-	return CallToken{tokenClaims, err}
+	return CallToken{claims: c}
 }
 
 // SessionID returns the session of a well-signed token, or an empty string.
-func (t CallToken) SessionID() string {
-	if t.err != nil {
-		return ""
-	}
-	return t.claims.Subject
-}
+func (t CallToken) SessionID() string { return t.claims.Subject }
 
 // Traceparent returns the span of the request that created the session of a
 // well-signed token, or an empty string.
 func (t CallToken) Traceparent() string {
-	if t.err != nil {
-		return ""
-	}
 	_, traceparent, _ := strings.Cut(t.claims.ID, ".")
 	return traceparent
 }
