@@ -122,7 +122,7 @@ func (d Decision) Header() string {
 
 // rejection is the JSON of details in the error of a rejected request.
 type rejection struct {
-	Limit   string `json:"limit"`
+	Limit   string `json:"limit"` // ip, team_daily_quota or session_handshakes
 	Tier    string `json:"tier,omitempty"`
 	Max     int64  `json:"max"`
 	Window  int64  `json:"window"` // seconds
@@ -133,20 +133,20 @@ type rejection struct {
 func (d Decision) Rejection() *fault.Error {
 	wait := time.Duration(max(1, wholeSeconds(d.Reset))) * time.Second
 	details := rejection{
-		Limit:   "ip",
-		Tier:    d.Policy,
+		Limit:   d.Policy,
 		Max:     d.Limit,
 		Window:  wholeSeconds(d.Window),
 		ResetAt: time.Now().Add(wait).UTC().Format(time.RFC3339),
 	}
-	message := "Too many requests from your address."
+	var message string
 	switch d.Policy {
 	case teamPolicy:
-		details.Limit, details.Tier = teamPolicy, ""
 		message = "Your team's daily quota is used up."
 	case sessionPolicy:
-		details.Limit, details.Tier = sessionPolicy, ""
 		message = "The session has opened too many connections."
+	default:
+		details.Limit, details.Tier = "ip", d.Policy
+		message = "Too many requests from your address."
 	}
 	return fault.New(fault.RateLimitExceeded, "%s Try again in %d seconds.", message, wholeSeconds(wait)).
 		WithDetails(details).WithRetryAfter(wait)
