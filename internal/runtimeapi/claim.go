@@ -51,7 +51,7 @@ type pushedEntry struct{ number, bytes int64 }
 func (c *Conn) newClaim(channelID, secret string) *claim {
 	cl := &claim{conn: c, id: channelID, secret: secret}
 	cl.timer = time.AfterFunc(time.Hour, cl.Wake)
-	cl.timer.Stop()
+	cl.timer.Stop() // Reset starts it
 	return cl
 }
 
@@ -219,11 +219,10 @@ func (cl *claim) beginRecovery(ctx context.Context, old *calls.Channel) (end fun
 		select {
 		case <-other:
 		case <-ctx.Done():
-			err = ctx.Err()
 		}
 		cl.mu.Lock()
-		if err != nil {
-			return nil, err
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
 	}
 	if cl.channel != old {

@@ -27,15 +27,14 @@ const (
 func decodeEnvelope(frame []byte) (wire.Request, error) {
 	var issues fault.Issues
 	var r wire.Request
-	err := strictjson.Decode(frame, &r, "", &issues)
-	if err == nil && !issues.Has("/id") && (r.ID < 1 || r.ID > maxID) && (r.Op != wire.OpAudio || r.ID != 0) {
+	if err := strictjson.Decode(frame, &r, "", &issues); err != nil {
+		return r, err
+	}
+	if !issues.Has("/id") && (r.ID < 1 || r.ID > maxID) && (r.Op != wire.OpAudio || r.ID != 0) {
 		issues.Add("/id", fault.IssueValue, "Must be an integer from 1 to 2^53-1.")
 		r.ID = 0
 	}
-	if err == nil {
-		err = issues.Err()
-	}
-	return r, err
+	return r, issues.Err()
 }
 
 // decode decodes a request and checks it.
@@ -216,13 +215,13 @@ func (c *Conn) await(ctx context.Context, cl *claim, ch *calls.Channel, r *wire.
 	id := r.WorkItemID
 	var item calls.WorkItem
 	position := cl.positionToCommit()
-	err := c.service.derive(calls.ErrWorkItemExists, func(secret string) (err error) {
+	err := c.service.derive([]string{"await", ch.TeamID, ch.ID, id, string(r.Kind), string(r.Scope)}, calls.ErrWorkItemExists, func(secret string) (err error) {
 		item, err = ch.Await(ctx, calls.AwaitOptions{
 			Kind: r.Kind, Scope: r.Scope, WorkItemID: id, TTL: time.Duration(r.TTLMs) * time.Millisecond, Trace: r.Trace,
 			Token: wire.TokenPrefix + secret + "." + id, Commit: position,
 		})
 		return err
-	}, "await", ch.TeamID, ch.ID, id, string(r.Kind), string(r.Scope))
+	})
 	if err == nil {
 		cl.committedTo(ch, position)
 	}
@@ -289,14 +288,14 @@ func (c *Conn) open(ctx context.Context, r *wire.Open) (any, error) {
 	}
 	var cl *claim
 	var ch *calls.Channel
-	err := c.service.derive(calls.ErrClaimed, func(secret string) (err error) {
+	err := c.service.derive([]string{"open", c.team, c.name, r.Channel}, calls.ErrClaimed, func(secret string) (err error) {
 		cl = c.newClaim(r.Channel, secret)
 		if err := c.recordClaims(ctx, cl.record()); err != nil {
 			return err
 		}
 		ch, err = c.calls.Open(ctx, cl.request(), *r)
 		return err
-	}, "open", c.team, c.name, r.Channel)
+	})
 	if err != nil {
 		return nil, err
 	}

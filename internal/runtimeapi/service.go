@@ -204,7 +204,7 @@ func rejected(err error) bool {
 
 // derive runs f with a secret that is derived from texts. If f fails with conflict, an instance
 // that did not have the new secrets yet may have run it: derive runs f with that one's secret.
-func (s *Service) derive(conflict error, f func(secret string) error, texts ...string) error {
+func (s *Service) derive(texts []string, conflict error, f func(secret string) error) error {
 	err := f(mac(s.Secrets.Current, texts...))
 	if s.Secrets.Previous != "" && errors.Is(err, conflict) {
 		err = f(mac(s.Secrets.Previous, texts...))
