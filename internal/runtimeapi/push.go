@@ -3,10 +3,10 @@ package runtimeapi
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"time"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 )
 
 const (
@@ -147,25 +147,13 @@ func (cl *claim) pushEntries() (again time.Duration) {
 		cl.pushed = append(cl.pushed, pushedEntry{number, size})
 		cl.ended = cl.ended || bytes.HasPrefix(d.JSON, endPrefix)
 		cl.bytes += size
-		sent += cl.conn.pushEntry(cl.id, d)
+		frame := fmt.Appendf(nil, `{"event":"entry","channel":%q,"position":%q,"entry":%s}`, cl.id, d.Position, d.JSON)
+		cl.conn.write(frame)
+		sent += int64(len(frame))
 	}
 	cl.mu.Unlock()
 	cl.conn.mu.Lock()
 	cl.conn.unsent += sent
 	cl.conn.mu.Unlock()
 	return again
-}
-
-// pushEntry sends an entry. It returns the size of the frame.
-func (c *Conn) pushEntry(channelID string, d calls.Delivery) int64 {
-	frame := make([]byte, 0, len(d.JSON)+len(channelID)+100)
-	frame = append(frame, `{"event":"entry","channel":"`...)
-	frame = append(frame, channelID...)
-	frame = append(frame, `","position":"`...)
-	frame = append(frame, d.Position...)
-	frame = append(frame, `","entry":`...)
-	frame = append(frame, d.JSON...)
-	frame = append(frame, '}')
-	c.write(frame)
-	return int64(len(frame))
 }
