@@ -204,8 +204,8 @@ func (s *socket) frameBytes() int64 {
 // the time to close the socket is over. If a connection is closed with unread input,
 // the client may not receive the close frame.
 func (s *socket) discardInput() {
-	var err error
-	for b := make([]byte, discardBytes); err == nil; err = background.Sleep(s.set.ctx, discardInterval) {
+	b := make([]byte, discardBytes)
+	for background.Sleep(s.set.ctx, discardInterval) == nil {
 		if _, err := s.netConn.Conn.Read(b); err != nil {
 			return
 		}

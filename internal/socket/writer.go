@@ -142,21 +142,20 @@ func (s *socket) write() {
 		}
 		var batch [][]byte
 		batch, written = s.queue.next()
-		control, code := s.control, s.closing
+		control, code, afterWrites := s.control, s.closing, s.afterWrites
 		s.control = nil
-		s.writing = len(batch) > 0 || control != nil
-		s.recordProgress()
-		var idle func()
-		if !s.writing {
-			idle, s.afterWrites = s.afterWrites, nil
+		done := len(batch) == 0 && control == nil
+		if done {
+			s.writing, s.afterWrites = false, nil
 		}
+		s.recordProgress()
 		s.mu.Unlock()
-		if len(batch) == 0 && control == nil {
+		if done {
 			switch {
 			case code != 0:
 				s.sendClose(code)
-			case idle != nil:
-				idle()
+			case afterWrites != nil:
+				afterWrites()
 			}
 			return
 		}
