@@ -1,7 +1,7 @@
 package ratelimit
 
 import (
-	"strconv"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,12 +112,12 @@ type Decision struct {
 // PolicyHeader returns the RateLimit-Policy header of
 // draft-ietf-httpapi-ratelimit-headers.
 func (d Decision) PolicyHeader() string {
-	return `"` + d.Policy + `";q=` + strconv.FormatInt(d.Limit, 10) + ";w=" + strconv.FormatInt(wholeSeconds(d.Window), 10)
+	return fmt.Sprintf("%q;q=%d;w=%d", d.Policy, d.Limit, wholeSeconds(d.Window))
 }
 
 // Header returns the RateLimit header of the same draft.
 func (d Decision) Header() string {
-	return `"` + d.Policy + `";r=` + strconv.FormatInt(d.Remaining, 10) + ";t=" + strconv.FormatInt(wholeSeconds(d.Reset), 10)
+	return fmt.Sprintf("%q;r=%d;t=%d", d.Policy, d.Remaining, wholeSeconds(d.Reset))
 }
 
 // rejection is the JSON of details in the error of a rejected request.
