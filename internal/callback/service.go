@@ -119,18 +119,18 @@ func (s *Service) Try(t Trial, profile wire.GatewayProfile) (DryRun, error) {
 // is read. It needs one round trip to the store, or two if the channel's policy is not
 // cached, or none without a token.
 func (s *Service) Check(ctx context.Context, c Credential) (teamID string, err error) {
-	teamID, _, err = s.check(ctx, c)
+	teamID, _, err = s.authorize(ctx, c)
 	if err != nil {
 		s.metrics.countError(c.Kind, err)
 	}
 	return teamID, err
 }
 
-// check also returns the state of the credential. It counts nothing.
-func (s *Service) check(ctx context.Context, c Credential) (teamID string, state CredentialState, err error) {
-	state, err = s.checkCredential(ctx, c)
+// authorize is Check, but also returns the state of the credential and counts nothing.
+func (s *Service) authorize(ctx context.Context, c Credential) (teamID string, state CredentialState, err error) {
+	state, err = s.credentialState(ctx, c)
 	if err == nil && state.Status != Usable && state.Status != Consumed && state.Status != Streaming {
-		err = cmp.Or(c.check(), DeliverResult{Status: state.Status}.err())
+		err = cmp.Or(c.validate(), DeliverResult{Status: state.Status}.err())
 	}
 	if err != nil {
 		return "", state, err
@@ -156,7 +156,7 @@ func (s *Service) Reject(ctx context.Context, c Credential, problem error) error
 // otherwise. For a long body, whose credential passed Check, it returns the error of
 // the credential instead of errInvalid.
 func (s *Service) rejectBody(ctx context.Context, c Credential, size int, problem error) error {
-	state, err := s.checkCredential(ctx, c)
+	state, err := s.credentialState(ctx, c)
 	switch status := state.Status; {
 	case err != nil:
 		return err
@@ -169,15 +169,15 @@ func (s *Service) rejectBody(ctx context.Context, c Credential, size int, proble
 	}
 }
 
-func (s *Service) checkCredential(ctx context.Context, c Credential) (CredentialState, error) {
-	if c.check() != nil {
+func (s *Service) credentialState(ctx context.Context, c Credential) (CredentialState, error) {
+	if c.validate() != nil {
 		return CredentialState{Status: Invalid}, nil //nolint:nilerr // the status is the result
 	}
 	return s.store.CheckCredential(ctx, c)
 }
 
-// check returns errInvalid if the credential cannot exist.
-func (c Credential) check() error {
+// validate returns errInvalid if the credential cannot exist.
+func (c Credential) validate() error {
 	switch {
 	case c.Digest == "":
 		return errInvalid.WithCause(errors.New("missing token"))
@@ -188,7 +188,7 @@ func (c Credential) check() error {
 }
 
 func (s *Service) accept(ctx context.Context, r Request) (receipt Receipt, err error) {
-	if err := r.check(); err != nil {
+	if err := r.validate(); err != nil {
 		return Receipt{}, err
 	}
 	_, span := telemetry.StartSpan(ctx, "parse")
