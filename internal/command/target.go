@@ -119,16 +119,6 @@ func parseContext(s string) (string, bool) {
 	return s, hostName.MatchString(s)
 }
 
-// context returns the phone-context of a local number, or "".
-func (t Target) context() string {
-	for _, p := range t.Params {
-		if t.Scheme == "tel" && p.Name == phoneContext {
-			return p.Value
-		}
-	}
-	return ""
-}
-
 // phoneNumber removes separators such as "-". A global number, which starts with
 // "+", has only digits; a local number may have the symbols in extra too.
 func phoneNumber(s, extra string) (string, bool) {
