@@ -62,17 +62,13 @@ type channelPolicy struct {
 // applies to all channels. A team may use teamShare percent of the memory for policies
 // and of the bytes that this instance parks.
 func NewService(store Store, offers Offers, platform command.PlatformPolicy, log *slog.Logger, registry prometheus.Registerer, now func() time.Time, teamShare int) *Service {
-	parked, streams := newParkedItems(store, registry, now, teamShare), &openStreams{open: map[string]map[*Stream]struct{}{}}
-	oldestParked := func() float64 {
-		since := parked.oldest(context.Background())
-		if since.IsZero() {
-			return 0
-		}
-		return now().Sub(since).Seconds()
+	s := &Service{
+		store: store, offers: offers, platform: platform, policies: cache.NewLRU[*channelPolicy](policyBytes, teamShare),
+		log: log, now: now, parked: newParkedItems(store, registry, now, teamShare),
 	}
-	streams.service = &Service{store, offers, platform, cache.NewLRU[*channelPolicy](policyBytes, teamShare), log, now, parked, streams,
-		newMetrics(registry, oldestParked, func() float64 { return float64(streams.count()) })}
-	return streams.service
+	s.streams = &openStreams{service: s, open: map[string]map[*Stream]struct{}{}}
+	s.metrics = newMetrics(registry, s.parked.oldestSeconds, s.streams.count)
+	return s
 }
 
 // Close waits for the service's goroutines. No notice may follow.

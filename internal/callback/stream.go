@@ -234,11 +234,11 @@ func (o *openStreams) remove(st *Stream) {
 	}
 }
 
-func (o *openStreams) count() (n int) {
+func (o *openStreams) count() (n float64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, streams := range o.open {
-		n += len(streams)
+		n += float64(len(streams))
 	}
 	return n
 }
