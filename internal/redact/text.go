@@ -128,23 +128,24 @@ func (r rule) matches(s string) iter.Seq[match] {
 			if index == nil {
 				return
 			}
-			groups, value := make([]string, 0, 5), 0
+			groups := make([]string, 0, 5)
+			from, to := 0, 0 // the value: the last group that has matched
 			for i := 2; i < len(index); i += 2 {
-				if index[i] < 0 {
-					groups = append(groups, "")
-					continue
+				group := ""
+				if index[i] >= 0 {
+					from, to = at+index[i], at+index[i+1]
+					group = s[from:to]
 				}
-				groups, value = append(groups, s[at+index[i]:at+index[i+1]]), i // the value is the last group
+				groups = append(groups, group)
 			}
-			quoted := s[at+index[value] : at+index[value+1]]
-			to := at + index[value+1]
-			found := match{at, at + index[1], to - len(strings.TrimLeft(quoted, `\"'`)), to, r.isSecret(groups)}
+			from = to - len(strings.TrimLeft(s[from:to], `\"'`)) // without quotes
+			found := match{at, at + index[1], from, to, r.isSecret(groups)}
 			if !yield(found) {
 				return
 			}
 			at += max(index[3], index[0]+1) // continue after the name
-			if found.secret && found.to > done {
-				if done = found.to; found.to-found.from > longValue {
+			if found.secret && to > done {
+				if done = to; to-from > longValue {
 					at = done
 				}
 			}
