@@ -142,23 +142,22 @@ func (s *Service) authorize(ctx context.Context, c Credential) (teamID string, s
 // MALFORMED_JSON only if the credential is valid, and any other problem unchanged.
 func (s *Service) Reject(ctx context.Context, c Credential, problem error) error {
 	if fault.Is(problem, fault.MalformedJSON) {
-		problem = s.rejectBody(ctx, c, 0, problem)
+		problem = s.rejectBody(ctx, c, false, problem)
 	}
 	s.metrics.countError(c.Kind, problem)
 	return problem
 }
 
-// rejectBody returns the problem of a body if the credential is valid, and errInvalid
-// otherwise. For a long body, whose credential passed Check, it returns the error of
-// the credential instead of errInvalid.
-func (s *Service) rejectBody(ctx context.Context, c Credential, size int, problem error) error {
+// rejectBody returns the problem of a body if the credential is valid. Otherwise it returns
+// the error of the credential if that has passed Check, and else errInvalid.
+func (s *Service) rejectBody(ctx context.Context, c Credential, checked bool, problem error) error {
 	state, err := s.credentialState(ctx, c)
 	switch status := state.Status; {
 	case err != nil:
 		return err
 	case status == Usable:
 		return problem
-	case size > MaxUncheckedBody:
+	case checked:
 		return DeliverResult{Status: status}.err()
 	default:
 		return errInvalid.WithCause(fmt.Errorf("%s token with an invalid body", status))
@@ -191,7 +190,7 @@ func (s *Service) accept(ctx context.Context, r Request) (receipt Receipt, err e
 	result, err := Parse(r.Kind, r.Body, r.ChannelID)
 	span.End()
 	if err != nil {
-		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body), err)
+		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body) > MaxUncheckedBody, err)
 	}
 	p := DeliverParams{Credential: r.Credential, CallbackID: newCallbackID(), BodyDigest: strictjson.Digest(r.Body), DuplicateFor: duplicateFor(r.Kind, result)}
 	err = s.withPolicy(ctx, r.ChannelID, func(ch *channelPolicy) (err error) {

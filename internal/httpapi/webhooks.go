@@ -28,9 +28,9 @@ import (
 // tier.
 //
 // The order of the checks is: media type, size, presence of a token, body, token.
-// Problems of the body are reported only to a valid token. A large body is read only
-// if the token is known, and few of them are processed at a time. So is an answer that
-// streams.
+// Problems of the body are reported only to a valid token. The rest of a large body or of
+// a streamed answer is read only if the token is known. Few large bodies are processed at
+// a time.
 func (s *Server) webhook(kind wire.WorkItemKind) handler {
 	return func(x *exchange, r *http.Request) error {
 		received := s.deps.Now()

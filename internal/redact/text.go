@@ -82,6 +82,7 @@ var rules = []rule{
 	// invalid, and parsers quote it in their errors.
 	{"://", regexp.MustCompile(`(://[^\s/?#@:"'<>]*:)([^\s/?#"'<>]*|\d*[^\s/?#"'<>\d][^\s"'<>]*)@`), always},
 	{"bearer basic", regexp.MustCompile(`(?i)\b(bearer|basic)(?:\s+|%20)((?:[^\s"'\\%]|%[^2]|%2[^0])+)`), schemeValue},
+	// JWTs: base64 of {", "{ " or "{" with a line break. They need no name, so that group is empty.
 	{"eyj eya ewo", regexp.MustCompile(`()((?:eyJ|eyA|ewo)[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?)`), always},
 	{"tk_", regexp.MustCompile(`(tk_[A-Za-z0-9]+_)([A-Za-z0-9_-]+)`), always},
 	{"cbt_", regexp.MustCompile(`(cbt_)([A-Za-z0-9_-]{16,})`), always},
@@ -111,9 +112,9 @@ func (r rule) apply(s string) string {
 // match is a match of a rule. Matches can overlap, because the value of a name
 // can be a name with a value.
 type match struct {
-	start, end int // bounds of the searched text
-	from, to   int // bounds of the value
-	secret     bool
+	searched int // bytes up to the end of the match
+	from, to int // bounds of the value
+	secret   bool
 }
 
 // longValue is the length from which the inside of a secret value is skipped, so
@@ -139,7 +140,7 @@ func (r rule) matches(s string) iter.Seq[match] {
 				groups = append(groups, group)
 			}
 			from = to - len(strings.TrimLeft(s[from:to], `\"'`)) // without quotes
-			found := match{at, at + index[1], from, to, r.isSecret(groups)}
+			found := match{index[1], from, to, r.isSecret(groups)}
 			if !yield(found) {
 				return
 			}
