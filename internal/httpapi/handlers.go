@@ -48,7 +48,7 @@ func (s *Server) health(x *exchange, _ *http.Request) error {
 // scrape serves /metrics. A response that the client does not read needs 130 KB.
 func (s *Server) scrape(x *exchange, r *http.Request) error {
 	if token := s.deps.MetricsToken; token != "" && !httpserve.HasBearer(r, token) {
-		return s.countAuthFailure(x, r, fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token."))
+		return s.countAuthFailure(r.Context(), x, fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token."))
 	}
 	client := ratelimit.Client(x.client).String()
 	if err := s.scrapes.Take(client, 1); err != nil {

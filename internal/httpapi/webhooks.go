@@ -62,9 +62,9 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 		respond := func() error { return x.WriteJSON(http.StatusAccepted, &receipt) }
 		if err != nil {
 			// A client that stops sending its body still gets the answer.
-			r, cancel := restartTimeout(context.WithoutCancel(x.ctx), r)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(x.ctx), handlerTimeout)
 			defer cancel()
-			err = s.countAuthFailure(x, r, err)
+			err = s.countAuthFailure(ctx, x, err)
 			respond = func() error { x.Fail(err); return nil }
 		}
 		if stream != nil {
@@ -81,7 +81,7 @@ func (s *Server) accept(x *exchange, r *http.Request, request callback.Request) 
 		return callback.Receipt{}, err
 	}
 	request.Body = strictjson.TrimBOM(body)
-	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout) // no matter how long the client took
+	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
 	defer cancel()
 	done, err := s.waitIfLarge(ctx, request.Body)
 	if err != nil {
@@ -112,9 +112,9 @@ func (s *Server) readCallback(x *exchange, r *http.Request, credential callback.
 	limit := team.DefaultRequestLimits().CallbackBodyBytes
 	var credentialErr error
 	check := func() error {
-		checking, cancel := restartTimeout(x.ctx, r)
+		ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
 		defer cancel()
-		x.holder, credentialErr = s.deps.Callbacks.Check(checking.Context(), credential)
+		x.holder, credentialErr = s.deps.Callbacks.Check(ctx, credential)
 		return credentialErr
 	}
 	accepted := "application/json"
@@ -133,9 +133,9 @@ func (s *Server) readCallback(x *exchange, r *http.Request, credential callback.
 		return body, err
 	}
 	// A failed read cancels the context of the request.
-	rejecting, cancel := restartTimeout(context.WithoutCancel(x.ctx), r)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.ctx), handlerTimeout)
 	defer cancel()
-	return nil, s.deps.Callbacks.Reject(rejecting.Context(), credential, err)
+	return nil, s.deps.Callbacks.Reject(ctx, credential, err)
 }
 
 // callbackToken returns the callback token of a request, or "". The token header
