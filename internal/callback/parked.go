@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"telapi/internal/ratelimit"
 )
 
@@ -36,10 +34,6 @@ type trackedItem struct {
 	ParkedItem
 	teamID string
 	size   int64
-}
-
-func newParkedItems(store Store, registry prometheus.Registerer, now func() time.Time, teamShare int) *parkedItems {
-	return &parkedItems{store: store, now: now, budget: ratelimit.NewBudget(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)}
 }
 
 // reserve takes the size of a callback that may be parked from the budget. If the team has used

@@ -19,6 +19,7 @@ import (
 	"telapi/internal/cache"
 	"telapi/internal/command"
 	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
 	"telapi/internal/strictjson"
 	"telapi/internal/telemetry"
 )
@@ -64,8 +65,10 @@ type channelPolicy struct {
 func NewService(store Store, offers Offers, platform command.PlatformPolicy, log *slog.Logger, registry prometheus.Registerer, now func() time.Time, teamShare int) *Service {
 	s := &Service{
 		store: store, offers: offers, platform: platform, policies: cache.NewLRU[*channelPolicy](policyBytes, teamShare),
-		log: log, now: now, parked: newParkedItems(store, registry, now, teamShare),
+		log: log, now: now,
 	}
+	parkedBudget := ratelimit.NewBudget(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)
+	s.parked = &parkedItems{store: store, now: now, budget: parkedBudget}
 	s.streams = &openStreams{service: s, open: map[string]map[*Stream]struct{}{}}
 	s.metrics = newMetrics(registry, s.parked.oldestSeconds, s.streams.count)
 	return s
