@@ -305,12 +305,10 @@ func (s *Service) storeOrPark(ctx context.Context, teamID string, stored [][]byt
 		delivered, err = deliver(storing, noRoom == nil)
 	}
 	span.End()
-	switch {
-	case noRoom != nil:
-	case err == nil && delivered.Status == Parked:
+	if err == nil && delivered.Status == Parked {
 		item.Number, item.Since = delivered.Number, s.now()
 		s.parked.track(item, teamID, size)
-	default:
+	} else if noRoom == nil {
 		s.parked.budget.Return(teamID, size)
 	}
 	switch {
