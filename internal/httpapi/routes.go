@@ -112,11 +112,12 @@ func (s *Server) playgroundRoutes() []Route {
 
 // instanceRoutes are those of telapi dev --instances.
 func (s *Server) instanceRoutes() []Route {
+	kill := func(_ context.Context, number int) error { return s.deps.Instances.Kill(number) }
 	return []Route{
 		route("GET", PlaygroundPath+"instances", auth.CreateCallToken, ratelimit.API, s.listInstances, "sessionId"),
 		route("GET", PlaygroundPath+"instances/metrics", auth.CreateCallToken, ratelimit.API, s.instanceMetrics),
-		route("POST", PlaygroundPath+"instances/{number}/kill", auth.CreateCallToken, ratelimit.API, s.killInstance),
-		route("POST", PlaygroundPath+"instances/{number}/start", auth.CreateCallToken, ratelimit.API, s.startInstance),
+		route("POST", PlaygroundPath+"instances/{number}/kill", auth.CreateCallToken, ratelimit.API, changeInstance(kill)),
+		route("POST", PlaygroundPath+"instances/{number}/start", auth.CreateCallToken, ratelimit.API, changeInstance(s.deps.Instances.Start)),
 	}
 }
 
