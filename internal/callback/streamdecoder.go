@@ -95,7 +95,7 @@ func (s *streamDecoder) Write(data []byte) (parts []string, err error) {
 		}
 		if len(s.line) > 0 {
 			line = append(s.line, line...)
-			s.line = line[:0]
+			s.line = line[:0] // keeps the memory, which the next unfinished line overwrites
 		}
 		added, err := s.addLine(line)
 		parts = append(parts, added...)
