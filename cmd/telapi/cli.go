@@ -187,19 +187,19 @@ func operator() auth.Principal {
 	return auth.Principal{Subject: userName(), Scopes: auth.Scopes, Type: audit.CLI}
 }
 
-// teamFlag adds the flag --team to a list. The returned function returns the flag's
-// team, or all teams without the flag.
-func (c *cli) teamFlag(cmd *cobra.Command, usage string) func() (page.Teams, error) {
+// withTeams is withAdmin for a list. It adds the flag --team: body gets that team, or all
+// teams without the flag.
+func (c *cli) withTeams(cmd *cobra.Command, usage string, body func(context.Context, *app.Admin, page.Teams) (any, error)) runE {
 	teamID := cmd.Flags().String("team", "", usage)
-	return func() (page.Teams, error) {
+	return c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 		switch {
 		case !cmd.Flags().Changed("team"):
-			return page.OfAllTeams(operator()), nil
+			return body(ctx, a, page.OfAllTeams(operator()))
 		case *teamID == "": // perhaps an unset variable of a script
-			return page.Teams{}, c.usageError("invalid --team %q: pass a team ID, or omit the flag for all teams", "")
+			return nil, c.usageError("invalid --team %q: pass a team ID, or omit the flag for all teams", "")
 		}
-		return page.OfTeam(*teamID), nil
-	}
+		return body(ctx, a, page.OfTeam(*teamID))
+	})
 }
 
 // userName returns the name of the operating system's user.

@@ -139,6 +139,10 @@ type warmResult struct {
 func (c *cli) warm(ctx context.Context, requests []warmRequest, client *speechClient) error {
 	const clearLine = "\r\x1b[K"
 	showBar := !c.json && isTerminal(c.Out)
+	beforeError := ""
+	if showBar {
+		beforeError = clearLine
+	}
 	var mu sync.Mutex
 	done, count := 0, map[string]int{} // number of results, in total and by status
 	report := func(r warmResult) error {
@@ -147,7 +151,7 @@ func (c *cli) warm(ctx context.Context, requests []warmRequest, client *speechCl
 		done++
 		count[r.status]++
 		if r.Error != "" && !c.json {
-			_, _ = fmt.Fprintf(c.Err, "%sline %d: %s\n", map[bool]string{true: clearLine}[showBar], r.Line, r.Error)
+			_, _ = fmt.Fprintf(c.Err, "%sline %d: %s\n", beforeError, r.Line, r.Error)
 		}
 		if showBar {
 			const width = 30
@@ -203,8 +207,11 @@ func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResul
 		case err == nil && response.URL == "":
 			return r.failed("synthesized but not cached: the server's media service is unavailable or not configured"), nil
 		case err == nil:
-			status := map[bool]string{true: "cached", false: "created"}[response.Cached]
-			return warmResult{Line: r.line, Response: response, status: status}, nil
+			result := warmResult{Line: r.line, Response: response, status: "created"}
+			if response.Cached {
+				result.status = "cached"
+			}
+			return result, nil
 		case !rejected:
 			return warmResult{}, err
 		case failure.Code == fault.Forbidden:

@@ -52,7 +52,7 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) error {
 	if rt.Scope != public {
 		caller, err := s.identify(x, r)
 		if err != nil {
-			return s.countAuthFailure(x, r, err)
+			return s.countAuthFailure(r.Context(), x, err)
 		}
 		x.holder = x.principal.TeamID
 		if err := x.principal.Require(rt.Scope); err != nil {
@@ -104,11 +104,11 @@ func (s *Server) authenticate(r *http.Request) (auth.Principal, error) {
 
 // countAuthFailure counts a rejected credential against the auth tier of the
 // client's address: guessing leads to 429, valid credentials are not affected.
-func (s *Server) countAuthFailure(x *exchange, r *http.Request, failure error) error {
+func (s *Server) countAuthFailure(ctx context.Context, x *exchange, failure error) error {
 	if fault.From(failure).Code.Status() != http.StatusUnauthorized {
 		return failure
 	}
-	decision, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
+	decision, err := s.deps.Limits.Allow(ctx, ratelimit.Auth, x.client)
 	if err == nil && decision.Allowed {
 		return failure
 	}
