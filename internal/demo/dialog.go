@@ -23,7 +23,7 @@ type item struct {
 	comfort   bool   // a comfort prompt
 	pause     time.Duration
 	execute   func() // of a command
-	heard     string // the utterance that it repeats
+	repeats   string // the ID of the utterance in recording
 	messageID string // of the text in the conversation, if it has one
 	answer    answerPart
 }

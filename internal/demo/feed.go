@@ -187,7 +187,8 @@ func send(events iter.Seq[Event], yield func([]byte) bool) bool {
 	var chunk bytes.Buffer
 	for e := range events {
 		_ = json.MarshalWrite(&chunk, e, json.Deterministic(true)) // an Event can always be encoded; clients skip repeated lines
-		if chunk.WriteByte('\n'); chunk.Len() >= feedChunk {
+		chunk.WriteByte('\n')
+		if chunk.Len() >= feedChunk {
 			if !yield(chunk.Bytes()) {
 				return false
 			}

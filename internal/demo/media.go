@@ -23,14 +23,6 @@ type media struct {
 	closePeer  func()
 }
 
-// startMedia starts to recognize the caller's speech, if that is configured.
-func (e *channelEffects) startMedia() {
-	if e.Recognizer != nil {
-		e.utterances = make(chan utterance, maxUtterances)
-		e.background.Go(e.recognizeAll)
-	}
-}
-
 func (e *channelEffects) publishSpeaking() { e.publishHeard(EventSpeech, "caller speaks") }
 
 func (e *channelEffects) publishUtterance(u utterance) {
