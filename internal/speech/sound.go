@@ -3,6 +3,7 @@ package speech
 import (
 	"encoding/binary"
 	"math"
+	"math/big"
 
 	"github.com/zaf/g711"
 )
@@ -53,8 +54,9 @@ func DecodeALaw(rate int, alaw []byte) Sound {
 // WAV returns the sound as a WAV file.
 func (s Sound) WAV() []byte {
 	const format, channels, sampleBytes = 1, 1, 2
-	size, rate, little := uint32(sampleBytes*len(s.Samples)), uint32(s.Rate), binary.LittleEndian //nolint:gosec // a sound in memory is shorter than 4 GiB
-	const formatBytes, headerBytes = 16, 36                                                       // of the part "fmt ", and of all before the samples without the first 8
+	const formatBytes, headerBytes = 16, 36 // of the part "fmt ", and of all before the samples without the first 8
+	little := binary.LittleEndian
+	size, rate := uint32(sampleBytes*len(s.Samples)), uint32(s.Rate) //nolint:gosec // a sound in memory is shorter than 4 GiB
 	file := little.AppendUint32([]byte("RIFF"), headerBytes+size)
 	file = little.AppendUint32(append(file, "WAVEfmt "...), formatBytes)
 	file = little.AppendUint16(little.AppendUint16(file, format), channels)
@@ -78,7 +80,8 @@ func (s Sound) Resample(rate int) Sound {
 	if rate == s.Rate || len(s.Samples) == 0 {
 		return Sound{rate, s.Samples}
 	}
-	up, down := reduce(rate, s.Rate)                   // rate / s.Rate
+	ratio := big.NewRat(int64(rate), int64(s.Rate)) // in lowest terms
+	up, down := int(ratio.Num().Int64()), int(ratio.Denom().Int64())
 	band := cutoff * min(1, float64(up)/float64(down)) // relative to half the original rate
 	reach := int(math.Ceil(crossings * cutoff / band)) // input samples on each side of an output sample
 	filter := newFilter(up, reach, band)
@@ -133,13 +136,4 @@ func bessel(x float64) float64 {
 		sum += term
 	}
 	return sum
-}
-
-// reduce returns the fraction a/b in lowest terms.
-func reduce(a, b int) (int, int) {
-	x, y := a, b
-	for y != 0 {
-		x, y = y, x%y
-	}
-	return a / x, b / x
 }
