@@ -116,7 +116,6 @@ func (c *ReportConsumer) measure(ctx context.Context) {
 	}
 }
 
-// parsedEntry is an entry with its parsed report.
 type parsedEntry struct {
 	ReportEntry
 	report wire.SpeechReport

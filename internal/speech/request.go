@@ -104,7 +104,6 @@ func Parse(body []byte, providers []string) (Request, error) {
 	return r, issues.Err()
 }
 
-// valueOr returns the value of a member, or a default if the member is missing.
 func valueOr[T any](member *T, missing T) T {
 	if member == nil {
 		return missing
