@@ -71,7 +71,8 @@ func parseWAV(file []byte) (samples []byte, rate int, err error) {
 		switch {
 		case id == "fmt " && len(body) >= 16:
 			format, channels, bits := little.Uint16(body), little.Uint16(body[2:]), little.Uint16(body[14:])
-			if rate = int(little.Uint32(body[4:])); format != 1 || channels != 1 || bits != 16 || !slices.Contains(sampleRates, rate) {
+			rate = int(little.Uint32(body[4:]))
+			if format != 1 || channels != 1 || bits != 16 || !slices.Contains(sampleRates, rate) {
 				return nil, 0, fmt.Errorf("unsupported WAV: format %d, %d channels, %d bits, %d Hz", format, channels, bits, rate)
 			}
 		case id == "data" && rate != 0:
