@@ -63,10 +63,7 @@ type Bot struct {
 // server at the given URL. It passes questions without a scripted answer to model,
 // unless model is nil.
 func NewBot(api string, client *http.Client, model *Model, events *Hub, log *slog.Logger) (*Bot, error) {
-	histories, err := lru.New[string, []modelMessage](maxHistories)
-	if err != nil {
-		return nil, fmt.Errorf("start demo bot: %w", err)
-	}
+	histories, _ := lru.New[string, []modelMessage](maxHistories) // only fails for another size
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start demo bot: %w", err)
@@ -211,22 +208,13 @@ func receiptEvent(q botRequest, receipt response, ms float64) Event {
 }
 
 // Phrase is a sentence the bot understands and its effect.
-type Phrase struct{ Say, Does string }
+type Phrase struct {
+	Say, Does string
+	parts     []part // of the answer
+}
 
 // Phrases returns all phrases.
-func Phrases() []Phrase {
-	list := make([]Phrase, 0, len(script))
-	for _, e := range script {
-		list = append(list, e.Phrase)
-	}
-	return list
-}
-
-// scriptEntry is a phrase and the parts of the bot's answer.
-type scriptEntry struct {
-	Phrase
-	parts []part
-}
+func Phrases() []Phrase { return script }
 
 // part is a part of an answer. It is posted after a delay. Each part has its own work
 // item.
@@ -245,37 +233,37 @@ const (
 	deniedTarget  = "tel:+19005550100"
 )
 
-var script = []scriptEntry{
-	{Phrase{"hello", "small talk; the bot answers anything else, too"}, nil},
-	{Phrase{"transfer me", "a transfer that the policy allows: the call is transferred and ends"}, []part{
+var script = []Phrase{
+	{"hello", "small talk; the bot answers anything else, too", nil},
+	{"transfer me", "a transfer that the policy allows: the call is transferred and ends", []part{
 		{after: thinkingTime, body: controlAnswer("I will transfer you now.", "transfer", object{"transferTarget": allowedTarget})}}},
-	{Phrase{"transfer me abroad", "a transfer that the policy denies"}, []part{
+	{"transfer me abroad", "a transfer that the policy denies", []part{
 		{after: thinkingTime, body: controlAnswer("I will try to transfer you abroad.", "transfer", object{"transferTarget": deniedTarget})}}},
-	{Phrase{"call me slowly", "digit collection: press up to four keys, or # to finish"}, []part{
+	{"call me slowly", "digit collection: press up to four keys, or # to finish", []part{
 		{after: thinkingTime, body: controlAnswer("Press up to four keys, slowly. # submits them.", "config", object{"sessionParams": object{
 			"sendDTMF": true, "bargeIn": true, "bargeInOnDTMF": true, "dtmfCollect": true, "dtmfDigits": "0123456789",
 			"dtmfCollectMaxDigits": 4, "dtmfCollectInterDigitTimeoutMS": 3000, "dtmfCollectSubmitDigit": "#",
 		}})}}},
-	{Phrase{"be silent", "comfort prompts while the bot is silent, then a timeout"}, []part{
+	{"be silent", "comfort prompts while the bot is silent, then a timeout", []part{
 		{after: thinkingTime, body: controlAnswer("I will be silent for a while.", "config", object{"sessionParams": object{
 			"botNoInputTimeoutMs": 2000, "botNoInputSpeech": "The bot is still thinking.", "botNoInputRetries": 1, "botNoInputGiveUpTimeoutMs": 6000,
 		}})},
 		{after: 9 * time.Second, body: textAnswer("This answer is late and will be rejected.")}}},
-	{Phrase{"fail", "the provider reports an error and the conversation continues"}, []part{
+	{"fail", "the provider reports an error and the conversation continues", []part{
 		{after: thinkingTime, body: func(botRequest) any {
 			return object{"error": object{"code": "DEMO_FAILURE", "message": "The demo bot was asked to fail."}}
 		}}}},
-	{Phrase{"out of order", "two answers, the second posted first; they arrive in order"}, []part{
+	{"out of order", "two answers, the second posted first; they arrive in order", []part{
 		{after: 1200 * time.Millisecond, body: textAnswer("This is the first answer, posted last."), afterNext: true},
 		{after: thinkingTime, body: textAnswer("This is the second answer, posted first and parked.")}}},
-	{Phrase{"pause chat", "the runtime disables text chat for three seconds"}, []part{
+	{"pause chat", "the runtime disables text chat for three seconds", []part{
 		{after: thinkingTime, body: emitAnswer("Text chat is off for three seconds.", disableTextChat)},
 		{after: 3 * time.Second, body: emitAnswer("Text chat is on again.", enableTextChat)}}},
-	{Phrase{"speak", "synthesized speech in every mode; say it twice to see a cache hit"}, []part{
+	{"speak", "synthesized speech in every mode; say it twice to see a cache hit", []part{
 		{after: thinkingTime, body: voiceAnswer("This sentence is synthesized once and then read from the media cache.")}}},
-	{Phrase{"hang up", "the call ends after all playback has finished"}, []part{
+	{"hang up", "the call ends after all playback has finished", []part{
 		{after: thinkingTime, body: controlAnswer("Goodbye.", "hangup", object{"hangupReason": "the demo bot hung up"})}}},
-	{Phrase{"help", "the list of these phrases"}, nil},
+	{"help", "the list of these phrases", nil},
 }
 
 // answerParts returns the parts of the scripted answer to a question, or nil.
@@ -284,9 +272,9 @@ func answerParts(q question) []part {
 		return []part{{after: thinkingTime, body: textAnswer("You pressed " + strings.Join(strings.Split(q.DTMF, ""), " ") + ".")}}
 	}
 	said := strings.ToLower(strings.Trim(strings.TrimSpace(q.Text), ".!?"))
-	for _, e := range script {
-		if said == e.Say && e.parts != nil {
-			return e.parts
+	for _, p := range script {
+		if said == p.Say && p.parts != nil {
+			return p.parts
 		}
 	}
 	if said == "help" {
@@ -316,7 +304,7 @@ func smallTalk(text string) string {
 
 func help() string {
 	text := "I understand:"
-	for _, p := range Phrases() {
+	for _, p := range script {
 		text += "\n" + p.Say + ": " + p.Does
 	}
 	return text

@@ -123,7 +123,6 @@ func (c *call) needsEntries() bool {
 	return !c.ended && (len(c.pending) > 0 || c.digits != "" || c.confirm != nil || c.ending != nil || c.settings.changed)
 }
 
-// handleEntry handles one entry of the runtime stream.
 func (c *call) handleEntry(e wire.Entry) {
 	if !arrivesByWord(e) {
 		c.removePending(e.WorkItemID)
@@ -289,7 +288,6 @@ func (c *call) handleCommand(e wire.Entry) {
 	}
 }
 
-// confirmed handles the caller's response to a confirmation request.
 func (c *call) confirmed(yes bool) {
 	delete(c.timers, confirmation)
 	execute := c.confirm

@@ -228,7 +228,6 @@ func (e *channelEffects) playItem(ctx context.Context, leg leg, i item, begin fu
 	return length, play(ctx, leg, sound)
 }
 
-// speech returns the speech of an item as A-law.
 func (e *channelEffects) speech(ctx context.Context, i item) ([]byte, error) {
 	requested := time.Now()
 	s, err := e.synthesize(ctx, i.speechRequest)

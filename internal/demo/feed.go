@@ -104,7 +104,6 @@ type source struct {
 	err      error            // of the last read
 }
 
-// fill reads the next page.
 func (s *source) fill(ctx context.Context) error {
 	s.feed.reading.Lock()
 	defer s.feed.reading.Unlock()

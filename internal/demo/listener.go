@@ -24,7 +24,6 @@ type utterance struct {
 
 func (u utterance) duration() time.Duration { return soundLength(u.alaw) }
 
-// wav returns the utterance as a WAV file with 16-bit samples.
 func (u utterance) wav() []byte { return speech.DecodeALaw(sampleRate, u.alaw).WAV() }
 
 // listener detects and records the caller's utterances.
@@ -60,7 +59,6 @@ func (c *call) hear(alaw []byte) {
 	}
 }
 
-// add handles one frame.
 func (l *listener) add(frame []byte) {
 	speaking, power := l.detector.speaking, energy(frame)
 	active := l.detector.next(decibels(power))

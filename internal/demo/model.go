@@ -48,7 +48,6 @@ func NewModel(setting, url, name string, key redact.Secret) *Model {
 	return m
 }
 
-// modelMessage is a message of a conversation with a language model.
 type modelMessage struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`

@@ -178,7 +178,6 @@ func (s *loopState) report(ctx context.Context, f func(*call)) {
 	}
 }
 
-// handle handles the result of one Receive.
 func (s *loopState) handle(c *call, d callruntime.Delivery, err error) {
 	hasPosition := d.Position != "" // audio has none
 	if err != nil && !hasPosition {
@@ -220,7 +219,6 @@ func (s *loopState) commit(ctx context.Context, from entrySource, c *call) {
 
 func (s *loopState) fail(err error) { s.err = cmp.Or(s.err, err) }
 
-// timer is the name of a timer.
 type timer string
 
 const (
@@ -235,7 +233,6 @@ const (
 	audioGap     timer = "no audio"
 )
 
-// deadline is when a timer fires and what it does.
 type deadline struct {
 	at   time.Time
 	fire func()
@@ -255,7 +252,6 @@ func (c *call) nextTimer() (first timer, at time.Time) {
 	return first, at
 }
 
-// fireTimers fires all timers that are due.
 func (c *call) fireTimers() {
 	for {
 		name, at := c.nextTimer()
