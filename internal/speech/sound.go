@@ -17,18 +17,13 @@ type Sound struct {
 // DecodePCM decodes signed 16-bit little-endian samples. It ignores a last odd byte.
 func DecodePCM(rate int, pcm []byte) Sound {
 	s := Sound{rate, make([]int16, len(pcm)/2)}
-	for i := range s.Samples {
-		s.Samples[i] = int16(binary.LittleEndian.Uint16(pcm[2*i:])) //nolint:gosec // reinterprets the bits
-	}
+	_, _ = binary.Decode(pcm, binary.LittleEndian, s.Samples) // the lengths fit
 	return s
 }
 
 // PCM is the inverse of DecodePCM.
 func (s Sound) PCM() []byte {
-	pcm := make([]byte, 2*len(s.Samples))
-	for i, v := range s.Samples {
-		binary.LittleEndian.PutUint16(pcm[2*i:], uint16(v)) //nolint:gosec // reinterprets the bits
-	}
+	pcm, _ := binary.Append(nil, binary.LittleEndian, s.Samples) // int16 can always be encoded
 	return pcm
 }
 
