@@ -148,7 +148,7 @@ func (a *App) openRuntimeAndBot(resources demo.Resources) (run func(context.Cont
 		}
 		page.BotURL, runBot, closeBot = bot.URL(), bot.Run, bot.Close
 		for _, p := range demo.Phrases() {
-			page.Phrases = append(page.Phrases, httpapi.Phrase(p))
+			page.Phrases = append(page.Phrases, httpapi.Phrase{Say: p.Say, Does: p.Does})
 		}
 	}
 	runtime, err := demo.NewRuntime(demo.RuntimeOptions{

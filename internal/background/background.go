@@ -1,5 +1,5 @@
 // Package background runs work that outlives the request that started it, waits between
-// attempts, and buffers writes to a store that may be unavailable.
+// attempts, ends requests that stall, and buffers writes to a store that may be unavailable.
 package background
 
 import (
