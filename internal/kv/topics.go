@@ -55,7 +55,8 @@ type Subscription struct {
 	topics   *Topics
 	topic    string
 	listener Listener
-	up       atomic.Bool   // changed while topics.mu is held
+	up       atomic.Bool // changed while topics.mu is held
+	firstUp  sync.Once
 	ready    chan struct{} // closed after the first Up
 }
 
@@ -261,11 +262,7 @@ func (l *link) up(names []string) {
 	for _, name := range names {
 		for _, s := range ts.setUp(name) {
 			s.listener.Up()
-			select {
-			case <-s.ready:
-			default:
-				close(s.ready)
-			}
+			s.firstUp.Do(func() { close(s.ready) })
 		}
 	}
 }
