@@ -68,7 +68,7 @@ func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx contex
 	run := func(closing context.Context) {
 		defer close(finished)
 		defer lost()
-		defer context.AfterFunc(closing, stop)()
+		defer context.AfterFunc(closing, stop)() // ends renewing when the store closes
 		for held := true; held; {
 			if background.Sleep(renewing, l.time/3) != nil {
 				return
