@@ -236,7 +236,7 @@ func (r *Runtime) removeOffers(ids ...string) {
 
 // expired reports whether the session of an offer has expired, by the store's clock.
 func (r *Runtime) expired(w *offered) bool {
-	now, err := strconv.ParseInt(r.clock.Earliest(), 10, 64)
+	now, err := strconv.ParseInt(r.clock.AtEarliest("", time.Now()), 10, 64)
 	return err == nil && w.expiresAt > 0 && w.expiresAt <= now
 }
 

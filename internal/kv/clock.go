@@ -215,17 +215,14 @@ func (c *Clock) At(channelID string, at time.Time) string {
 	return ""
 }
 
-// AtEarliest is At with a time that is never later than that of the channel's node.
+// AtEarliest is At with a time that is never later than that of the channel's node, or of any
+// node.
 func (c *Clock) AtEarliest(channelID string, at time.Time) string {
 	if b, measured := c.of(channelID); measured {
 		return unixMillis(at.Sub(started) + b.earliest)
 	}
 	return ""
 }
-
-// Earliest returns a time that every node has reached. It is empty before the first
-// Measure.
-func (c *Clock) Earliest() string { return c.AtEarliest("", time.Now()) }
 
 // Forget makes the next Measure replace its estimates, because a script has shown that they
 // are wrong. They are used until then.
