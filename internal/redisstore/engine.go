@@ -18,7 +18,7 @@ import (
 // engine is the embedded engine. Its content can be dumped and loaded as a whole.
 type engine struct {
 	*miniredis.Miniredis
-	server *server.Server
+	server *server.Server // works also after Close, when the content is saved
 	// inScript is the context of commands that a script calls. Commands with this
 	// context do not lock the engine, because a script already holds the lock.
 	inScript any
@@ -112,14 +112,13 @@ func (e *engine) load(commands [][]string) error {
 type console struct {
 	server *server.Server
 	peer   *server.Peer
-	output *bytes.Buffer
 	reader *bufio.Reader
 	err    error
 }
 
 func newConsole(s *server.Server, context any) *console {
 	output := &bytes.Buffer{}
-	c := &console{server: s, peer: server.NewPeer(bufio.NewWriter(output)), output: output, reader: bufio.NewReader(output)}
+	c := &console{server: s, peer: server.NewPeer(bufio.NewWriter(output)), reader: bufio.NewReader(output)}
 	c.peer.Ctx = context
 	return c
 }
