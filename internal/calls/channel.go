@@ -40,7 +40,7 @@ type Channel struct {
 	runtime      *Runtime
 	name         string // of the claim
 	requestedAt  time.Time
-	earliest     string // requestedAt by the store's clock at that time, at the earliest
+	earliest     string // requestedAt by the store's clock, as it was then and at the earliest
 	token        string // of the claim; empty for an observer
 	epoch        string // of the channel when it was claimed
 	watcher      Watcher

@@ -19,7 +19,7 @@ func (c *Channel) CheckLoss(ctx context.Context) error { return c.checkLoss(ctx,
 
 // checkLoss runs the script check_claim. If name is empty, the loss of the claim itself does not matter.
 func (c *Channel) checkLoss(ctx context.Context, name string) error {
-	requestedAt := min(c.earliest, c.runtime.clock.AtEarliest(c.ID, c.requestedAt)) // the store's clock may have been set since
+	requestedAt := min(c.earliest, c.runtime.clock.AtEarliest(c.ID, c.requestedAt)) // texts of equal length; the store's clock may have been set since
 	return c.do(ctx, "check_claim", name, c.token, requestedAt, c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas())
 }
 

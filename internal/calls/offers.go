@@ -35,8 +35,8 @@ type Demand struct {
 	// Missed is called after Claim if another runtime has claimed the session, or it is over.
 	// It may be nil.
 	Missed func()
-	// Got is called in a goroutine of its own, once, with the claimed session. It is nil if
-	// the demand was withdrawn while a session was claimed for it, and that failed.
+	// Got is called in a goroutine of its own, once, with the claimed session: nil if the
+	// demand was withdrawn while a session was claimed for it, and that failed.
 	Got func(*Channel)
 
 	number    int64 // in the order of the demands

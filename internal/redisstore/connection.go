@@ -144,8 +144,8 @@ func (s *Store) requestProbe() {
 func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
-	full := false // as logged
-	check := true // accepted callbacks: the store may have been restarted
+	full := false     // as logged
+	unchecked := true // accepted callbacks: the store may have been restarted
 	select {
 	case <-s.probes: // requested for an earlier connection
 	default:
@@ -166,8 +166,8 @@ func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 			s.logFull(full)
 		}
 		s.measureClock(ctx, client)
-		if s.replaced(ctx, client) || check {
-			check = s.checkAccepted(ctx) != nil
+		if s.replaced(ctx, client) || unchecked {
+			unchecked = s.checkAccepted(ctx) != nil
 		}
 	}
 }

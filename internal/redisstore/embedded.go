@@ -132,7 +132,7 @@ func (e *Embedded) tick(closing context.Context) {
 // saveSnapshots saves the content regularly until Close.
 func (e *Embedded) saveSnapshots(closing context.Context) {
 	for wait := snapshotInterval; background.Sleep(closing, wait) == nil; {
-		wait = max(snapshotInterval, lockedShare*e.snapshots.save(false))
+		wait = max(snapshotInterval, lockedFactor*e.snapshots.save(false))
 	}
 }
 

@@ -27,7 +27,7 @@ const (
 	// snapshotInterval is the time between snapshots. It grows with the time for
 	// which a snapshot locks the engine, so that this is at most 2 % of the time.
 	snapshotInterval = 2 * time.Second
-	lockedShare      = 50
+	lockedFactor     = 50
 )
 
 // snapshotHeader describes a snapshot.

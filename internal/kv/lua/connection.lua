@@ -119,7 +119,7 @@ function connect(connection, resumed, rejectDuplicate, requestedAt, lease, resum
   local recovered, missed = 0, {}
   if resume == '1' then
     if channel.held ~= '' and parseID(cursor) and toNumber(cursor) > toNumber(channel.held) and #redis.call('XRANGE', OUT, cursor, cursor) > 0 then
-      setField('held', cursor == channel.outLast and '' or cursor) -- a failover has lost that it was shown
+      setField('held', cursor == channel.outLast and '' or cursor) -- it was shown before a failover lost that
     end
     local page = readAfter(cursorEpoch == '*' and channel.epoch or cursorEpoch, cursor)
     if page then
