@@ -37,24 +37,20 @@ func (r *Runtime) aheadOfReplicas() string {
 // claim. A later claim cannot notice what was lost before it.
 func (c *Channel) checkLossLater() {
 	if c.lastSent() != c.sentBefore || c.lastItem() != "" {
-		c.runtime.later(func(ctx context.Context) error { return c.checkLoss(ctx, "") })
+		c.runtime.callLater(func(ctx context.Context) error { return c.checkLoss(ctx, "") })
 	}
 }
 
-// later calls f after laterDelay, or earlier if the runtime is closed, until the store is available.
-func (r *Runtime) later(f func(context.Context) error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stopping.Err() != nil {
-		return
-	}
-	r.lastCalls.Go(func() {
-		_ = background.Sleep(r.stopping, laterDelay)
+// callLater calls f after laterDelay, or earlier if the runtime is closed, until the store is
+// available. It does nothing after Close.
+func (r *Runtime) callLater(f func(context.Context) error) {
+	_ = r.later.Go(context.Background(), func(closing context.Context) {
+		_ = background.Sleep(closing, laterDelay)
 		for {
 			ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
 			err := f(ctx)
 			cancel()
-			if !errors.Is(err, ErrUnavailable) || background.Sleep(r.stopping, retryDelay) != nil {
+			if !errors.Is(err, ErrUnavailable) || background.Sleep(closing, retryDelay) != nil {
 				return
 			}
 		}

@@ -207,7 +207,7 @@ func (r *Runtime) revoke(ctx context.Context, channelID, token string) (offered 
 // releaseLater repeats a release that a failover may have lost. If the session has ended, nobody
 // else would offer it.
 func (r *Runtime) releaseLater(channelID, token string) {
-	r.later(func(ctx context.Context) error {
+	r.callLater(func(ctx context.Context) error {
 		_, _, err := r.release(ctx, channelID, token, false)
 		return err
 	})

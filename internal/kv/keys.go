@@ -63,9 +63,6 @@ const (
 	// ConnectionsKey holds the connections of runtimes, a sorted set. The score is when
 	// a connection expires, in Unix ms.
 	ConnectionsKey = "telapi:connections"
-	// claimsPrefix is followed by the ID of a connection: the set of the channels that it
-	// may have claimed.
-	claimsPrefix = "telapi:claims:"
 
 	// ReportsStream holds speech reports that are not counted yet: the field
 	// report, one wire.SpeechReport.
@@ -138,8 +135,8 @@ func NewestOfferKey(sessionID string) string {
 	return "telapi:offer:{" + OffersStream + "}:" + sessionID
 }
 
-// ClaimsKey returns the key with the claims that a connection may have.
-func ClaimsKey(connectionID string) string { return claimsPrefix + connectionID }
+// ClaimsKey returns the key with the claims that a connection may have, a set.
+func ClaimsKey(connectionID string) string { return "telapi:claims:" + connectionID }
 
 // ReplicatedKey returns the key that is written after a channel's data if replicas
 // must confirm it: WAIT covers only earlier writes of its own connection.
