@@ -126,9 +126,7 @@ func (ts *Topics) Serve(ctx context.Context, client rueidis.Client, over <-chan 
 			l.confirmed <- struct{}{}
 		}
 	}})
-	publishing, stop := context.WithCancel(ctx)
-	defer l.beacons.publishing.Wait()
-	defer stop()
+	defer l.beacons.publishing.Close()
 	ts.mu.Lock()
 	for name := range ts.byName {
 		ts.change(name)
@@ -147,7 +145,7 @@ func (ts *Topics) Serve(ctx context.Context, client rueidis.Client, over <-chan 
 		select {
 		case <-ts.wake:
 		case <-tick.C:
-			if err = l.beacons.next(publishing); err != nil {
+			if err = l.beacons.next(); err != nil {
 				ts.avoid = address
 			}
 		case err = <-lost:
