@@ -74,7 +74,7 @@ func replyError(word string) error {
 
 // Options configure a Runtime.
 type Options struct {
-	// Store describes how to connect to the service's store.
+	// Store describes how to connect to the service's store; from kv.ClientOption.
 	Store rueidis.ClientOption
 	// Name identifies this runtime among others and stays the same after a
 	// restart. It is required.
@@ -124,10 +124,6 @@ func New(opts Options) (*Runtime, error) {
 	}
 	opts.Lease = cmp.Or(opts.Lease, defaultLease)
 	opts.Limits = cmp.Or(opts.Limits, wire.DefaultChannelLimits())
-	opts.Store.DisableCache = true
-	opts.Store.PipelineMultiplex = -1 // one connection: concurrent commands share its reads and writes
-	refresh := &opts.Store.ClusterOption.ShardsRefreshInterval
-	*refresh = cmp.Or(*refresh, kv.TopologyInterval)
 	opts.Store.RetryDelay = kv.RetryDelay(func(attempts int) time.Duration {
 		return min(maxRetryDelay, time.Millisecond<<min(attempts, 10))
 	})
