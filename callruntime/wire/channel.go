@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"regexp"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -11,16 +12,9 @@ import (
 // ValidID reports whether id is a valid ID of a channel, message or work item: 1 to
 // 128 characters from A-Z a-z 0-9 . _ : -. Other characters could end the hash tag of
 // a key or change the path of a URL.
-func ValidID(id string) bool {
-	for i := range len(id) {
-		switch c := id[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == ':', c == '-':
-		default:
-			return false
-		}
-	}
-	return id != "" && len(id) <= 128
-}
+func ValidID(id string) bool { return len(id) <= 128 && idPattern.MatchString(id) }
+
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
 
 // TokenPrefix lets secret scanners, and the service's log redaction, recognize a
 // credential.

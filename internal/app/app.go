@@ -192,7 +192,7 @@ func (a *App) assembleConversations(_ context.Context, deps *httpapi.Deps) error
 	deps.Channels = channel.NewService(channels, sessions{deps.Sessions, sweeper, actions}, limits, a.log, registry)
 	a.onClose(deps.Channels.Close)
 	deps.Runtimes = runtimeapi.New(runtimeapi.Deps{
-		Calls: func() (*calls.Runtime, error) {
+		Connect: func() (*calls.Runtime, error) {
 			return calls.New(calls.Options{Store: kv.ClientOption(), Name: a.opts.Version, Lease: runtimeapi.Lease, Limits: channelLimits(a.cfg), MinReplicas: a.cfg.KVMinReplicas})
 		},
 		Secrets: a.secrets, Instance: rand.Text(), TeamShare: a.cfg.TeamShare, Log: a.log, Registry: registry,
