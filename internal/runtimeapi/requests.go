@@ -290,7 +290,7 @@ func (c *Conn) open(ctx context.Context, r *wire.Open) (any, error) {
 	var cl *claim
 	var ch *calls.Channel
 	err := c.service.derive(calls.ErrClaimed, func(secret string) (err error) {
-		cl = c.newClaim(r.Channel, secret)
+		cl = c.newClaim(r.Channel, secret[:shortMAC])
 		if err := c.recordClaims(ctx, cl.record()); err != nil {
 			return err
 		}
