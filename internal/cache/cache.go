@@ -99,8 +99,11 @@ func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, rea
 	c.loads[key] = l
 	err := c.loaders.Go(ctx, func(ctx context.Context) {
 		defer close(l.done)
-		l.value, l.err = call(ctx, read)
-		teamID, size := c.cost(l.value) // outside the lock: it may encode the value
+		var teamID string
+		var size int64
+		if l.value, l.err = call(ctx, read); l.err == nil {
+			teamID, size = c.cost(l.value) // outside the lock: it may encode the value
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.loads[key] != l {

@@ -150,7 +150,13 @@ func TestCanceledCallerDoesNotCancelTheLoad(t *testing.T) {
 }
 
 func TestErrorsAndPanicsAreReturnedAndNotStored(t *testing.T) {
-	c, load := newOpenCache(), counted()
+	c, load := New("t:", 8, func(v int) (teamID string, size int64) {
+		if v == 0 {
+			t.Error("the cost of a failed load was asked for")
+		}
+		return one(v)
+	}), counted()
+	c.Up()
 	loadErr := errors.New("load failed")
 	testkit.WantError(t, "failed load", testkit.ErrorOf(c.Get(t.Context(), "k", func(context.Context) (int, error) { return 0, loadErr })), loadErr)
 	_, err := c.Get(t.Context(), "k", func(context.Context) (int, error) { panic("the reason") })

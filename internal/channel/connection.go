@@ -62,6 +62,7 @@ type Connection struct {
 	// reoffer is set while an offer may be missing: the last one failed, or an
 	// earlier connection was responsible for it.
 	reoffer     atomic.Bool
+	checks      atomic.Int32  // notices that no check has answered; see checkSoon
 	rate        *rate.Limiter // frames, except audio
 	audioRate   *rate.Limiter // bytes; nil before the first audio
 	invalid     int           // invalid frames in a row
@@ -106,7 +107,7 @@ func (c *Connection) Start(socket Socket) {
 		c.replayNext()
 	}
 	if c.recheck {
-		c.service.run(c.checkNow)
+		c.checkSoon()
 	}
 }
 
@@ -195,11 +196,23 @@ func (c *Connection) UntilHeartbeat() time.Duration {
 // unreachable, since the lease may outlast the outage.
 func (c *Connection) Heartbeat(ctx context.Context) { _ = c.heartbeat(ctx) }
 
-// checkNow is Heartbeat after a notice. That is not repeated, so checkNow tries again if the
-// store does not reply.
-func (c *Connection) checkNow(ctx context.Context) {
+// checkSoon is Heartbeat after a notice. A notice during a check causes another one after it, so that
+// a slow store does not get more to do.
+func (c *Connection) checkSoon() {
+	if c.checks.Add(1) == 1 {
+		c.service.run(c.check)
+	}
+}
+
+// check tries again if the store does not reply, because the notice is not repeated.
+func (c *Connection) check(ctx context.Context) {
 	backoff := background.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
+	answered := c.checks.Load()
 	for c.heartbeat(ctx) != nil && background.Sleep(ctx, backoff.Next()) == nil {
+		answered = c.checks.Load()
+	}
+	if !c.checks.CompareAndSwap(answered, 0) {
+		c.service.run(c.check)
 	}
 }
 

@@ -36,7 +36,8 @@ type memory struct {
 	actions    []string
 	ended      []string
 	leases     []time.Duration
-	owner      Owner // of the last Append or Renew
+	renewTime  time.Duration // that Renew takes
+	owner      Owner         // of the last Append or Renew
 	redeemErr  error
 	attachErr  error
 	detachErr  error
@@ -65,6 +66,7 @@ func (m *memory) Append(_ context.Context, owner Owner, frames []Frame) ([]Outco
 }
 
 func (m *memory) Renew(_ context.Context, owner Owner, lease time.Duration, retry bool) (RenewResult, error) {
+	time.Sleep(m.renewTime)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.leases, m.owner = append(m.leases, lease), owner

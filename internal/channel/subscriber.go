@@ -62,7 +62,7 @@ func (c *Connection) Replaced(connectionID string) {
 		c.recheck = true
 		return
 	}
-	c.service.run(c.checkNow)
+	c.checkSoon()
 }
 
 // Closed closes the socket and records that the session has ended.

@@ -197,6 +197,43 @@ func TestRequestedRenewalIsRepeated(t *testing.T) {
 	})
 }
 
+func TestNoticesDuringRenewalCauseOneMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{complete: true, outcome: Owned, renewTime: time.Second}
+		c, socket := openConnection(t, m, "")
+		c.Start(socket)
+		for range 2 { // also later
+			m.leases = nil
+			for range 10 {
+				m.subscriber.Replaced("")
+				synctest.Wait()
+			}
+			time.Sleep(time.Minute)
+			testkit.Equal(t, "renewals", len(m.leases), 2)
+		}
+	})
+}
+
+// The store is back after the attempts for an earlier notice.
+func TestNoticeDuringFailedRenewalIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{complete: true, outcome: Owned, renewTime: storeTimeout - time.Millisecond, err: errors.New("reply lost")}
+		c, socket := openConnection(t, m, "")
+		c.Start(socket)
+		m.send(1) // not announced
+		m.subscriber.Replaced("")
+		synctest.Wait()
+		m.subscriber.Replaced("")
+		time.Sleep(storeTimeout)
+		m.mu.Lock()
+		m.err = nil
+		m.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		testkit.Equal(t, "the browser", socket.numbers(), "1")
+	})
+}
+
 // Attach may have succeeded although its reply was lost, or may be under way. When
 // Open fails, it is cancelled or its deadline has passed.
 func TestFailedAttachIsCancelled(t *testing.T) {

@@ -178,6 +178,7 @@ func (b *Bot) post(ctx context.Context, q botRequest, body any, received time.Ti
 		_ = background.Sleep(ctx, time.Second)
 	}
 	if streams {
+		_ = stream.body.Close() // ends a read that holds the answer
 		stream.breakOff()
 	}
 }

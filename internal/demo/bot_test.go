@@ -206,6 +206,26 @@ func TestModelMayWriteForLongButNotBeSilent(t *testing.T) {
 	})
 }
 
+// A service that rejects a callback does not wait for its end, and the model must not write it.
+func TestModelEndsWhenItsAnswerIsRejected(t *testing.T) {
+	model, writer := io.Pipe()
+	service := transportFunc(func(r *http.Request) (*http.Response, error) {
+		go func() { _, _ = io.Copy(io.Discard, r.Body) }()
+		_, err := io.WriteString(writer, ":\n") // it is read by then
+		return &http.Response{StatusCode: http.StatusGone, Body: http.NoBody}, err
+	})
+	bot, posted := &Bot{model: &Model{}, events: NewHub(), client: &http.Client{Transport: service}}, make(chan struct{})
+	go func() {
+		bot.post(t.Context(), botRequest{}, newStreamedAnswer(model), time.Now())
+		close(posted)
+	}()
+	select {
+	case <-posted:
+	case <-time.After(testkit.Timeout):
+		t.Error("the model still writes its answer")
+	}
+}
+
 func TestModelErrorsAreReadable(t *testing.T) {
 	const key = "sk-secret"
 	server := func(status int, body string) http.HandlerFunc {

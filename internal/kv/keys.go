@@ -18,10 +18,11 @@
 //	replicated  string: written before WAIT, see ReplicatedKey
 //	up, down    topics: notices to the runtime's connection and to the browser's, see Notice
 //
-// All keys but replicated exist from the opening of a channel on, so that a cluster can move
-// its slot at any time. They expire after idle time plus keep time, and after the keep time
-// once the channel has ended. IDs in both streams are NUMBER-MS: numbers start at 1 and have
-// no gaps, MS is the time in Unix ms. All times are those of the store's clock, in Unix ms.
+// All keys but replicated exist from the opening of a channel until its end is committed, so
+// that a cluster can move its slot meanwhile. They expire after idle time plus keep time, and
+// after the keep time once the channel has ended. IDs in both streams are NUMBER-MS: numbers start
+// at 1 and have no gaps, MS is the time in Unix ms. All times are those of the store's clock, in
+// Unix ms.
 //
 // Fields of meta:
 //

@@ -78,7 +78,7 @@ func (c *Conn) recordClaims(ctx context.Context, list ...string) error {
 
 // request returns how to claim the channel.
 func (cl *claim) request() calls.Claim {
-	return calls.Claim{Name: cl.conn.name + "/" + cl.secret, Token: cl.conn.id + "/" + rand.Text(), Watcher: cl}
+	return calls.Claim{Name: cl.conn.name + "/" + cl.secret, Token: cl.conn.id + "/" + rand.Text()[:tokenSuffix], Watcher: cl}
 }
 
 // recovery returns how to claim the channel again. The token stays the same until that succeeds,

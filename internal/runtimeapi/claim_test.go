@@ -60,6 +60,14 @@ func markClosed(c *Conn) {
 	c.closed = true
 }
 
+// Otherwise Redis needs twice the memory for the fields of an ended channel.
+func TestTokenOfClaimHasAtMost64Bytes(t *testing.T) {
+	c, _ := newConn(t)
+	if token := c.newClaim("s", "secret").request().Token; len(token) > 64 {
+		t.Errorf("%s has %d bytes", token, len(token))
+	}
+}
+
 // A session that cannot be announced to the runtime is offered to others.
 func TestClaimIsUndoneIfItCannotBeAnnounced(t *testing.T) {
 	for name, announce := range map[string]func(*Conn, *claim, *calls.Channel){

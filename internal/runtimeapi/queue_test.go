@@ -285,6 +285,9 @@ func TestCommitTravelsWithSendsTogether(t *testing.T) {
 			t.Errorf("no reply to request %d in\n%s", id, socket.sent())
 		}
 	}
+	if frames := socket.sent(); strings.Index(frames, `{"id":3,"ok"`) > strings.Index(frames, `{"id":2,"ok"`) {
+		t.Errorf("the commit was a script of its own, before the sends:\n%s", frames)
+	}
 	testkit.Equal(t, "committed", committedPosition(t, c, cl), position)
 }
 

@@ -289,7 +289,7 @@ func (c *Conn) open(ctx context.Context, r *wire.Open) (any, error) {
 	var cl *claim
 	var ch *calls.Channel
 	err := c.service.derive([]string{"open", c.team, c.name, r.Channel}, calls.ErrClaimed, func(secret string) (err error) {
-		cl = c.newClaim(r.Channel, secret)
+		cl = c.newClaim(r.Channel, secret[:shortMAC])
 		if err := c.recordClaims(ctx, cl.record()); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"telapi/internal/fault"
 	"telapi/internal/page"
@@ -76,6 +78,20 @@ func TestMigrationChangesNothingBeforeItsLock(t *testing.T) {
 	}
 	unlock()
 	testkit.NoError(t, "migrate after another process", <-migrated)
+}
+
+func TestMigrationWaitsForSQLiteLockWithBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Store{engine: engine{dataDir: t.TempDir()}}
+		unlock, err := s.lockMigrations(t.Context())
+		testkit.Must(t, err)
+		defer unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*migrationTimeout)
+		defer cancel()
+		if _, err := s.lockMigrations(ctx); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			t.Errorf("lock while another process has it: %v, want an error before the deadline of the caller", err)
+		}
+	})
 }
 
 // A role without the right to create tables gets it while the server runs.

@@ -93,20 +93,20 @@ const migrationTimeout = 10 * time.Minute
 // lockMigrations waits until no other process migrates the database. goose's own
 // lock is not enough: goose creates its version table before it takes the lock.
 func (s *Store) lockMigrations(ctx context.Context) (unlock func(), err error) {
+	waiting, cancel := context.WithTimeout(ctx, migrationTimeout)
+	defer cancel()
 	if s.engine.dataDir != "" {
-		file, err := waitForLock(ctx, filepath.Join(s.engine.dataDir, "migrate.lock"))
+		file, err := waitForLock(waiting, filepath.Join(s.engine.dataDir, "migrate.lock"))
 		return func() { _ = file.Close() }, err
 	}
 	// PostgreSQL releases the lock when the transaction or its connection ends. The transaction is idle
-	// during the migration, which uses another connection.
+	// during the migration, which needs a second connection. transaction_timeout is new in version 17.
 	tx, err := s.write.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	unlock = func() { _ = tx.Rollback() }
-	_, err = tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0")
-	waiting, cancel := context.WithTimeout(ctx, migrationTimeout)
-	defer cancel()
+	_, err = tx.ExecContext(ctx, "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')")
 	for locked := false; err == nil; {
 		err = tx.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock(hashtext($1))", goose.DefaultTablename).Scan(&locked)
 		if locked {

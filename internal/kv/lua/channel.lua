@@ -1,6 +1,6 @@
 -- A channel: its keys, the fields of meta, and what happens at its deadlines.
 --
--- All keys exist as long as the channel, so that a cluster can move a slot while its
+-- All keys exist until the end of the channel is committed, so that a cluster can move a slot while its
 -- channels are in use: a script fails with TRYAGAIN if a key is missing on the node that it is
 -- moved from. keys.go describes their content.
 
