@@ -1,5 +1,6 @@
-// A call runtime that asks a bot. For each chat message it posts {url, token, text} to BOT_URL. The bot posts its answer
-// to url, with the header token, as docs/providers.md describes.
+// A call runtime that asks a bot, such as examples/bot-node. For each chat message it posts {kind, channelId, workItemId,
+// text, callback: {url, token, expiresAt}} to BOT_URL. The bot posts its answer to callback.url, with the header token, as
+// docs/providers.md describes.
 //
 //   (cd ../../sdk/js && npm ci && npm run build) && npm install --no-package-lock
 //   TELAPI_URL=http://localhost:3001 TELAPI_KEY=tk_… BOT_URL=http://localhost:8080/ node bot.mjs
@@ -16,7 +17,9 @@ const say = (channel, entry, text) => channel.send("chat", { text, from: "bot" }
 async function ask(channel, entry) {
   const item = await channel.await({ kind: "bot", ttlMs: 30_000, workItemId: channel.idFor(entry), trace: entry.trace });
   try {
-    const body = JSON.stringify({ url: item.url, token: item.token, text: entry.message.chat.text });
+    const { workItemId, url, token, deadline } = item;
+    const callback = { url, token, expiresAt: new Date(deadline).toISOString() };
+    const body = JSON.stringify({ kind: "bot", channelId: channel.id, workItemId, text: entry.message.chat.text, callback });
     const headers = { "Content-Type": "application/json" };
     const response = await fetch(BOT_URL, { method: "POST", headers, body, signal: AbortSignal.timeout(10_000) });
     await response.body?.cancel();

@@ -1,14 +1,14 @@
-import { spawn } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { copyFile, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { WebSocket } from "ws";
 import { connect } from "../../src/index.js";
-import { Service } from "./service.js";
+import { Service, waitForLine } from "./service.js";
 
 const sdk = new URL("../..", import.meta.url).pathname;
 const profile = {
@@ -43,15 +43,28 @@ async function browse(): Promise<{ say(text: string): Promise<string>; heard: st
   };
 }
 
-/** Starts an example. */
-async function example(file: string, settings: Record<string, string>): Promise<AsyncDisposable> {
-  await copyFile(join(sdk, "../../examples/runtime-node", file), join(project, file));
+/** A running example. */
+interface Example extends AsyncDisposable {
+  process: ChildProcess;
+  /** Returns the first line of the output that contains a text. */
+  line(text: string): Promise<string>;
+}
+
+/** Starts a program of the examples. A name without a folder is one of runtime-node. */
+async function example(path: string, settings: Record<string, string>): Promise<Example> {
+  const file = basename(path);
+  const dir = await mkdtemp(join(project, "example-")); // its parent has the package
+  await copyFile(join(sdk, "../../examples", dirname(path) === "." ? "runtime-node" : dirname(path), file), join(dir, file));
   const env = { PATH: process.env.PATH!, TELAPI_URL: service.url, TELAPI_KEY: service.key, ...settings };
-  const runtime = spawn(process.execPath, [file], { cwd: project, env, stdio: ["ignore", "ignore", "inherit"] });
+  const program = spawn(process.execPath, [file], { cwd: dir, env, stdio: ["ignore", "pipe", "inherit"] });
+  program.stdout.resume();
   return {
+    process: program,
+    line: (text) => waitForLine(program, text),
     async [Symbol.asyncDispose]() {
-      runtime.kill();
-      await once(runtime, "exit");
+      if (program.exitCode !== null) return;
+      program.kill();
+      await once(program, "exit");
     },
   };
 }
@@ -65,16 +78,38 @@ test("examples/runtime-node/echo.mjs echoes until goodbye", async () => {
   expect(browser.heard).toEqual(["Good day", "goodbye"]);
 });
 
+/** The request of a runtime that docs/providers.md describes. */
+interface Work {
+  kind: string;
+  channelId: string;
+  workItemId: string;
+  text: string;
+  callback: { url: string; token: string; expiresAt: string };
+}
+
+test("examples/runtime-node/bot.mjs works with examples/bot-node", async () => {
+  await using bot = await example("bot-node/bot.mjs", { PORT: "0" });
+  const [url] = /http:\S+/.exec(await bot.line("bot listens on"))!;
+  await using _ = await example("bot.mjs", { BOT_URL: url });
+  using browser = await browse();
+  await browser.say("hello");
+  await expect.poll(() => browser.heard).toEqual(["You said: hello"]);
+  await browser.say("goodbye");
+  await expect.poll(() => browser.ended()).toBe(true);
+});
+
 test("examples/runtime-node/bot.mjs asks a bot and applies its commands", async () => {
   const bot = createServer(async (request, response) => {
     const chunks: Buffer[] = [];
     for await (const chunk of request) chunks.push(chunk as Buffer);
-    const { url, token, text } = JSON.parse(String(Buffer.concat(chunks))) as { url: string; token: string; text: string };
+    const work = JSON.parse(String(Buffer.concat(chunks))) as Work;
+    expect(work).toEqual({ kind: "bot", channelId: expect.any(String), workItemId: expect.any(String), text: expect.any(String), callback: expect.anything() });
+    expect(Date.parse(work.callback.expiresAt)).toBeGreaterThan(Date.now());
+    const { channelId, text, callback: { url, token } } = work;
     response.writeHead(text === "fail" ? 500 : 202).end();
     if (text === "fail") return;
-    const channel = /bot\/([^/?]+)/.exec(url)![1]!;
     const body = {
-      conversation: { identifier: { id: channel } },
+      conversation: { identifier: { id: channelId } },
       messages: { timestamp: new Date().toISOString(), message: [{ messageId: 1, content: { textMessage: { textPlain: `You said ${text}.` } } }] },
       actions: text === "transfer" ? [{ type: "transfer", target: "tel:+4930123" }] : text === "hang up" ? [{ type: "hangup", reason: "done" }] : [],
     };
