@@ -7,8 +7,15 @@
 import { Runtime } from "@telapi/sdk/runtime";
 
 const { TELAPI_URL, TELAPI_KEY, BOT_URL } = process.env;
+if (!TELAPI_URL || !TELAPI_KEY || !BOT_URL) {
+  console.error("Set TELAPI_URL, such as http://localhost:3001, TELAPI_KEY, an API key with the scope RUN_CALLS, and BOT_URL.");
+  process.exit(1);
+}
 const runtime = new Runtime({ url: TELAPI_URL, key: TELAPI_KEY, name: "bot" });
-runtime.on("state", ({ state, reason }) => console.log(state === "connected" ? "ready: waiting for calls" : state, reason?.message ?? ""));
+runtime.on("state", ({ state, reason }) => {
+  if (state === "connected") console.log("ready: waiting for calls of", TELAPI_URL);
+  else if (state !== "ended") console.log(state, reason?.message ?? ""); // the end is reported below
+});
 
 // say sends a text because of an entry. With its ID, it is sent once even if the entry is handled again after a crash.
 const say = (channel, entry, text) => channel.send("chat", { text, from: "bot" }, { messageId: channel.idFor(entry) });
@@ -70,6 +77,11 @@ async function serve(channel) {
   }
 }
 
-for await (const channel of runtime.accept({ capacity: 100 })) {
-  serve(channel).catch((error) => console.error(channel.id, error.message));
+try {
+  for await (const channel of runtime.accept({ capacity: 100 })) {
+    serve(channel).catch((error) => console.error(channel.id, error.message));
+  }
+} catch (error) { // the service rejected the runtime
+  console.error(error.message);
+  process.exit(1);
 }

@@ -4,8 +4,16 @@
 //   TELAPI_URL=http://localhost:3001 TELAPI_KEY=tk_… node echo.mjs
 import { Runtime } from "@telapi/sdk/runtime";
 
-const runtime = new Runtime({ url: process.env.TELAPI_URL, key: process.env.TELAPI_KEY, name: "echo" });
-runtime.on("state", ({ state, reason }) => console.log(state === "connected" ? "ready: waiting for calls" : state, reason?.message ?? ""));
+const { TELAPI_URL, TELAPI_KEY } = process.env;
+if (!TELAPI_URL || !TELAPI_KEY) {
+  console.error("Set TELAPI_URL, such as http://localhost:3001, and TELAPI_KEY, an API key with the scope RUN_CALLS.");
+  process.exit(1);
+}
+const runtime = new Runtime({ url: TELAPI_URL, key: TELAPI_KEY, name: "echo" });
+runtime.on("state", ({ state, reason }) => {
+  if (state === "connected") console.log("ready: waiting for calls of", TELAPI_URL);
+  else if (state !== "ended") console.log(state, reason?.message ?? ""); // the end is reported below
+});
 
 async function serve(channel) {
   for await (const entry of channel) {
@@ -18,6 +26,11 @@ async function serve(channel) {
   }
 }
 
-for await (const channel of runtime.accept({ capacity: 100 })) {
-  serve(channel).catch((error) => console.error(channel.id, error.message));
+try {
+  for await (const channel of runtime.accept({ capacity: 100 })) {
+    serve(channel).catch((error) => console.error(channel.id, error.message));
+  }
+} catch (error) { // the service rejected the runtime
+  console.error(error.message);
+  process.exit(1);
 }

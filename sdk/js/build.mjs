@@ -35,7 +35,8 @@ for (const format of ["esm", "cjs"]) {
   execFileSync("node_modules/.bin/tsc", ["-p", "tsconfig.build.json", "--outDir", outdir], { stdio: "inherit" });
   await build({ ...options, format, outdir, entryPoints: ["src/index.ts"] });
   await build({ ...options, format, outdir, entryPoints: ["src/react.ts"], external: ["react"], plugins: [core(false)] });
-  await build({ ...options, format, outdir, entryPoints: ["src/runtime.ts"], platform: "node", external: ["ws"], plugins: [core(false)] });
+  // Node prints the line of an uncaught error: it must be readable.
+  await build({ ...options, minify: false, format, outdir, entryPoints: ["src/runtime.ts"], platform: "node", external: ["ws"], plugins: [core(false)] });
   await build({ ...voice, format, outdir, plugins: [core(false)] });
 }
 writeFileSync("dist/cjs/package.json", '{"type":"commonjs"}\n');

@@ -1,5 +1,6 @@
 /** An error from the service or the SDK. Check `code` in programs; show `message` to people. */
 export class TelapiError extends Error {
+  static override readonly name = "TelapiError"; // Node prints it: a minifier renames the class
   override readonly name = "TelapiError";
 
   constructor(

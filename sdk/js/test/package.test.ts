@@ -1,4 +1,5 @@
 import { readFileSync } from "node:fs";
+import { inspect } from "node:util";
 import { gzipSync } from "node:zlib";
 import { expect, test } from "vitest";
 import manifest from "../package.json" with { type: "json" };
@@ -7,6 +8,12 @@ const read = (path: string) => readFileSync(new URL(path, import.meta.url), "utf
 
 test.each(["esm/index.js", "cjs/index.js", "telapi.js"])("%s is under 6 KB when compressed", (file) => {
   expect(gzipSync(read(`../dist/${file}`), { level: 9 }).length).toBeLessThanOrEqual(6 * 1024);
+});
+
+test.each(["esm", "cjs"])("an uncaught error of dist/%s/runtime.js is readable in Node", async (format) => {
+  for (const line of read(`../dist/${format}/runtime.js`).split("\n")) expect(line.length).toBeLessThan(400);
+  const { TelapiError } = (await import(new URL(`../dist/${format}/index.js`, import.meta.url).href)) as typeof import("../src/index.js");
+  expect(inspect(new TelapiError("UNAUTHORIZED", "The key is invalid."))).toMatch(/^(Error|TelapiError): The key is invalid/);
 });
 
 test("the package has no dependencies, pinned versions, and the service's version", () => {

@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { copyFile, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
@@ -45,7 +45,8 @@ async function browse(): Promise<{ say(text: string): Promise<string>; heard: st
 
 /** A running example. */
 interface Example extends AsyncDisposable {
-  process: ChildProcess;
+  /** Resolves with the exit code and what it printed to stderr. */
+  failure(): Promise<[code: number | null, message: string]>;
   /** Returns the first line of the output that contains a text. */
   line(text: string): Promise<string>;
 }
@@ -56,10 +57,12 @@ async function example(path: string, settings: Record<string, string>): Promise<
   const dir = await mkdtemp(join(project, "example-")); // its parent has the package
   await copyFile(join(sdk, "../../examples", dirname(path) === "." ? "runtime-node" : dirname(path), file), join(dir, file));
   const env = { PATH: process.env.PATH!, TELAPI_URL: service.url, TELAPI_KEY: service.key, ...settings };
-  const program = spawn(process.execPath, [file], { cwd: dir, env, stdio: ["ignore", "pipe", "inherit"] });
+  const program = spawn(process.execPath, [file], { cwd: dir, env, stdio: ["ignore", "pipe", "pipe"] });
   program.stdout.resume();
+  let message = "";
+  program.stderr.setEncoding("utf8").on("data", (text: string) => (message += text));
   return {
-    process: program,
+    failure: () => once(program, "close").then(([code]) => [code as number | null, message]),
     line: (text) => waitForLine(program, text),
     async [Symbol.asyncDispose]() {
       if (program.exitCode !== null) return;
@@ -76,6 +79,14 @@ test("examples/runtime-node/echo.mjs echoes until goodbye", async () => {
   await browser.say("goodbye");
   await expect.poll(() => browser.ended()).toBe(true);
   expect(browser.heard).toEqual(["Good day", "goodbye"]);
+});
+
+test.each(["echo.mjs", "bot.mjs"])("examples/runtime-node/%s ends with one line if it cannot run", async (file) => {
+  const settings = { BOT_URL: "http://127.0.0.1:1/" };
+  await using rejected = await example(file, { ...settings, TELAPI_KEY: "tk_wrong" });
+  expect(await rejected.failure()).toEqual([1, expect.stringMatching(/^[^\n]*API key[^\n]*\n$/)]);
+  await using unset = await example(file, { ...settings, TELAPI_URL: "" });
+  expect(await unset.failure()).toEqual([1, expect.stringMatching(/^Set TELAPI_URL[^\n]*\n$/)]);
 });
 
 /** The request of a runtime that docs/providers.md describes. */
