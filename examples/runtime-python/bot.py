@@ -7,11 +7,12 @@ import asyncio
 import json
 import logging
 import os
+import sys
 import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from telapi_runtime import Channel, Entry, Runtime
+from telapi_runtime import Channel, Entry, Runtime, TelapiError
 
 BOT_URL = os.environ["BOT_URL"]
 BOT_SECONDS = 30.0  # in which the bot has to answer
@@ -64,9 +65,15 @@ async def serve(channel: Channel) -> None:
 
 async def main() -> None:
     async with Runtime(os.environ["TELAPI_URL"], os.environ["TELAPI_KEY"], name="bot-python") as runtime, asyncio.TaskGroup() as calls:
-        print("ready: waiting for calls of", os.environ["TELAPI_URL"], flush=True)
+        print("connecting to", os.environ["TELAPI_URL"], flush=True)
         async for channel in runtime.accept(capacity=100):
             calls.create_task(serve(channel))
 
 
-asyncio.run(main())
+failures: tuple[BaseException, ...] = ()
+try:
+    asyncio.run(main())
+except* (TelapiError, ValueError) as errors:  # the service rejected the runtime, or a setting is invalid
+    failures = errors.exceptions
+if failures:
+    sys.exit("\n".join(map(str, failures)))

@@ -5,8 +5,9 @@
 """
 import asyncio
 import os
+import sys
 
-from telapi_runtime import Channel, Runtime
+from telapi_runtime import Channel, Runtime, TelapiError
 
 
 async def echo(channel: Channel) -> None:
@@ -19,8 +20,15 @@ async def echo(channel: Channel) -> None:
 
 async def main() -> None:
     async with Runtime(os.environ["TELAPI_URL"], os.environ["TELAPI_KEY"], name="echo-python") as runtime, asyncio.TaskGroup() as calls:
-        print("ready: waiting for calls of", os.environ["TELAPI_URL"], flush=True)
+        print("connecting to", os.environ["TELAPI_URL"], flush=True)
         async for channel in runtime.accept(capacity=8):
             calls.create_task(echo(channel))
 
-asyncio.run(main())
+
+failures: tuple[BaseException, ...] = ()
+try:
+    asyncio.run(main())
+except* (TelapiError, ValueError) as errors:  # the service rejected the runtime, or a setting is invalid
+    failures = errors.exceptions
+if failures:
+    sys.exit("\n".join(map(str, failures)))

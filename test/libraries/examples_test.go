@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"telapi/callruntime/wire"
@@ -18,13 +19,20 @@ import (
 	"telapi/test/testkit"
 )
 
-// startExample runs a program of examples/runtime-go.
-func startExample(t *testing.T, name string, env harness.Env) (*harness.Instance, harness.Tenant) {
+// buildExample returns the path of a program of examples/runtime-go.
+func buildExample(t *testing.T, name string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), name)
 	if out, err := exec.Command("go", "-C", "../../examples/runtime-go", "build", "-o", program, "./"+name).CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
+	return program
+}
+
+// startExample runs a program of examples/runtime-go.
+func startExample(t *testing.T, name string, env harness.Env) (*harness.Instance, harness.Tenant) {
+	t.Helper()
+	program := buildExample(t, name)
 	i := harness.Start(t, harness.Env{})
 	tenant := harness.NewTenant(t, i, "examples")
 	tenant.Endpoint = harness.NewEndpoint(t, i, team.Endpoint{
@@ -83,5 +91,25 @@ func TestBotExample(t *testing.T) {
 	want := []string{"You said hello", "The bot is not available.", "You said goodbye", "The bot has ended the conversation."}
 	if got := c.texts(); !slices.Equal(got, want) {
 		t.Errorf("the browser received %q, want %q", got, want)
+	}
+}
+
+func TestExamplesReportRejectedKey(t *testing.T) {
+	i := harness.Start(t, harness.Env{})
+	python := func(name string) *exec.Cmd { return exec.Command(testkit.Python(t), "../../examples/runtime-python/"+name) }
+	for name, cmd := range map[string]*exec.Cmd{
+		"go echo": exec.Command(buildExample(t, "echo")), "go bot": exec.Command(buildExample(t, "bot")),
+		"python echo": python("echo.py"), "python bot": python("bot.py"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd.Env = harness.Environ(harness.Env{
+				"TELAPI_URL": i.URL, "TELAPI_KEY": "tk_wrong", "BOT_URL": "http://127.0.0.1:1/", "PYTHONPATH": "../../sdk/python", "PYTHONDONTWRITEBYTECODE": "1",
+			})
+			out, err := cmd.CombinedOutput()
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			if cmd.ProcessState.ExitCode() != 1 || len(lines) != 2 || !strings.Contains(lines[0], "connecting to "+i.URL) || !strings.Contains(lines[1], "key") {
+				t.Errorf("%v, output\n%s\nwant exit code 1, the URL and one line about the key", err, out)
+			}
+		})
 	}
 }

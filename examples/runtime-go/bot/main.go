@@ -20,7 +20,7 @@ func main() {
 	ctx := context.Background()
 	runtime, err := callruntime.New(callruntime.Options{URL: os.Getenv("TELAPI_URL"), Key: os.Getenv("TELAPI_KEY"), Name: "bot"})
 	if err == nil {
-		log.Print("ready: waiting for calls of ", os.Getenv("TELAPI_URL"))
+		log.Print("connecting to ", os.Getenv("TELAPI_URL"))
 	}
 	for err == nil {
 		var call *callruntime.Channel

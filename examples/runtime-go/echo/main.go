@@ -13,7 +13,7 @@ import (
 func main() {
 	runtime, err := callruntime.New(callruntime.Options{URL: os.Getenv("TELAPI_URL"), Key: os.Getenv("TELAPI_KEY"), Name: "echo"})
 	if err == nil {
-		log.Print("ready: waiting for calls of ", os.Getenv("TELAPI_URL"))
+		log.Print("connecting to ", os.Getenv("TELAPI_URL"))
 	}
 	for ctx := context.Background(); err == nil; {
 		var call *callruntime.Channel
