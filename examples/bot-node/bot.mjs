@@ -53,23 +53,28 @@ async function post(callback, body) {
   }
 }
 
-// readWork returns the work of a request, or null if it is invalid.
+// readWork returns the work of a request, or throws an error that says why it is invalid.
 async function readWork(request) {
-  try {
-    const chunks = [];
-    for await (const chunk of request) chunks.push(chunk);
-    const work = JSON.parse(Buffer.concat(chunks).toString());
-    // Post only to telapi: the request could name any other server.
-    return work.callback.url.startsWith(telapiURL + "/") && work.callback.token && work.channelId ? work : null;
-  } catch {
-    return null;
-  }
+  const chunks = [];
+  for await (const chunk of request) chunks.push(chunk);
+  const work = JSON.parse(Buffer.concat(chunks).toString());
+  const { url, token } = work?.callback ?? {};
+  if (typeof url !== "string" || !token || !work.channelId) throw new Error("callback.url, callback.token or channelId is missing");
+  // Post only to telapi: the request could name any other server.
+  if (!url.startsWith(telapiURL + "/")) throw new Error(`callback.url ${JSON.stringify(url).slice(1, -1)} is not at TELAPI_URL ${telapiURL}: set TELAPI_URL`);
+  return work;
 }
 
 const server = createServer(async (request, response) => {
-  const work = await readWork(request);
-  response.writeHead(work ? 202 : 400).end();
-  if (work) await post(work.callback, answer(work));
+  let work;
+  try {
+    work = await readWork(request);
+  } catch ({ message }) {
+    console.log(message);
+    return response.writeHead(400, { "Content-Type": "text/plain" }).end(`${message}\n`);
+  }
+  response.writeHead(202).end();
+  await post(work.callback, answer(work));
 });
 server.listen(Number(process.env.PORT ?? 8080), "127.0.0.1", () => {
   console.log(`bot listens on http://127.0.0.1:${server.address().port}/`);

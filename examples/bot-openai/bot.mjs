@@ -80,9 +80,11 @@ createServer(async (request, response) => {
     for await (const chunk of request) chunks.push(chunk);
     work = JSON.parse(Buffer.concat(chunks));
     // Post only to telapi: the request could name any other server.
-    if (!new URL(work.callback.url).href.startsWith(new URL("/", TELAPI_URL).href)) throw new Error("unknown host");
-  } catch {
-    return response.writeHead(400).end();
+    const { href } = new URL(work.callback.url);
+    if (!href.startsWith(new URL("/", TELAPI_URL).href)) throw new Error(`callback.url ${href} is not at TELAPI_URL ${TELAPI_URL}: set TELAPI_URL`);
+  } catch ({ message }) {
+    console.log(message);
+    return response.writeHead(400, { "Content-Type": "text/plain" }).end(`${message}\n`);
   }
   response.writeHead(202).end();
   await post(work.callback, await answer(work));

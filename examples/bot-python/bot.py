@@ -64,16 +64,25 @@ def post(callback, body):
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
+        problem = ""
         try:
             work = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            url, token, channel = work["callback"]["url"], work["callback"]["token"], work["channelId"]
+            if not (url and token and channel):
+                raise ValueError("callback.url, callback.token or channelId is empty")
             # Post only to telapi: the request could name any other server.
-            valid = work["callback"]["url"].startswith(TELAPI_URL + "/") and work["callback"]["token"] and work["channelId"]
-        except (KeyError, TypeError, ValueError):
-            valid = False
-        self.send_response(202 if valid else 400)
-        self.send_header("Content-Length", "0")
+            if not url.startswith(TELAPI_URL + "/"):
+                printable = json.dumps(url)[1:-1]
+                raise ValueError(f"callback.url {printable} is not at TELAPI_URL {TELAPI_URL}: set TELAPI_URL")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem = f"{error}\n" if isinstance(error, ValueError) else f"the request is invalid: {error!r}\n"
+            print(problem, end="", flush=True)
+        self.send_response(400 if problem else 202)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(problem.encode())))
         self.end_headers()
-        if valid:
+        self.wfile.write(problem.encode())
+        if not problem:
             threading.Thread(target=lambda: post(work["callback"], answer(work))).start()
 
 

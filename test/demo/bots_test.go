@@ -57,6 +57,35 @@ func TestExampleBotsAnswer(t *testing.T) {
 	}
 }
 
+// askBot posts to a bot.
+func askBot(t *testing.T, bot, body string) (status int, response string) {
+	t.Helper()
+	resp, err := http.Post(bot, "application/json", strings.NewReader(body))
+	testkit.Must(t, err)
+	content, err := io.ReadAll(resp.Body)
+	testkit.Must(t, err)
+	_ = resp.Body.Close()
+	return resp.StatusCode, string(content)
+}
+
+func TestExampleBotsNameOtherCallbackURL(t *testing.T) {
+	t.Parallel()
+	bots := exampleBots(t)
+	bots["openai"] = []string{testkit.Node(t), "../../examples/bot-openai/bot.mjs"}
+	for name, command := range bots {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bot, output := startBot(t, command, "http://localhost:3001")
+			status, got := askBot(t, bot, `{"channelId":"c","text":"hi","callback":{"url":"http://192.0.2.1/x","token":"cbt_x"}}`)
+			want := "callback.url http://192.0.2.1/x is not at TELAPI_URL http://localhost:3001: set TELAPI_URL\n"
+			if status != 400 || got != want {
+				t.Errorf("the response has status %d and %q, want 400 and %q", status, got, want)
+			}
+			testkit.Until(t, "the bot prints the problem", func() bool { return strings.Contains(output(), want) })
+		})
+	}
+}
+
 func TestExampleBotsRetryAndReject(t *testing.T) {
 	t.Parallel()
 	for name, command := range exampleBots(t) {
@@ -77,10 +106,8 @@ func TestExampleBotsRetryAndReject(t *testing.T) {
 
 			bot, output := startBot(t, command, api.URL)
 			ask := func(body string) int {
-				resp, err := http.Post(bot, "application/json", strings.NewReader(body))
-				testkit.Must(t, err)
-				_ = resp.Body.Close()
-				return resp.StatusCode
+				status, _ := askBot(t, bot, body)
+				return status
 			}
 			work := func(url string) string {
 				return fmt.Sprintf(`{"channelId":"c","text":"hi","callback":{"url":%q,"token":"cbt_x"}}`, url)
