@@ -4,7 +4,7 @@ package api
 
 import _ "embed"
 
-// OpenAPI describes the HTTP API, AsyncAPI the frames of /ws/session. Both are
+// OpenAPI describes the HTTP API, AsyncAPI the frames of /ws/session and /ws/runtime. Both are
 // YAML.
 var (
 	//go:embed openapi.yaml

@@ -27,6 +27,8 @@ test("the API reference opens on the operations, and its example works as it sta
   expect(await page.locator(".operation").count()).toBe(file.match(/^ {6}operationId:/gm)?.length);
   expect(await page.locator(".operation summary", { hasText: /playground|docs/ }).count()).toBe(0);
 
+  expect(await page.locator("header").innerText()).toContain("asyncapi.yaml (the frames of /ws/session and /ws/runtime)");
+
   const issueToken = page.locator("#createSessionToken");
   await issueToken.locator("summary").first().click();
   await page.waitForURL(/#createSessionToken$/); // when it has opened
