@@ -147,11 +147,17 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, op
 		case opts.BotURL != "":
 			_, _ = fmt.Fprintf(w, "  Your bot   %s\n  Start one  %s\n\n", opts.BotURL, botCommand(opts.BotURL, a.URL()))
 		case opts.DemoBot:
-			_, _ = fmt.Fprintln(w, "  Open a session and say to the bot:")
+			first := "Open a session and say to the bot:"
+			if playground != "" {
+				first = "Open the playground, press Chat and say:"
+			}
+			_, _ = fmt.Fprintln(w, "  "+first)
 			for _, p := range demo.Phrases() {
 				_, _ = fmt.Fprintf(w, "    %-19s %s\n", p.Say, p.Does)
 			}
 			_, _ = fmt.Fprintln(w)
+		default:
+			_, _ = fmt.Fprintf(w, "  Runtime    none: sessions wait until you start one\n  Start one  TELAPI_URL=%s TELAPI_KEY=%s go -C examples/runtime-go run ./echo\n\n", a.URL(), resources.Key.Reveal())
 		}
 		_, _ = fmt.Fprint(w, "Press Ctrl-C to stop.\n\n")
 	})

@@ -117,3 +117,14 @@ func TestDevPrintsBotAndCommandThatStartsOne(t *testing.T) {
 		t.Errorf("banner %q, want the command %s", line, want)
 	}
 }
+
+func TestDevPrintsWhatToDoNext(t *testing.T) {
+	p := harness.StartProcess(t, harness.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}, "dev")
+	p.WaitForLine(t, "Open the playground, press Chat and say:")
+	p = harness.StartProcess(t, harness.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}, "dev", "--no-demo")
+	url := strings.Fields(p.WaitForLine(t, "API "))[1]
+	key := strings.Fields(p.WaitForLine(t, "Demo key "))[2]
+	if line, want := p.WaitForLine(t, "Start one "), "TELAPI_URL="+url+" TELAPI_KEY="+key+" go -C examples/runtime-go run ./echo"; !strings.HasSuffix(line, want) {
+		t.Errorf("banner %q, want the command %s", line, want)
+	}
+}
