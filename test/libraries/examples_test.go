@@ -96,7 +96,9 @@ func TestBotExample(t *testing.T) {
 
 func TestExamplesReportRejectedKey(t *testing.T) {
 	i := harness.Start(t, harness.Env{})
-	python := func(name string) *exec.Cmd { return exec.Command(testkit.Python(t), "../../examples/runtime-python/"+name) }
+	python := func(name string) *exec.Cmd {
+		return exec.Command(testkit.Python(t), "../../examples/runtime-python/"+name)
+	}
 	for name, cmd := range map[string]*exec.Cmd{
 		"go echo": exec.Command(buildExample(t, "echo")), "go bot": exec.Command(buildExample(t, "bot")),
 		"python echo": python("echo.py"), "python bot": python("bot.py"),
