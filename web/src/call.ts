@@ -16,6 +16,7 @@ export class CallPanel {
   private readonly levels = new Levels();
   private readonly devices = new Devices((read) => this.showTest(read), () => this.useSpeaker(), (error) => this.explain(error));
   private testing = false; // the level of the microphone is shown before a call
+  private silenced = false; // the bot's speech is not played
   private session: Session | undefined;
   private mode = "";
   private speaker: Speaker | undefined; // of `audio` frames
@@ -35,7 +36,8 @@ export class CallPanel {
     };
     button("mute").onclick = () => this.mute(button("mute").ariaPressed !== "true");
     button("silence").onclick = () => {
-      button("silence").ariaPressed = String(!this.silenced);
+      this.silenced = !this.silenced;
+      button("silence").textContent = this.silenced ? "Turn sound on" : "Turn sound off";
       this.setVolume();
     };
     button("hangup").onclick = () => this.hangUp();
@@ -70,10 +72,6 @@ export class CallPanel {
   /** Sends digits in the call. Returns false if they have to be sent as a message. */
   sendDigits(digits: string): boolean {
     return this.webrtc?.sendDigits(digits) ?? false;
-  }
-
-  private get silenced(): boolean {
-    return button("silence").ariaPressed === "true";
   }
 
   private setVolume(): void {

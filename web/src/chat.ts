@@ -36,8 +36,15 @@ export class Chat {
     );
     const chat = byId("chat");
     let following = true; // the newest message is visible
-    chat.onscroll = () => (following = chat.scrollHeight - chat.scrollTop - chat.clientHeight < 40);
-    new ResizeObserver(() => following && (chat.scrollTop = chat.scrollHeight)).observe(chat); // what the session waits for needs room
+    let height = chat.clientHeight;
+    chat.onscroll = () => {
+      if (chat.clientHeight !== height) return; // it scrolled before it was resized, which the observer is told next
+      following = chat.scrollHeight - chat.scrollTop - chat.clientHeight < 40;
+    };
+    new ResizeObserver(() => {
+      height = chat.clientHeight;
+      if (following) chat.scrollTop = chat.scrollHeight;
+    }).observe(chat); // what the session waits for, and a session that has ended, need room
     this.updateControls();
   }
 

@@ -84,6 +84,11 @@ export function decisionRow(name: string, { decision, reason, ignored }: Decisio
   return make("tr", {}, make("th", { scope: "row" }, name), make("td", { "data-decision": decision }, decision), make("td", {}, ...why, ...unread));
 }
 
+/** A row for a command that is not decided: why. */
+export function dependentRow(name: string, why: string): HTMLElement {
+  return make("tr", {}, make("th", { scope: "row" }, name), make("td", { colspan: "2" }, why));
+}
+
 /** A table of decisions. */
 export function decisionTable(rows: HTMLElement[]): HTMLElement {
   const head = make("tr", {}, ...["Command", "Decision", "Reason"].map((title) => make("th", { scope: "col" }, title)));

@@ -1,9 +1,9 @@
 import type { TelapiError } from "@telapi/sdk";
 import { issuesOf, openForm } from "./admin-form.js";
-import type { AdminEndpoint, Api, CommandSpec } from "./api.js";
+import type { AdminEndpoint, Api, CommandSpec, Decision } from "./api.js";
 import { byId, timeOfDay } from "./dom.js";
 import { checkJson } from "./json-check.js";
-import { decisionRow, decisionTable, issueList, lint, liveCheck, type Outcome } from "./lint.js";
+import { decisionRow, decisionTable, dependentRow, issueList, lint, liveCheck, type Outcome } from "./lint.js";
 
 /** Values for the required fields of a command, by type. */
 const sampleValues: Record<string, unknown> = { boolean: true, integer: 1, number: 1, string: "1", object: {}, any: "1" };
@@ -153,9 +153,12 @@ export class PolicyPanel {
     }
     const { decisions, warnings } = outcome.run;
     const tested = decisions.length > this.commands.length ? ` to ${this.target.value.trim()}` : "";
-    const rows = decisions.map((decision, index) => decisionRow(decision.type + (index ? "" : tested), decision));
-    const allowed = decisions.filter(({ decision }) => decision === "allowed").length;
-    byId("policy-summary").textContent = `${allowed} of ${decisions.length} allowed`;
+    const depends = ({ type, reason }: Decision) => type === "transfer" && reason === "target_missing"; // the sample has no target
+    const rows = decisions.map((decision, index) =>
+      depends(decision) ? dependentRow(decision.type, `depends on the target${tested ? "" : ": enter one above"}`) : decisionRow(decision.type + (index ? "" : tested), decision));
+    const decided = decisions.filter((decision) => !depends(decision));
+    const allowed = decided.filter(({ decision }) => decision === "allowed").length;
+    byId("policy-summary").textContent = `${allowed} of ${decided.length} allowed`;
     const unknown = this.commands.length ? [] : [{ path: "", message: "The commands are unknown, because the key lacks the scope READ_TEAM_APPS. Enter a target to decide on a transfer." }];
     result.replaceChildren(decisionTable(rows), issueList([...warnings, ...unknown], "warning"));
   }

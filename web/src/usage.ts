@@ -62,6 +62,8 @@ export class UsagePanel {
     byId("characters").textContent = total.characters.toLocaleString("en");
     byId("billed").textContent = total.billedCharacters.toLocaleString("en");
     byId("cached").textContent = total.cachedCharacters.toLocaleString("en");
+    byId("no-usage").hidden = total.characters > 0;
+    byId("usage-legend").hidden = !total.characters;
     const maximum = Math.max(1, ...buckets.map(({ characters }) => characters));
     byId("chart").replaceChildren(
       ...buckets.slice(-10).map(({ start, group, characters, billedCharacters, cachedCharacters }) => {

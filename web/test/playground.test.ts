@@ -103,12 +103,44 @@ test("speech is decoded, drawn and counted, and cached the second time", async (
   };
   await Promise.all([speak(), expect.poll(drawnHeight).toBeGreaterThan(0.2)]); // while something is played
   await expect.poll(loudest).toBeGreaterThan(30);
-  await playground.click("Sound off");
-  expect(await playground.page.getByRole("button", { name: "Sound off" }).getAttribute("aria-pressed")).toBe("true");
+  await playground.click("Turn sound off");
+  await playground.click("Turn sound on");
   await playground.showTab("Usage");
   await expect.poll(() => playground.page.locator("#hits").textContent()).toMatch(/^[1-9]/);
   await playground.page.getByRole("img", { name: /\d characters billed, [1-9]\d* from the cache/ }).waitFor();
   await playground.page.waitForFunction(() => document.querySelector("#cached")!.textContent !== "0");
+});
+
+test("a usage report without data says how to get some", async () => {
+  await using playground = await open();
+  const { page } = playground;
+  await page.route(/\/usage\/tts-characters/, (route) => route.fulfill({ json: { total: { characters: 0, billedCharacters: 0, cachedCharacters: 0 }, buckets: [] } }));
+  await playground.showTab("Usage");
+  await page.locator("#tab-usage").getByText("No speech yet. Say speak.").waitFor();
+  await playground.checkAccessible("usage-empty");
+});
+
+test("the conversation stays scrolled to its end when the session panel grows in the frame of a message", async ({ expect }) => {
+  await using playground = await open();
+  const { page } = playground;
+  await playground.start("chat");
+  const left = () => page.locator("#chat").evaluate(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight);
+  await page.evaluate(() => {
+    const chat = document.getElementById("chat")!;
+    const list = document.getElementById("messages")!;
+    for (let i = 0; i < 40; i++) list.append(Object.assign(document.createElement("li"), { textContent: "message" }));
+    chat.scrollTop = chat.scrollHeight;
+  });
+  await page.waitForFunction(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))); // it is laid out
+  await page.evaluate(() => {
+    const chat = document.getElementById("chat")!;
+    document.getElementById("messages")!.append(Object.assign(document.createElement("li"), { textContent: "Goodbye." }));
+    chat.scrollTop = chat.scrollHeight;
+    document.getElementById("rejection")!.hidden = false;
+    document.getElementById("rejection")!.style.height = "100px";
+  });
+  await page.waitForFunction(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true)))));
+  await expect.poll(left).toBeLessThan(2);
 });
 
 test("the usage is read again while it is visible", async ({ expect }) => {
@@ -119,6 +151,7 @@ test("the usage is read again while it is visible", async ({ expect }) => {
   await page.clock.install();
   await playground.showTab("Usage");
   await expect.poll(() => page.locator("#characters").textContent()).toBe("1");
+  expect(await page.getByText("No speech yet").isVisible()).toBe(false);
   characters = 2;
   await page.clock.fastForward(10_000);
   await expect.poll(() => page.locator("#characters").textContent()).toBe("2");
