@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"telapi/test/testkit"
 )
 
 // In a burst of uses, each of them would otherwise write all access times again.
@@ -14,7 +16,16 @@ func TestUseOfBlobDoesNotWaitForAccessTimes(t *testing.T) {
 	}
 	s.accessTimes.flushing.Lock() // by a flush, which never ends
 	s.accessTimes.beginWriting()
-	s.recordAccess("next")
+	recorded := make(chan struct{})
+	go func() {
+		s.recordAccess("next")
+		close(recorded)
+	}()
+	select {
+	case <-recorded:
+	case <-time.After(testkit.Timeout):
+		t.Fatal("the use of a blob waits for the flush")
+	}
 	if !s.accessTimes.has("0") || !s.accessTimes.has("next") {
 		t.Error("a blob does not count as used before its access time is written")
 	}

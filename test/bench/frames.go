@@ -56,7 +56,9 @@ func framesOut(at *site, s settings) {
 // audioOut compares audio frames, which are not stored, with the same baseline. Few are in flight,
 // since the library and the service drop audio while many frames wait.
 func audioOut(at *site, s settings) {
-	s.inFlight = min(s.inFlight, 2)
+	const queued = 256 // frames of all channels, by the library
+	s.sockets = min(s.sockets, queued)
+	s.inFlight = min(s.inFlight, 2, queued/s.sockets)
 	at.measureSend(s, "audio", func(c *callruntime.Channel) error {
 		return c.SendAudio(context.Background(), []byte(chatPayload))
 	})
