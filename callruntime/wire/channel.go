@@ -21,16 +21,16 @@ const idCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 // credential.
 const TokenPrefix = "cbt_"
 
-// tokenSecret is the length of a credential's random part: 32 bytes in base64url.
-const tokenSecret = 43
+// tokenSecretLength is that of a credential's random part: 32 bytes in base64url.
+const tokenSecretLength = 43
 
 // TokenWorkItem returns the work item ID in a credential of the form TokenPrefix,
-// the random part, a dot and the ID. It returns "" for any other form. If the service
-// knows the ID, the store need not insert it into every entry.
+// the random part, a dot and the ID. It returns "" for any other form: only the store
+// knows which work item that belongs to.
 func TokenWorkItem(token string) string {
 	rest, ok := strings.CutPrefix(token, TokenPrefix)
 	secret, id, _ := strings.Cut(rest, ".")
-	if !ok || len(secret) != tokenSecret || !ValidID(id) {
+	if !ok || len(secret) != tokenSecretLength || !ValidID(id) {
 		return ""
 	}
 	return id
