@@ -150,7 +150,7 @@ func (c *Channel) Commit(ctx context.Context, position string) error {
 		err, c.failure = errors.Join(err, c.failure), nil
 	}
 	if err == nil && !last {
-		r.running.Go(func() { // with mu, so that no later request overtakes this one
+		r.running.Go(func() { // takes over mu, so that no later request overtakes this one
 			defer r.mu.Unlock()
 			if _, err := r.exchange(epoch, epoch, head, content); err != nil && epoch.Err() == nil {
 				c.failure = err

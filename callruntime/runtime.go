@@ -200,9 +200,10 @@ func (r *Runtime) exchange(ctx, life context.Context, head wire.Request, content
 			pause, cancel := context.WithTimeout(life, delay)
 			r.wait(ctx, pause, nil)
 			cancel()
-		case q.reply != nil && q.reply.Error != nil:
+		case q.reply == nil: // the request is repeated on the next connection
+		case q.reply.Error != nil:
 			err = q.reply.Error
-		case q.reply != nil: // otherwise it is repeated on the next connection
+		default:
 			return q, nil
 		}
 	}

@@ -191,7 +191,7 @@ func (c *cli) printEntries(ctx context.Context, r *calls.Runtime, channelID, fro
 // printEntry prints one entry as JSON with its ID, or as a line of text.
 func (c *cli) printEntry(d calls.Delivery) error {
 	if c.json {
-		_, err := fmt.Fprintf(c.Out, `{"id":%q,%s`+"\n", d.Position, d.JSON[1:])
+		_, err := fmt.Fprintf(c.Out, `{"id":%q,%s`+"\n", d.Position, d.JSON[1:]) // without its opening brace
 		return err
 	}
 	at := time.UnixMilli(d.Entry.At).Format("15:04:05.000")
@@ -210,7 +210,7 @@ func (c *cli) channelSendCommand() *cobra.Command {
 	payload := cmd.Flags().String("payload", "", "JSON object with the content")
 	oneOf(cmd, "type", slices.DeleteFunc(slices.Clone(wire.MessageTypes), func(t wire.MessageType) bool {
 		p, _ := (&wire.ChannelMessage{Type: t}).Payload()
-		return p == nil
+		return p == nil // such as ping, which has no payload
 	}))
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, args []string) (any, error) {
 		message := wire.ChannelMessage{Type: wire.MessageType(*messageType)}

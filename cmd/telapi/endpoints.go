@@ -16,13 +16,8 @@ var endpointMembers = map[string]string{"/name": "--name", "/modes": "--mode", "
 
 func (c *cli) endpointCommand() *cobra.Command {
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List endpoints"}
-	selectedTeams := c.teamFlag(list, "list only this team's endpoints")
-	list.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
-		filter, err := selectedTeams()
-		if err != nil {
-			return nil, err
-		}
-		endpoints, err := a.Endpoints.Store.Endpoints(ctx, filter, page.All)
+	list.RunE = c.withTeams(list, "list only this team's endpoints", func(ctx context.Context, a *app.Admin, teams page.Teams) (any, error) {
+		endpoints, err := a.Endpoints.Store.Endpoints(ctx, teams, page.All)
 		return newTable(endpoints, "id", "teamId", "enabled", "modes", "name"), err
 	})
 	return group("endpoint", "Manage endpoints, the configurations for conversations",

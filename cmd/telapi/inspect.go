@@ -98,23 +98,24 @@ server is not healthy. Use it for health checks in containers without curl.`}
 func (c *cli) usageCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "usage TEAM", Short: "Show the speech usage of a team",
 		Example: "  telapi usage tm_… --from 2026-10-01 --interval month --group-by voice"}
-	flags := map[string]string{} // by query parameter
+	values := map[string]*string{} // by query parameter
+	flags := map[string]string{}   // by the path of the query parameter in an issue
 	for _, f := range []struct{ flag, param, description string }{
 		{"from", "from", "first day in UTC (default: first day of the month)"},
 		{"to", "to", "last day in UTC (default: today)"},
 		{"interval", "interval", "day (default) or month"},
 		{"group-by", "groupBy", "provider, voice, model or endpoint"},
 	} {
-		cmd.Flags().String(f.flag, "", f.description)
+		values[f.param] = cmd.Flags().String(f.flag, "", f.description)
 		flags["/query/"+f.param] = "--" + f.flag
 	}
 	oneOf(cmd, "interval", speech.Intervals)
 	oneOf(cmd, "group-by", speech.Properties)
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		params := map[string][]string{}
-		for path, flag := range flags {
-			if value := cmd.Flags().Lookup(strings.TrimPrefix(flag, "--")).Value.String(); value != "" {
-				params[strings.TrimPrefix(path, "/query/")] = []string{value}
+		for param, value := range values {
+			if *value != "" {
+				params[param] = []string{*value}
 			}
 		}
 		query, err := speech.ParseUsageQuery(args[0], params, time.Now())

@@ -105,13 +105,8 @@ func (c *cli) keyCommand() *cobra.Command {
 		return k.View(time.Now()), withID(err, "API key", args[0])
 	}
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List API keys"}
-	selectedTeams := c.teamFlag(list, "list only this team's keys")
-	list.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
-		filter, err := selectedTeams()
-		if err != nil {
-			return nil, err
-		}
-		keys, err := a.Keys.Store.Keys(ctx, filter, page.All)
+	list.RunE = c.withTeams(list, "list only this team's keys", func(ctx context.Context, a *app.Admin, teams page.Teams) (any, error) {
+		keys, err := a.Keys.Store.Keys(ctx, teams, page.All)
 		var rows []auth.KeyView
 		for _, k := range keys {
 			rows = append(rows, k.View(time.Now()))

@@ -1,7 +1,7 @@
 // A call runtime that asks a bot. For each chat message it posts {url, token, text} to BOT_URL. The bot posts its answer
 // to url, with the header token, as docs/providers.md describes.
 //
-//   (cd ../../sdk/js && npm ci && npm run build) && npm install
+//   (cd ../../sdk/js && npm ci && npm run build) && npm install --no-package-lock
 //   TELAPI_URL=http://localhost:3001 TELAPI_KEY=tk_… BOT_URL=http://localhost:8080/ node bot.mjs
 import { Runtime } from "@telapi/sdk/runtime";
 

@@ -1,6 +1,6 @@
 // A call runtime that echoes chat messages until the browser sends "goodbye".
 //
-//   (cd ../../sdk/js && npm ci && npm run build) && npm install
+//   (cd ../../sdk/js && npm ci && npm run build) && npm install --no-package-lock
 //   TELAPI_URL=http://localhost:3001 TELAPI_KEY=tk_… node echo.mjs
 import { Runtime } from "@telapi/sdk/runtime";
 

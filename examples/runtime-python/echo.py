@@ -1,5 +1,6 @@
 """A call runtime that sends every chat message back.
 
+    pip install ./sdk/python      # offline: export PYTHONPATH=sdk/python
     TELAPI_URL=http://localhost:3001 TELAPI_KEY=tk_… python3 examples/runtime-python/echo.py
 """
 import asyncio

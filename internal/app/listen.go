@@ -72,18 +72,15 @@ func (l *listener) Accept() (net.Conn, error) {
 	l.accepting.Store(true)
 	for {
 		closed := l.closed.Load()
-		if closed != nil && time.Since(*closed) > acceptTimeout {
-			_ = l.TCPListener.Close()
-			return nil, net.ErrClosed
-		}
 		if closed != nil {
-			_ = l.SetDeadline(time.Now().Add(handshakeTime))
+			wait := min(handshakeTime, acceptTimeout-time.Since(*closed))
+			_ = l.SetDeadline(time.Now().Add(wait))
 		}
 		conn, err := l.TCPListener.Accept()
-		switch woken := errors.Is(err, os.ErrDeadlineExceeded); {
-		case !woken:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return conn, err
-		case closed != nil: // no more connections wait
+		}
+		if closed != nil { // no more connections wait, or acceptTimeout has passed
 			_ = l.TCPListener.Close()
 			return nil, net.ErrClosed
 		}

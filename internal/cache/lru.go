@@ -55,7 +55,7 @@ func (c *LRU[V]) Add(team, key string, size int64, value V) {
 	if size > c.share {
 		return
 	}
-	for own := c.teams[team]; own != nil && own.used > 0 && own.used+size > c.share; {
+	for own := c.teams[team]; own != nil && own.used+size > c.share; {
 		c.evict(own)
 	}
 	for c.used+size > c.total {

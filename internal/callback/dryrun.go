@@ -49,7 +49,7 @@ func tryStream(t Trial, policy *command.Policy, now time.Time) (DryRun, error) {
 		return DryRun{}, fault.New(fault.UnsupportedMedia, "The result of a tool cannot be streamed. Send it as application/json.")
 	}
 	t.ChannelID = cmp.Or(t.ChannelID, bodyChannelID(lastLine(t.Body)))
-	s := newStreamDecoder(t.Kind, t.ChannelID, t.MediaType, t.PerDelta)
+	s := &streamDecoder{kind: t.Kind, channelID: t.ChannelID, mediaType: t.MediaType, perDelta: t.PerDelta}
 	texts, err := s.Write(t.Body)
 	if err != nil {
 		return DryRun{}, err
@@ -62,8 +62,8 @@ func tryStream(t Trial, policy *command.Policy, now time.Time) (DryRun, error) {
 	for i, text := range append(texts, rest...) {
 		entries = append(entries, s.Part(t.entry(now), i+1, text))
 	}
-	last, decisions := s.Result().Entries(t.entry(now), policy)
-	return DryRun{append(entries, last...), reportDecisions(decisions), s.Result().lint(s.LastLine())}, nil
+	last, decisions := s.result.Entries(t.entry(now), policy)
+	return DryRun{append(entries, last...), reportDecisions(decisions), s.result.lint(s.lastLine)}, nil
 }
 
 func (t Trial) entry(now time.Time) wire.Entry {

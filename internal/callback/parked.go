@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"telapi/internal/ratelimit"
 )
 
@@ -38,10 +36,6 @@ type trackedItem struct {
 	size   int64
 }
 
-func newParkedItems(store Store, registry prometheus.Registerer, now func() time.Time, teamShare int) *parkedItems {
-	return &parkedItems{store: store, now: now, budget: ratelimit.NewBudget(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)}
-}
-
 // reserve takes the size of a callback that may be parked from the budget. If the team has used
 // up its share, reserve forgets items that are no longer parked and tries again, unless another
 // call is doing so or did it a moment ago. The caller then calls track, or returns the size to
@@ -66,18 +60,18 @@ func (p *parkedItems) track(item ParkedItem, teamID string, size int64) {
 	p.items = append(p.items, trackedItem{item, teamID, size})
 }
 
-// oldest returns the time since which the oldest item has been parked, or zero if
-// none is parked. If the store is unavailable, it returns the last known value.
-func (p *parkedItems) oldest(ctx context.Context) time.Time {
+// oldestSeconds returns the age of the oldest parked item, or 0 if none is parked. If the
+// store is unavailable, it returns that of the last known one.
+func (p *parkedItems) oldestSeconds() float64 {
 	p.querying.Lock()
 	defer p.querying.Unlock()
-	p.release(ctx)
+	p.release(context.Background())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.items) == 0 {
-		return time.Time{}
+		return 0
 	}
-	return p.items[0].Since
+	return p.now().Sub(p.items[0].Since).Seconds()
 }
 
 // release forgets the items that are no longer parked and returns their sizes to the

@@ -93,22 +93,21 @@ func (s *Splitter) next(atEnd bool) int {
 	// change the result. Without this bound, a long line would be scanned again and again.
 	view := line[:runeOffset(line, 2*maxSentence)]
 	long := len(view) < len(line)
+	complete = complete && !long // from here on: of view
 	n := 0
 	switch {
 	case s.fence == "":
-		n = sentenceEnd(view, complete && !long)
-	case complete && !long:
+		n = sentenceEnd(view, complete)
+	case complete:
 		n = len(view) // a line of code
 	}
 	switch {
-	case n > 0 && utf8.RuneCount(bytes.TrimSpace(view[:n])) <= maxSentence:
-		return n
-	case n > 0:
-		return wordEnd(view[:n])
-	case long:
+	case n == 0 && long:
 		return wordEnd(view)
+	case utf8.RuneCount(bytes.TrimSpace(view[:n])) > maxSentence:
+		return wordEnd(view[:n])
 	}
-	return 0
+	return n
 }
 
 // sentenceEnd returns the length of the first sentence of a line, or 0 if it depends on

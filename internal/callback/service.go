@@ -19,6 +19,7 @@ import (
 	"telapi/internal/cache"
 	"telapi/internal/command"
 	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
 	"telapi/internal/strictjson"
 	"telapi/internal/telemetry"
 )
@@ -62,17 +63,15 @@ type channelPolicy struct {
 // applies to all channels. A team may use teamShare percent of the memory for policies
 // and of the bytes that this instance parks.
 func NewService(store Store, offers Offers, platform command.PlatformPolicy, log *slog.Logger, registry prometheus.Registerer, now func() time.Time, teamShare int) *Service {
-	parked, streams := newParkedItems(store, registry, now, teamShare), &openStreams{open: map[string]map[*Stream]struct{}{}}
-	oldestParked := func() float64 {
-		since := parked.oldest(context.Background())
-		if since.IsZero() {
-			return 0
-		}
-		return now().Sub(since).Seconds()
+	s := &Service{
+		store: store, offers: offers, platform: platform, policies: cache.NewLRU[*channelPolicy](policyBytes, teamShare),
+		log: log, now: now,
 	}
-	streams.service = &Service{store, offers, platform, cache.NewLRU[*channelPolicy](policyBytes, teamShare), log, now, parked, streams,
-		newMetrics(registry, oldestParked, func() float64 { return float64(streams.count()) })}
-	return streams.service
+	parkedBudget := ratelimit.NewBudget(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)
+	s.parked = &parkedItems{store: store, now: now, budget: parkedBudget}
+	s.streams = &openStreams{service: s, open: map[string]map[*Stream]struct{}{}}
+	s.metrics = newMetrics(registry, s.parked.oldestSeconds, s.streams.count)
+	return s
 }
 
 // Close waits for the service's goroutines. No notice may follow.
@@ -119,18 +118,18 @@ func (s *Service) Try(t Trial, profile wire.GatewayProfile) (DryRun, error) {
 // is read. It needs one round trip to the store, or two if the channel's policy is not
 // cached, or none without a token.
 func (s *Service) Check(ctx context.Context, c Credential) (teamID string, err error) {
-	teamID, _, err = s.check(ctx, c)
+	teamID, _, err = s.authorize(ctx, c)
 	if err != nil {
 		s.metrics.countError(c.Kind, err)
 	}
 	return teamID, err
 }
 
-// check also returns the state of the credential. It counts nothing.
-func (s *Service) check(ctx context.Context, c Credential) (teamID string, state CredentialState, err error) {
-	state, err = s.checkCredential(ctx, c)
+// authorize is Check, but also returns the state of the credential and counts nothing.
+func (s *Service) authorize(ctx context.Context, c Credential) (teamID string, state CredentialState, err error) {
+	state, err = s.credentialState(ctx, c)
 	if err == nil && state.Status != Usable && state.Status != Consumed && state.Status != Streaming {
-		err = cmp.Or(c.check(), DeliverResult{Status: state.Status}.err())
+		err = cmp.Or(c.validate(), DeliverResult{Status: state.Status}.err())
 	}
 	if err != nil {
 		return "", state, err
@@ -146,38 +145,37 @@ func (s *Service) check(ctx context.Context, c Credential) (teamID string, state
 // MALFORMED_JSON only if the credential is valid, and any other problem unchanged.
 func (s *Service) Reject(ctx context.Context, c Credential, problem error) error {
 	if fault.Is(problem, fault.MalformedJSON) {
-		problem = s.rejectBody(ctx, c, 0, problem)
+		problem = s.rejectBody(ctx, c, false, problem)
 	}
 	s.metrics.countError(c.Kind, problem)
 	return problem
 }
 
-// rejectBody returns the problem of a body if the credential is valid, and errInvalid
-// otherwise. For a long body, whose credential passed Check, it returns the error of
-// the credential instead of errInvalid.
-func (s *Service) rejectBody(ctx context.Context, c Credential, size int, problem error) error {
-	state, err := s.checkCredential(ctx, c)
+// rejectBody returns the problem of a body if the credential is valid. Otherwise it returns
+// the error of the credential if that has passed Check, and else errInvalid.
+func (s *Service) rejectBody(ctx context.Context, c Credential, checked bool, problem error) error {
+	state, err := s.credentialState(ctx, c)
 	switch status := state.Status; {
 	case err != nil:
 		return err
 	case status == Usable:
 		return problem
-	case size > MaxUncheckedBody:
+	case checked:
 		return DeliverResult{Status: status}.err()
 	default:
 		return errInvalid.WithCause(fmt.Errorf("%s token with an invalid body", status))
 	}
 }
 
-func (s *Service) checkCredential(ctx context.Context, c Credential) (CredentialState, error) {
-	if c.check() != nil {
+func (s *Service) credentialState(ctx context.Context, c Credential) (CredentialState, error) {
+	if c.validate() != nil {
 		return CredentialState{Status: Invalid}, nil //nolint:nilerr // the status is the result
 	}
 	return s.store.CheckCredential(ctx, c)
 }
 
-// check returns errInvalid if the credential cannot exist.
-func (c Credential) check() error {
+// validate returns errInvalid if the credential cannot exist.
+func (c Credential) validate() error {
 	switch {
 	case c.Digest == "":
 		return errInvalid.WithCause(errors.New("missing token"))
@@ -188,14 +186,14 @@ func (c Credential) check() error {
 }
 
 func (s *Service) accept(ctx context.Context, r Request) (receipt Receipt, err error) {
-	if err := r.check(); err != nil {
+	if err := r.validate(); err != nil {
 		return Receipt{}, err
 	}
 	_, span := telemetry.StartSpan(ctx, "parse")
 	result, err := Parse(r.Kind, r.Body, r.ChannelID)
 	span.End()
 	if err != nil {
-		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body), err)
+		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body) > MaxUncheckedBody, err)
 	}
 	p := DeliverParams{Credential: r.Credential, CallbackID: newCallbackID(), BodyDigest: strictjson.Digest(r.Body), DuplicateFor: duplicateFor(r.Kind, result)}
 	err = s.withPolicy(ctx, r.ChannelID, func(ch *channelPolicy) (err error) {

@@ -61,7 +61,8 @@ type Stream struct {
 
 // OpenStream returns a stream whose credential is not checked yet. The caller must call Close.
 func (s *Service) OpenStream(r StreamRequest) *Stream {
-	st := &Stream{service: s, request: r, decoder: newStreamDecoder(r.Kind, r.ChannelID, r.MediaType, r.PerDelta), callbackID: newCallbackID()}
+	decoder := &streamDecoder{kind: r.Kind, channelID: r.ChannelID, mediaType: r.MediaType, perDelta: r.PerDelta}
+	st := &Stream{service: s, request: r, decoder: decoder, callbackID: newCallbackID()}
 	st.digests.WriteByte('+')
 	s.streams.add(st) // before the check, so that no cancellation is missed
 	return st
@@ -72,7 +73,7 @@ func (st *Stream) Check(ctx context.Context) error {
 	if st.checked {
 		return st.invalid
 	}
-	teamID, state, err := st.service.check(ctx, st.request.Credential)
+	teamID, state, err := st.service.authorize(ctx, st.request.Credential)
 	if err == nil && !state.OfWorkItem {
 		err = errChannelToken
 	}
@@ -98,7 +99,7 @@ func (st *Stream) Fail(err error) error {
 // not timed out, the provider has to repeat the answer: another request has settled it
 // meanwhile, or the store's clock was set back.
 func (st *Stream) Expired(ctx context.Context) error {
-	if _, _, err := st.service.check(ctx, st.request.Credential); err != nil {
+	if _, _, err := st.service.authorize(ctx, st.request.Credential); err != nil {
 		return err
 	}
 	return errRepeat
@@ -139,7 +140,7 @@ func (st *Stream) deliverChecked(ctx context.Context, parts []string, problem er
 
 // deliverWhole delivers a whole answer whose credential is not checked.
 func (st *Stream) deliverWhole(ctx context.Context, parts []string) (*Receipt, error) {
-	if err := st.request.check(); err != nil {
+	if err := st.request.validate(); err != nil {
 		return nil, err
 	}
 	receipt, err := st.deliver(ctx, parts)
@@ -189,11 +190,10 @@ func (st *Stream) send(ctx context.Context, ch *channelPolicy, texts []string) (
 	}
 	var receipt Receipt
 	if last {
-		line := st.decoder.LastLine()
-		if p.Last, receipt, p.Receipt, err = ch.decide(ctx, st.decoder.Result(), base, line); err != nil {
+		if p.Last, receipt, p.Receipt, err = ch.decide(ctx, st.decoder.result, base, st.decoder.lastLine); err != nil {
 			return nil, err
 		}
-		p.Digests += "." + strictjson.Digest(line)
+		p.Digests += "." + strictjson.Digest(st.decoder.lastLine)
 	}
 	err = s.storeOrPark(ctx, ch.TeamID, slices.Concat(p.Parts, p.Last), ParkedItem{ChannelID: p.ChannelID, Unfinished: !last}, &receipt, func(ctx context.Context, park bool) (DeliverResult, error) {
 		p.Park = park
@@ -234,11 +234,11 @@ func (o *openStreams) remove(st *Stream) {
 	}
 }
 
-func (o *openStreams) count() (n int) {
+func (o *openStreams) count() (n float64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, streams := range o.open {
-		n += len(streams)
+		n += float64(len(streams))
 	}
 	return n
 }
@@ -265,7 +265,7 @@ func (o *openStreams) Up() {
 	o.checks.Go(func() {
 		for _, st := range list {
 			ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
-			if state, err := o.service.checkCredential(ctx, st.request.Credential); err == nil && (state.Status == Cancelled || state.Status == Ended) {
+			if state, err := o.service.credentialState(ctx, st.request.Credential); err == nil && (state.Status == Cancelled || state.Status == Ended) {
 				st.request.Interrupt(statusErrors[state.Status])
 			}
 			cancel()

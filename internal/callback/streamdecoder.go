@@ -46,7 +46,7 @@ type streamDecoder struct {
 	kind      wire.WorkItemKind
 	channelID string
 	mediaType string
-	perDelta  bool // each delta is a part
+	perDelta  bool // each delta is a part; the text is not cut into sentences
 
 	splitter Splitter
 	line     []byte // the start of a line that is not complete
@@ -56,24 +56,12 @@ type streamDecoder struct {
 	bytes    int
 	parts    int
 	text     []byte // so far
-	last     []byte // the last line; nil before it
-	result   Result
-}
-
-// newStreamDecoder returns the decoder of a streamed answer. With perDelta, it does not cut the text
-// into sentences.
-func newStreamDecoder(kind wire.WorkItemKind, channelID, mediaType string, perDelta bool) *streamDecoder {
-	return &streamDecoder{kind: kind, channelID: channelID, mediaType: mediaType, perDelta: perDelta}
+	lastLine []byte // as JSON; nil before it
+	result   Result // of the last line and the whole text
 }
 
 // Done reports whether the last line has arrived.
-func (s *streamDecoder) Done() bool { return s.last != nil }
-
-// Result returns the content of the last line and the whole text. It is valid after Done.
-func (s *streamDecoder) Result() Result { return s.result }
-
-// LastLine returns the last line as JSON. It is valid after Done.
-func (s *streamDecoder) LastLine() []byte { return s.last }
+func (s *streamDecoder) Done() bool { return s.lastLine != nil }
 
 // Size returns the memory that the stream needs for its text.
 func (s *streamDecoder) Size() int64 {
@@ -107,7 +95,7 @@ func (s *streamDecoder) Write(data []byte) (parts []string, err error) {
 		}
 		if len(s.line) > 0 {
 			line = append(s.line, line...)
-			s.line = line[:0]
+			s.line = line[:0] // keeps the memory, which the next unfinished line overwrites
 		}
 		added, err := s.addLine(line)
 		parts = append(parts, added...)
@@ -334,7 +322,7 @@ func (s *streamDecoder) finish(r Result, line []byte) (parts []string, err error
 		return parts, err
 	}
 	r.streamed, r.parts = true, s.parts
-	s.result, s.last = r, bytes.Clone(line)
+	s.result, s.lastLine = r, bytes.Clone(line)
 	return parts, nil
 }
 

@@ -14,7 +14,7 @@ import (
 
 // decodeStream decodes a body that arrives in pieces of n bytes.
 func decodeStream(mediaType, body string, n int, perDelta bool) (parts []string, s *streamDecoder, err error) {
-	s = newStreamDecoder(wire.LLMItem, "call-1", mediaType, perDelta)
+	s = &streamDecoder{kind: wire.LLMItem, channelID: "call-1", mediaType: mediaType, perDelta: perDelta}
 	for piece := range slices.Chunk([]byte(body), n) {
 		added, err := s.Write(piece)
 		if parts = append(parts, added...); err != nil {
@@ -40,7 +40,7 @@ func TestStreamIsDecodedFromAnyPieces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for n := 1; n <= len(c.body); n++ {
 				parts, s, err := decodeStream(c.mediaType, c.body, n, c.perDelta)
-				if got := strings.Join(parts, "|"); err != nil || got != c.want || *s.Result().llmContent != "Öl. Es" || s.Result().parts != 2 {
+				if got := strings.Join(parts, "|"); err != nil || got != c.want || *s.result.llmContent != "Öl. Es" || s.result.parts != 2 {
 					t.Fatalf("in pieces of %d bytes: %q, %v, want %q", n, got, err, c.want)
 				}
 			}

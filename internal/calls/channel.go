@@ -40,7 +40,7 @@ type Channel struct {
 	runtime      *Runtime
 	name         string // of the claim
 	requestedAt  time.Time
-	earliest     string // requestedAt by the store's clock at that time, at the earliest
+	earliest     string // requestedAt by the store's clock, as it was then and at the earliest
 	token        string // of the claim; empty for an observer
 	epoch        string // of the channel when it was claimed
 	watcher      Watcher
@@ -54,7 +54,7 @@ type Channel struct {
 	due         atomic.Pointer[time.Time] // when to run the script touch; nil: now
 	newestItem  atomic.Pointer[WorkItem]  // the work item that was registered last; nil if none
 	newestSent  atomic.Pointer[string]    // ID of the newest message that the store acknowledged; nil if none
-	newestEntry atomic.Pointer[string]    // position of the newest entry on the stream; nil or "?": not known
+	newestEntry atomic.Pointer[string]    // position of the newest entry on the stream; "?": not known
 	checkNow    atomic.Bool               // another runtime may have the claim
 	sentBefore  string                    // newestSent at the time of the claim
 	kept        kept                      // entries of notices that Poll has not returned
@@ -156,6 +156,7 @@ func newChannel(r *Runtime, id string, claim Claim, s stream) *Channel {
 	if c.requestedAt = claim.RequestedAt; c.requestedAt.IsZero() {
 		c.requestedAt = time.Now()
 	}
+	c.readAgain()
 	c.earliest = r.clock.AtEarliest(id, c.requestedAt)
 	c.ctx, c.cancel = context.WithCancelCause(r.ctx)
 	return c
@@ -246,9 +247,8 @@ func (c *Channel) claim(ctx context.Context, action string, lease time.Duration,
 	}
 	if err == nil {
 		c.claimedUntil.Store(&until)
-		c.due.CompareAndSwap(due, c.dueIn(parseWait(reply.wait))) // unless a notice has arrived since
-		entry := reply.newestEntry                                // a pointer to the field would keep the whole reply in memory
-		c.newestEntry.CompareAndSwap(newest, &entry)
+		c.due.CompareAndSwap(due, c.dueIn(parseWait(reply.wait)))    // unless a notice has arrived since
+		c.newestEntry.CompareAndSwap(newest, new(reply.newestEntry)) // a pointer to the field would keep the whole reply in memory
 	}
 	return reply, wrap("claim", err)
 }

@@ -52,28 +52,25 @@ func (k *kept) take(position string) (found []Delivery) {
 	defer k.mu.Unlock()
 	if k.before == position {
 		for _, n := range k.list {
-			if !n.complete() {
+			all, complete := n.appendTo(found)
+			if !complete {
 				break // it and the later ones are read
 			}
-			found = n.appendTo(found)
+			found = all
 		}
 	}
 	k.clear()
 	return found
 }
 
-// complete reports whether there is a line for each entry. There are more if an entry
-// contains a line feed.
-func (n keptNotice) complete() bool {
-	return int64(strings.Count(n.lines, "\n"))+1 == wire.EntryNumber(n.last)-wire.EntryNumber(n.before)
-}
-
-func (n keptNotice) appendTo(list []Delivery) []Delivery {
+// appendTo appends the entries of a notice. complete is false unless there is a line for
+// each: there are more if an entry contains a line feed.
+func (n keptNotice) appendTo(list []Delivery) (_ []Delivery, complete bool) {
 	number := wire.EntryNumber(n.before)
 	_, at, _ := strings.Cut(n.last, "-")
 	for line := range strings.SplitSeq(n.lines, "\n") {
 		number++
 		list = append(list, Delivery{Position: strconv.FormatInt(number, 10) + "-" + at, JSON: jsontext.Value(line)})
 	}
-	return list
+	return list, number == wire.EntryNumber(n.last)
 }

@@ -19,7 +19,7 @@ func (c *Channel) CheckLoss(ctx context.Context) error { return c.checkLoss(ctx,
 
 // checkLoss runs the script check_claim. If name is empty, the loss of the claim itself does not matter.
 func (c *Channel) checkLoss(ctx context.Context, name string) error {
-	requestedAt := min(c.earliest, c.runtime.clock.AtEarliest(c.ID, c.requestedAt)) // the store's clock may have been set since
+	requestedAt := min(c.earliest, c.runtime.clock.AtEarliest(c.ID, c.requestedAt)) // texts of equal length; the store's clock may have been set since
 	return c.do(ctx, "check_claim", name, c.token, requestedAt, c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas())
 }
 
@@ -37,24 +37,20 @@ func (r *Runtime) aheadOfReplicas() string {
 // claim. A later claim cannot notice what was lost before it.
 func (c *Channel) checkLossLater() {
 	if c.lastSent() != c.sentBefore || c.lastItem() != "" {
-		c.runtime.later(func(ctx context.Context) error { return c.checkLoss(ctx, "") })
+		c.runtime.callLater(func(ctx context.Context) error { return c.checkLoss(ctx, "") })
 	}
 }
 
-// later calls f after laterDelay, or earlier if the runtime is closed, until the store is available.
-func (r *Runtime) later(f func(context.Context) error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stopping.Err() != nil {
-		return
-	}
-	r.lastCalls.Go(func() {
-		_ = background.Sleep(r.stopping, laterDelay)
+// callLater calls f after laterDelay, or earlier if the runtime is closed, until the store is
+// available. It does nothing after Close.
+func (r *Runtime) callLater(f func(context.Context) error) {
+	_ = r.later.Go(context.Background(), func(closing context.Context) {
+		_ = background.Sleep(closing, laterDelay)
 		for {
 			ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
 			err := f(ctx)
 			cancel()
-			if !errors.Is(err, ErrUnavailable) || background.Sleep(r.stopping, retryDelay) != nil {
+			if !errors.Is(err, ErrUnavailable) || background.Sleep(closing, retryDelay) != nil {
 				return
 			}
 		}

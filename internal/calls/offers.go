@@ -35,8 +35,8 @@ type Demand struct {
 	// Missed is called after Claim if another runtime has claimed the session, or it is over.
 	// It may be nil.
 	Missed func()
-	// Got is called in a goroutine of its own, once, with the claimed session. It is nil if
-	// the demand was withdrawn while a session was claimed for it, and that failed.
+	// Got is called in a goroutine of its own, once, with the claimed session: nil if the
+	// demand was withdrawn while a session was claimed for it, and that failed.
 	Got func(*Channel)
 
 	number    int64 // in the order of the demands
@@ -207,7 +207,7 @@ func (r *Runtime) revoke(ctx context.Context, channelID, token string) (offered 
 // releaseLater repeats a release that a failover may have lost. If the session has ended, nobody
 // else would offer it.
 func (r *Runtime) releaseLater(channelID, token string) {
-	r.later(func(ctx context.Context) error {
+	r.callLater(func(ctx context.Context) error {
 		_, _, err := r.release(ctx, channelID, token, false)
 		return err
 	})
@@ -236,7 +236,7 @@ func (r *Runtime) removeOffers(ids ...string) {
 
 // expired reports whether the session of an offer has expired, by the store's clock.
 func (r *Runtime) expired(w *offered) bool {
-	now, err := strconv.ParseInt(r.clock.Earliest(), 10, 64)
+	now, err := strconv.ParseInt(r.clock.AtEarliest("", time.Now()), 10, 64)
 	return err == nil && w.expiresAt > 0 && w.expiresAt <= now
 }
 

@@ -57,15 +57,15 @@ func (c *Channel) Poll(ctx context.Context, entries int, bytes int64, force bool
 	again = min(time.Until(due), renewIn)
 	newest := c.newestEntry.Load()
 	list := c.kept.take(c.position)
-	if entries <= 0 || newest != nil && *newest == c.position {
+	if entries <= 0 || *newest == c.position {
 		return nil, again, nil
 	}
-	complete := false // newest is known to be the position
+	readAll := false // entries that are on the stream
 	if len(list) == 0 {
 		if list, err = c.read(ctx, entries); err != nil {
 			return nil, 0, err
 		}
-		complete = len(list) < entries
+		readAll = len(list) < entries
 	}
 	list = list[:min(len(list), entries)] // the rest is read again
 	for i, d := range list {
@@ -74,10 +74,10 @@ func (c *Channel) Poll(ctx context.Context, entries int, bytes int64, force bool
 		}
 		c.position = d.Position
 	}
-	if position := c.position; complete {
-		c.newestEntry.CompareAndSwap(newest, &position) // unless a notice has arrived since
+	if readAll {
+		c.newestEntry.CompareAndSwap(newest, new(c.position)) // unless a notice has arrived since
 	}
-	if newest = c.newestEntry.Load(); newest == nil || *newest != c.position {
+	if *c.newestEntry.Load() != c.position {
 		again = 0
 	}
 	return list, again, nil
@@ -159,8 +159,7 @@ func (c *Channel) dueIn(ms int64) *time.Time {
 	if ms < 0 || after > longest {
 		after = longest
 	}
-	at := time.Now().Add(after)
-	return &at
+	return new(time.Now().Add(after))
 }
 
 // parseWait returns a number of milliseconds, or -1 if there is none.
@@ -193,9 +192,8 @@ func (c subscriber) Up() {
 	c.watcher.Wake()
 }
 
-// readAgain makes the next Poll read the stream, and the one that runs now leave it at that:
-// the entry may have been added after its read. The value is not a position, and its pointer
-// is another one each time.
+// readAgain makes the next Poll read the stream. A Poll that runs now may have read it before
+// an entry was added: it does not replace the value, because each has another pointer.
 func (c *Channel) readAgain() { c.newestEntry.Store(new("?")) }
 
 // Message handles a notice: audio, another claim, new entries, or the time until the next

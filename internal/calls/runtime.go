@@ -74,7 +74,7 @@ func replyError(word string) error {
 
 // Options configure a Runtime.
 type Options struct {
-	// Store describes how to connect to the service's store.
+	// Store describes how to connect to the service's store; from kv.ClientOption.
 	Store rueidis.ClientOption
 	// Name identifies this runtime among others and stays the same after a
 	// restart. It is required.
@@ -102,12 +102,9 @@ type Runtime struct {
 	cancel  context.CancelCauseFunc
 	mu      sync.Mutex // held while a goroutine starts, so that Close waits for all of them
 	running sync.WaitGroup
-	// Close ends stopping and waits for lastCalls, those of later, before it ends ctx.
-	stopping  context.Context
-	stop      context.CancelFunc
-	lastCalls sync.WaitGroup
-	offers    offers
-	scripts   map[string]*rueidis.Lua // a second run after a lost reply changes nothing
+	later   *background.Group // what is called later; Close ends it before ctx
+	offers  offers
+	scripts map[string]*rueidis.Lua // a second run after a lost reply changes nothing
 	// replicated holds the scripts that wait for replicas and replace those in
 	// scripts. It is empty without Options.MinReplicas.
 	replicated map[string]*kv.ReplicatedScript
@@ -127,10 +124,6 @@ func New(opts Options) (*Runtime, error) {
 	}
 	opts.Lease = cmp.Or(opts.Lease, defaultLease)
 	opts.Limits = cmp.Or(opts.Limits, wire.DefaultChannelLimits())
-	opts.Store.DisableCache = true
-	opts.Store.PipelineMultiplex = -1 // one connection: concurrent commands share its reads and writes
-	refresh := &opts.Store.ClusterOption.ShardsRefreshInterval
-	*refresh = cmp.Or(*refresh, kv.TopologyInterval)
 	opts.Store.RetryDelay = kv.RetryDelay(func(attempts int) time.Duration {
 		return min(maxRetryDelay, time.Millisecond<<min(attempts, 10))
 	})
@@ -140,10 +133,9 @@ func New(opts Options) (*Runtime, error) {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &Runtime{
-		opts: opts, client: client, topics: kv.NewTopics(), ctx: ctx, cancel: cancel, scripts: map[string]*rueidis.Lua{},
+		opts: opts, client: client, topics: kv.NewTopics(), ctx: ctx, cancel: cancel, later: background.NewGroup(), scripts: map[string]*rueidis.Lua{},
 		offers: offers{last: "0-0", byID: map[string]*offered{}, byTeam: map[string]int{}},
 	}
-	r.stopping, r.stop = context.WithCancel(ctx)
 	for _, name := range []string{"claim", "check_claim", "revoke", "commit", "send", "confirm", "end_channel", "await", "cancel", "items", "touch"} {
 		r.scripts[name] = rueidis.NewLuaScriptRetryable(kv.Script(name))
 	}
@@ -172,14 +164,11 @@ func (r *Runtime) measureClock() bool {
 	return r.clock.Measure(ctx, r.client)
 }
 
-// Close makes the calls of later at once, disconnects from the store and waits for all
+// Close makes the calls of callLater at once, disconnects from the store and waits for all
 // goroutines of the runtime. Calls that wait fail with ErrClosed. Claims expire with their lease; close a
 // channel first to release its claim at once.
 func (r *Runtime) Close() {
-	r.mu.Lock()
-	r.stop()
-	r.mu.Unlock()
-	r.lastCalls.Wait()
+	r.later.Close()
 	r.mu.Lock()
 	r.cancel(ErrClosed)
 	r.mu.Unlock()

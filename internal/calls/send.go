@@ -30,7 +30,7 @@ func (c *Channel) Send(ctx context.Context, messages ...wire.ChannelMessage) err
 // Commit has to be called, which says why.
 func (c *Channel) CommitAndSend(ctx context.Context, position string, messages ...wire.ChannelMessage) error {
 	n, replicated := len(messages), c.runtime.opts.MinReplicas > 0
-	treatment, args := make([]byte, 0, n+1), make([]string, 4+2*n)
+	flags, args := make([]byte, 0, n+1), make([]string, 4+2*n)
 	for i, m := range messages {
 		if !m.Type.Known() || !m.Type.Durable() {
 			return fmt.Errorf("send: messages of type %q are not durable", m.Type)
@@ -40,13 +40,13 @@ func (c *Channel) CommitAndSend(ctx context.Context, position string, messages .
 		if err != nil {
 			return wrap("send", err)
 		}
-		treatment = append(treatment, flags[m.TextChatSwitch()])
+		flags = append(flags, switchFlags[m.TextChatSwitch()])
 		args[4+i], args[4+n+i] = m.MessageID, encoded
 	}
 	if replicated {
-		treatment = append(treatment, 'h') // the browser gets the messages only once replicas have them
+		flags = append(flags, 'h') // the browser gets the messages only once replicas have them
 	}
-	args[0], args[1], args[2], args[3] = c.token, string(treatment), c.lastSent(), position
+	args[0], args[1], args[2], args[3] = c.token, string(flags), c.lastSent(), position
 	words, err := c.run(ctx, "send", args...).AsStrSlice()
 	if err == nil && len(words) > n {
 		newest := words[0]
@@ -92,8 +92,8 @@ func (c *Channel) lastSent() string {
 	return ""
 }
 
-// flags are how the script send has to treat messages that switch text chat, and others.
-var flags = map[string]byte{wire.EnableTextChat: 'e', wire.DisableTextChat: 'd', "": '-'}
+// switchFlags are the flags of messages that switch text chat, and of others, for the script send.
+var switchFlags = map[string]byte{wire.EnableTextChat: 'e', wire.DisableTextChat: 'd', "": '-'}
 
 // SendAudio sends an audio frame. A browser that is not connected misses it.
 func (c *Channel) SendAudio(ctx context.Context, audio jsontext.Value) error {

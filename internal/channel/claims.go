@@ -22,7 +22,7 @@ const (
 type Claim struct {
 	Claimed bool
 	Offered bool          // the session was offered since it became unclaimed
-	Waiting time.Duration // since when it is unclaimed
+	Waiting time.Duration // how long it has been unclaimed
 }
 
 // Run looks for sessions of open connections that no runtime has claimed, and

@@ -28,7 +28,7 @@ const (
 	// confirmDelay is the time after which a detached connection is detached again, to
 	// detect that a failover lost data. It exceeds the replication lag.
 	confirmDelay = 20 * time.Second
-	// minConfirmDelay is the time before which that would tell nothing new.
+	// minConfirmDelay is the least of it when the instance stops: earlier, it would tell nothing new.
 	minConfirmDelay = time.Second
 )
 
@@ -155,7 +155,7 @@ func (c *Connection) detachLater(delay time.Duration) {
 		start := time.Now()
 		for range detachAttempts {
 			if background.Sleep(ctx, delay) != nil {
-				if delay != confirmDelay || time.Since(start) > minConfirmDelay {
+				if confirms := delay == confirmDelay; !confirms || time.Since(start) > minConfirmDelay {
 					c.detachBeforeStop(ctx)
 				}
 				return

@@ -147,7 +147,7 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 		c.unsubscribe()
 		return nil, err
 	}
-	if c.attached.Number == "1" || !session.Redeemed {
+	if isNew := c.attached.Number == "1"; isNew || !session.Redeemed {
 		// Redeem after the channel exists: a session that ended before is detected
 		// here, and one that ends later ends the channel.
 		if err := s.sessions.Redeem(ctx, session.SessionID); err != nil {

@@ -189,11 +189,8 @@ func ParseCursor(s string) (c Cursor, ok bool) {
 		return Cursor{Epoch: anyEpoch}, true
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(raw) > 128 {
-		return Cursor{}, false
-	}
 	m := cursorPattern.FindSubmatch(raw)
-	if m == nil {
+	if err != nil || m == nil {
 		return Cursor{}, false
 	}
 	c = Cursor{string(m[1]), string(m[2])}

@@ -15,12 +15,10 @@ import (
 // call. The runtime receives its value as a field of a command.
 type Param struct {
 	Name        string
-	Type        string // boolean, integer or string
 	Command     string
-	Field       string
 	Description string
 
-	field Field
+	field Field // of the command; its type is boolean, integer or string
 }
 
 // param returns a parameter with the type and the bounds of the command's field, but not
@@ -28,7 +26,7 @@ type Param struct {
 func param(name, command, field, description string) Param {
 	f := specs[command].field(field)
 	f.Pattern = nil // the interface document bounds only lengths and numbers of session parameters
-	return Param{Name: name, Type: f.Type, Command: command, Field: field, Description: description, field: f}
+	return Param{name, command, description, f}
 }
 
 // The commands that contain session parameters.
@@ -82,7 +80,7 @@ type paramSchema struct {
 func SessionParamsSchema() map[string]any {
 	properties := map[string]any{}
 	for _, p := range SessionParams {
-		properties[p.Name] = paramSchema{p.Type, p.Description, p.Command, p.Field, p.field.Bounds}
+		properties[p.Name] = paramSchema{p.field.Type, p.Description, p.Command, p.field.Name, p.field.Bounds}
 	}
 	return map[string]any{
 		"$schema":              "https://json-schema.org/draft/2020-12/schema",
@@ -94,7 +92,7 @@ func SessionParamsSchema() map[string]any {
 
 // parse returns the value as bool, int64 or string.
 func (p *Param) parse(raw jsontext.Value) (value any, ok bool) {
-	switch kind := raw.Kind(); p.Type {
+	switch kind := raw.Kind(); p.field.Type {
 	case "boolean":
 		return kind == 't', kind == 't' || kind == 'f'
 	case "integer":
@@ -123,7 +121,7 @@ func parseParams(raw jsontext.Value, v validator) paramValues {
 		p := &SessionParams[i]
 		value, ok := p.parse(raw)
 		if !ok {
-			v.add("/"+name, fault.IssueType, "%s must be of type %s.", name, p.Type)
+			v.add("/"+name, fault.IssueType, "%s must be of type %s.", name, p.field.Type)
 			continue
 		}
 		p.field.check(value, name, v.path+"/"+name, v.issues)

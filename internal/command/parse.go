@@ -2,9 +2,7 @@ package command
 
 import (
 	"cmp"
-	"maps"
 	"reflect"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -83,7 +81,7 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 	c.Common().Type = commandType
 	v, r := validator{path, issues}, Request{Command: c}
 	v.command(c)
-	r.misspelledTarget = v.members(raw, specs[commandType].members)
+	r.misspelledTarget = v.checkMembers(raw, specs[commandType].members)
 	r.Ignored = ignoredMembers(raw, specs[commandType].members, commandType)
 	switch c := c.(type) { // read the aliases
 	case *wire.Hangup:
@@ -112,18 +110,18 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 // notEmpty are the names of members whose value must not be "".
 var notEmpty = nameSet("target transferTarget transferMethod transferReferOutcomeMode botOperationResult")
 
-// members reports whether an unknown member looks like the target of a transfer. It adds an issue
-// for each empty string that is not allowed.
-func (v validator) members(raw jsontext.Value, known map[string]bool) (target bool) {
+// checkMembers adds an issue for each empty string that is not allowed. It reports whether an
+// unknown member looks like the target of a transfer.
+func (v validator) checkMembers(raw jsontext.Value, known map[string]bool) (misspelledTarget bool) {
 	for name, value := range strictjson.Members(raw) {
 		switch {
 		case !known[name]:
-			target = target || resemblesTarget(name, value)
+			misspelledTarget = misspelledTarget || resemblesTarget(name, value)
 		case notEmpty[name] && value.Kind() == '"' && stringOf(value) == "":
 			v.add("/"+name, fault.IssueValue, "Must not be empty.")
 		}
 	}
-	return target
+	return misspelledTarget
 }
 
 // ignoredMembers returns the names of the members that have no effect: those that are not in used,
@@ -206,13 +204,14 @@ var eventMembers = memberNames(reflect.TypeFor[eventValue]())
 // usedMembers has the names of the members that each control event uses. All known
 // members are checked.
 var usedMembers = map[string]map[string]bool{
-	"hangup":   nameSet("hangupReason " + callControlMembers),
+	"hangup": memberNames(reflect.TypeFor[struct {
+		HangupReason string `json:"hangupReason"`
+		wire.CallControl
+	}]()),
 	"transfer": eventMembers,
 	"handover": eventMembers,
 	"config":   nameSet("sessionParams botOperationResult botOperationData"),
 }
-
-var callControlMembers = strings.Join(slices.Collect(maps.Keys(memberNames(reflect.TypeFor[wire.CallControl]()))), " ")
 
 // Operation is the result of a bot's own operation, reported in a control event.
 type Operation struct {
@@ -228,7 +227,7 @@ func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Ope
 	if strictjson.Present(e.Value) {
 		_ = strictjson.Decode(e.Value, &value, v.path, issues) // cannot fail: the value was decoded before
 	}
-	misspelled := v.members(e.Value, eventMembers)
+	misspelledTarget := v.checkMembers(e.Value, eventMembers)
 	v.target(value.Target, "/target")
 	v.target(value.TransferTarget, "/transferTarget")
 	v.singleLine(value.HangupReason, "/hangupReason")
@@ -247,7 +246,7 @@ func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Ope
 		operation = &Operation{value.BotOperationResult, value.BotOperationData}
 	}
 	request := func(c wire.Command) []Request {
-		return []Request{{c, ignoredMembers(e.Value, usedMembers[e.Name], e.Name), misspelled}}
+		return []Request{{c, ignoredMembers(e.Value, usedMembers[e.Name], e.Name), misspelledTarget}}
 	}
 
 	switch e.Name {

@@ -111,8 +111,10 @@ func (p Pattern) Matches(t Target) bool {
 		return true
 	}
 	host := t.Host
-	if t.Scheme == "tel" {
-		host = t.context()
+	for _, param := range t.Params {
+		if t.Scheme == "tel" && param.Name == phoneContext {
+			host = param.Value
+		}
 	}
 	return p.scheme == t.Scheme && (p.user == "") == (t.User == "") && (p.host == "") == (host == "") &&
 		(p.port == "" || p.port == t.Port) && glob(p.host, host) && glob(p.user, t.plainUser) &&

@@ -104,23 +104,26 @@ func (p *Policy) Decide(r Request, source, transactionID string) Decision {
 	head := c.Common()
 	head.Source = source
 	head.RequireConfirmation, head.WaitForSilence = false, false // set by policies only
-	if reason := p.deny(c); reason != "" {
-		return Decision{c, "", reason, r.Ignored}
+	d := Decision{Command: c, Ignored: r.Ignored}
+	if d.Reason = p.deny(c); d.Reason != "" {
+		return d
 	}
 	for _, rule := range p.rules[head.Type] {
 		head.RequireConfirmation = head.RequireConfirmation || rule.RequireConfirmation
 		head.WaitForSilence = head.WaitForSilence || rule.WaitForSilence
 	}
 	if t, ok := c.(*wire.Transfer); ok && r.misspelledTarget && t.Target == "" && t.TransferMethod != SIPBye {
-		return Decision{c, "", TargetMissing, r.Ignored}
+		d.Reason = TargetMissing
+		return d
 	}
-	if reason := p.complete(c, transactionID); reason != "" {
-		if reason == ProviderNotInChain { // no other setting has an effect either
-			r.Ignored = append(slices.Clip(r.Ignored), settings(c)...)
-		}
-		return Decision{c, "", reason, r.Ignored}
+	switch d.Reason = p.complete(c, transactionID); d.Reason {
+	case "":
+		d.Apply = specs[head.Type].Apply
+	case ProviderNotInChain: // no other setting has an effect either
+		config, _ := p.speechConfig(c)
+		d.Ignored = append(slices.Clip(d.Ignored), settings(config)...)
 	}
-	return Decision{c, specs[head.Type].Apply, "", r.Ignored}
+	return d
 }
 
 // deny returns the reason to deny a command because of its source, its type or a
@@ -157,40 +160,35 @@ func (p *Policy) complete(c wire.Command, transactionID string) string {
 		return p.completeHangup(c, transactionID)
 	case *wire.Transfer:
 		return p.completeTransfer(c, transactionID)
-	case *wire.UpdateSTTConfig:
-		return denyProvider(c.Config.Provider, p.profile.Speech.STT)
-	case *wire.UpdateTTSConfig:
-		return denyProvider(c.Config.Provider, p.profile.Speech.TTS)
+	}
+	if config, chain := p.speechConfig(c); config != nil && config.Provider != nil && !slices.Contains(chain, *config.Provider) {
+		return ProviderNotInChain
 	}
 	return ""
 }
 
-// settings returns the names of the settings in a speech configuration.
-func settings(c wire.Command) []string {
-	var config *wire.SpeechConfig
+// speechConfig returns the speech configuration in a command, or nil, and the chain of its
+// providers.
+func (p *Policy) speechConfig(c wire.Command) (config *wire.SpeechConfig, chain []string) {
 	switch c := c.(type) {
 	case *wire.UpdateSTTConfig:
-		config = c.Config
+		return c.Config, p.profile.Speech.STT
 	case *wire.UpdateTTSConfig:
-		config = c.Config
+		return c.Config, p.profile.Speech.TTS
 	}
+	return nil, nil
+}
+
+// settings returns the names of the settings in a speech configuration.
+func settings(config *wire.SpeechConfig) (names []string) {
 	raw, err := json.Marshal(config)
 	if err != nil {
 		return nil // cannot happen: the values are decoded JSON
 	}
-	var names []string
 	for name := range strictjson.Members(raw) {
 		names = append(names, "config."+name)
 	}
 	return names
-}
-
-// denyProvider returns the reason to deny a speech provider, or "".
-func denyProvider(provider *string, chain []string) string {
-	if provider != nil && !slices.Contains(chain, *provider) {
-		return ProviderNotInChain
-	}
-	return ""
 }
 
 func (p *Policy) completeHangup(c *wire.Hangup, transactionID string) string {

@@ -85,23 +85,21 @@ func parseTel(rest string) (Target, error) {
 			return Target{}, err
 		}
 	}
+	var ok bool
 	symbols := "*#"
 	for i := range t.Params {
-		p, ok := &t.Params[i], true
-		switch p.Name {
+		switch p := &t.Params[i]; p.Name {
 		case phoneContext:
 			symbols += "ABCDEFabcdef" // RFC 3966 has them in local numbers
 			if p.Value, ok = parseContext(p.Value); !ok || strings.HasPrefix(number, "+") {
 				return Target{}, errContext
 			}
 		case "ext":
-			p.Value, ok = phoneNumber(p.Value, "")
-		}
-		if !ok {
-			return Target{}, errForm
+			if p.Value, ok = phoneNumber(p.Value, ""); !ok {
+				return Target{}, errForm
+			}
 		}
 	}
-	var ok bool
 	if t.User, ok = phoneNumber(number, symbols); !ok {
 		return Target{}, errForm
 	}
@@ -117,16 +115,6 @@ func parseContext(s string) (string, bool) {
 	}
 	s = strings.ToLower(strings.TrimSuffix(s, "."))
 	return s, hostName.MatchString(s)
-}
-
-// context returns the phone-context of a local number, or "".
-func (t Target) context() string {
-	for _, p := range t.Params {
-		if t.Scheme == "tel" && p.Name == phoneContext {
-			return p.Value
-		}
-	}
-	return ""
 }
 
 // phoneNumber removes separators such as "-". A global number, which starts with
@@ -203,25 +191,23 @@ func normalizeUser(s string) (string, error) {
 // hostPort normalizes host[:port]. Numeric hosts other than dotted quads, such as
 // 127.1 or 0x7f000001, are invalid because resolvers interpret them differently.
 func hostPort(s string) (host, port string, err error) {
+	var hasPort bool
 	if strings.HasPrefix(s, "[") {
 		inner, after, closed := strings.Cut(s[1:], "]")
 		addr, err := netip.ParseAddr(inner)
-		if err != nil || !closed || !addr.Is6() || addr.Zone() != "" || !strings.HasPrefix(after+":", ":") {
+		port, hasPort = strings.CutPrefix(after, ":")
+		if err != nil || !closed || !addr.Is6() || addr.Zone() != "" || !hasPort && after != "" {
 			return "", "", errHost
 		}
-		host, port = "["+addr.String()+"]", strings.TrimPrefix(after, ":")
-		if port == "" && after != "" {
-			return "", "", errHost
-		}
+		host = "[" + addr.String() + "]"
 	} else {
-		var given bool
-		host, port, given = strings.Cut(s, ":")
+		host, port, hasPort = strings.Cut(s, ":")
 		host = strings.ToLower(strings.TrimSuffix(host, "."))
-		if _, err := netip.ParseAddr(host); err != nil && !hostName.MatchString(host) || given && port == "" {
+		if _, err := netip.ParseAddr(host); err != nil && !hostName.MatchString(host) {
 			return "", "", errHost
 		}
 	}
-	if _, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || port[0] == '0') {
+	if _, err := strconv.ParseUint(port, 10, 16); hasPort && (err != nil || port[0] == '0') {
 		return "", "", errHost
 	}
 	return host, port, nil

@@ -104,9 +104,9 @@ func (l *loader) load(s setting, field reflect.Value) {
 		}
 		value, source = content, Source(s.fileName())
 	}
-	trimmed, verbatim := strings.TrimSpace(value), s.secret && s.tag("kind") == "" // white space may be part of a secret
-	l.warnIf(verbatim && value != trimmed, s.name, "starts or ends with white space, which is part of the value")
-	if !verbatim {
+	if trimmed := strings.TrimSpace(value); s.secret && s.tag("kind") == "" { // white space may be part of a secret
+		l.warnIf(value != trimmed, s.name, "starts or ends with white space, which is part of the value")
+	} else {
 		value = trimmed
 	}
 	if value == "" {

@@ -260,8 +260,8 @@ func parseICEServers(value string) ([]ICEServer, error) {
 	var list []ICEServer
 	if strings.HasPrefix(value, "[") {
 		oneOrMore := json.UnmarshalFunc(func(raw []byte, urls *[]string) error {
-			*urls = []string{""}
-			if json.Unmarshal(raw, &(*urls)[0]) == nil {
+			if one := ""; json.Unmarshal(raw, &one) == nil {
+				*urls = []string{one}
 				return nil
 			}
 			return json.Unmarshal(raw, urls)
@@ -316,7 +316,7 @@ func NormalizeOrigin(s string) (origin string, ok bool) {
 	}
 	host := strings.ToLower(u.Host)
 	if port := u.Port(); port == "" || u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80" {
-		host = strings.TrimSuffix(host, ":"+port)
+		host = strings.TrimSuffix(host, ":"+port) // or a colon without a port
 	}
 	return u.Scheme + "://" + host, true
 }

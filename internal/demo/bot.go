@@ -63,10 +63,7 @@ type Bot struct {
 // server at the given URL. It passes questions without a scripted answer to model,
 // unless model is nil.
 func NewBot(api string, client *http.Client, model *Model, events *Hub, log *slog.Logger) (*Bot, error) {
-	histories, err := lru.New[string, []modelMessage](maxHistories)
-	if err != nil {
-		return nil, fmt.Errorf("start demo bot: %w", err)
-	}
+	histories, _ := lru.New[string, []modelMessage](maxHistories) // only fails for another size
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start demo bot: %w", err)
@@ -119,9 +116,10 @@ func (b *Bot) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	part := parts[q.Part-1]
-	var next any
+	q.itemID = q.WorkItemID
+	var nextPosted any  // a channel
 	if part.afterNext { // the runtime asks for the next part when it has the response to this request
-		next, _ = b.waiting.LoadOrStore(q.nextItem(), make(chan struct{}))
+		nextPosted, _ = b.waiting.LoadOrStore(q.next().itemID, make(chan struct{}))
 	}
 	received := time.Now()
 	w.Header().Set("Content-Type", "application/json")
@@ -129,7 +127,7 @@ func (b *Bot) handle(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"parts":%d}`, len(parts))
 	b.answers.Go(func() {
 		if part.afterNext {
-			b.waitForNext(q, next)
+			b.waitForNext(q, nextPosted)
 		}
 		if background.Sleep(b.ctx, part.after) == nil {
 			b.post(b.ctx, q, part.body(q), received)
@@ -146,16 +144,9 @@ func (b *Bot) waitForNext(q botRequest, posted any) {
 	select {
 	case <-posted.(chan struct{}):
 	case <-time.After(maxNextWait):
-		b.waiting.CompareAndDelete(q.nextItem(), posted)
+		b.waiting.CompareAndDelete(q.next().itemID, posted)
 	case <-b.ctx.Done():
 	}
-}
-
-// nextItem returns the ID of the work item for the next part of the answer.
-func (q botRequest) nextItem() string {
-	asked := q.question
-	asked.itemID = q.WorkItemID
-	return asked.next().itemID
 }
 
 // post posts an answer with the work item's token. It retries after a network error
@@ -218,22 +209,13 @@ func receiptEvent(q botRequest, receipt response, ms float64) Event {
 }
 
 // Phrase is a sentence the bot understands and its effect.
-type Phrase struct{ Say, Does string }
+type Phrase struct {
+	Say, Does string
+	parts     []part // of the answer
+}
 
 // Phrases returns all phrases.
-func Phrases() []Phrase {
-	list := make([]Phrase, 0, len(script))
-	for _, e := range script {
-		list = append(list, e.Phrase)
-	}
-	return list
-}
-
-// scriptEntry is a phrase and the parts of the bot's answer.
-type scriptEntry struct {
-	Phrase
-	parts []part
-}
+func Phrases() []Phrase { return script }
 
 // part is a part of an answer. It is posted after a delay. Each part has its own work
 // item.
@@ -252,37 +234,37 @@ const (
 	deniedTarget  = "tel:+19005550100"
 )
 
-var script = []scriptEntry{
-	{Phrase{"hello", "small talk; the bot answers anything else, too"}, nil},
-	{Phrase{"transfer me", "a transfer that the policy allows: the call is transferred and ends"}, []part{
-		{after: thinkingTime, body: textAnswer("I will transfer you now.", customEvent("transfer", object{"transferTarget": allowedTarget}))}}},
-	{Phrase{"transfer me abroad", "a transfer that the policy denies"}, []part{
-		{after: thinkingTime, body: textAnswer("I will try to transfer you abroad.", customEvent("transfer", object{"transferTarget": deniedTarget}))}}},
-	{Phrase{"call me slowly", "digit collection: press up to four keys, or # to finish"}, []part{
-		{after: thinkingTime, body: textAnswer("Press up to four keys, slowly. # submits them.", customEvent("config", object{"sessionParams": object{
+var script = []Phrase{
+	{"hello", "small talk; the bot answers anything else, too", nil},
+	{"transfer me", "a transfer that the policy allows: the call is transferred and ends", []part{
+		{after: thinkingTime, body: controlAnswer("I will transfer you now.", "transfer", object{"transferTarget": allowedTarget})}}},
+	{"transfer me abroad", "a transfer that the policy denies", []part{
+		{after: thinkingTime, body: controlAnswer("I will try to transfer you abroad.", "transfer", object{"transferTarget": deniedTarget})}}},
+	{"call me slowly", "digit collection: press up to four keys, or # to finish", []part{
+		{after: thinkingTime, body: controlAnswer("Press up to four keys, slowly. # submits them.", "config", object{"sessionParams": object{
 			"sendDTMF": true, "bargeIn": true, "bargeInOnDTMF": true, "dtmfCollect": true, "dtmfDigits": "0123456789",
 			"dtmfCollectMaxDigits": 4, "dtmfCollectInterDigitTimeoutMS": 3000, "dtmfCollectSubmitDigit": "#",
-		}}))}}},
-	{Phrase{"be silent", "comfort prompts while the bot is silent, then a timeout"}, []part{
-		{after: thinkingTime, body: textAnswer("I will be silent for a while.", customEvent("config", object{"sessionParams": object{
+		}})}}},
+	{"be silent", "comfort prompts while the bot is silent, then a timeout", []part{
+		{after: thinkingTime, body: controlAnswer("I will be silent for a while.", "config", object{"sessionParams": object{
 			"botNoInputTimeoutMs": 2000, "botNoInputSpeech": "The bot is still thinking.", "botNoInputRetries": 1, "botNoInputGiveUpTimeoutMs": 6000,
-		}}))},
+		}})},
 		{after: 9 * time.Second, body: textAnswer("This answer is late and will be rejected.")}}},
-	{Phrase{"fail", "the provider reports an error and the conversation continues"}, []part{
+	{"fail", "the provider reports an error and the conversation continues", []part{
 		{after: thinkingTime, body: func(botRequest) any {
 			return object{"error": object{"code": "DEMO_FAILURE", "message": "The demo bot was asked to fail."}}
 		}}}},
-	{Phrase{"out of order", "two answers, the second posted first; they arrive in order"}, []part{
+	{"out of order", "two answers, the second posted first; they arrive in order", []part{
 		{after: 1200 * time.Millisecond, body: textAnswer("This is the first answer, posted last."), afterNext: true},
 		{after: thinkingTime, body: textAnswer("This is the second answer, posted first and parked.")}}},
-	{Phrase{"pause chat", "the runtime disables text chat for three seconds"}, []part{
-		{after: thinkingTime, body: eventAnswer("Text chat is off for three seconds.", disableTextChat)},
-		{after: 3 * time.Second, body: eventAnswer("Text chat is on again.", enableTextChat)}}},
-	{Phrase{"speak", "synthesized speech in every mode; say it twice to see a cache hit"}, []part{
+	{"pause chat", "the runtime disables text chat for three seconds", []part{
+		{after: thinkingTime, body: emitAnswer("Text chat is off for three seconds.", disableTextChat)},
+		{after: 3 * time.Second, body: emitAnswer("Text chat is on again.", enableTextChat)}}},
+	{"speak", "synthesized speech in every mode; say it twice to see a cache hit", []part{
 		{after: thinkingTime, body: voiceAnswer("This sentence is synthesized once and then read from the media cache.")}}},
-	{Phrase{"hang up", "the call ends after all playback has finished"}, []part{
-		{after: thinkingTime, body: textAnswer("Goodbye.", customEvent("hangup", object{"hangupReason": "the demo bot hung up"}))}}},
-	{Phrase{"help", "the list of these phrases"}, nil},
+	{"hang up", "the call ends after all playback has finished", []part{
+		{after: thinkingTime, body: controlAnswer("Goodbye.", "hangup", object{"hangupReason": "the demo bot hung up"})}}},
+	{"help", "the list of these phrases", nil},
 }
 
 // answerParts returns the parts of the scripted answer to a question, or nil.
@@ -291,9 +273,9 @@ func answerParts(q question) []part {
 		return []part{{after: thinkingTime, body: textAnswer("You pressed " + strings.Join(strings.Split(q.DTMF, ""), " ") + ".")}}
 	}
 	said := strings.ToLower(strings.Trim(strings.TrimSpace(q.Text), ".!?"))
-	for _, e := range script {
-		if said == e.Say && e.parts != nil {
-			return e.parts
+	for _, p := range script {
+		if said == p.Say && p.parts != nil {
+			return p.parts
 		}
 	}
 	if said == "help" {
@@ -323,7 +305,7 @@ func smallTalk(text string) string {
 
 func help() string {
 	text := "I understand:"
-	for _, p := range Phrases() {
+	for _, p := range script {
 		text += "\n" + p.Say + ": " + p.Does
 	}
 	return text
@@ -331,39 +313,36 @@ func help() string {
 
 type object map[string]any
 
-// textAnswer returns the body of an answer with a text and optional events.
-func textAnswer(text string, events ...object) func(botRequest) any {
-	return func(q botRequest) any {
-		content := object{"textMessage": object{"textPlain": text}}
-		for _, e := range events {
-			content["event"] = e
-		}
-		return message(q, content)
-	}
-}
-
-// eventAnswer returns the body of an answer with a text and a command that emits an event.
-func eventAnswer(text, event string) func(botRequest) any {
-	return func(q botRequest) any {
-		body := message(q, object{"textMessage": object{"textPlain": text}})
-		body["actions"] = object{"type": "emit_event", "event": event}
-		return body
-	}
+func textAnswer(text string) func(botRequest) any {
+	return answerWith(object{"textMessage": object{"textPlain": text}}, nil)
 }
 
 // voiceAnswer returns the body of an answer that is spoken in every mode.
 func voiceAnswer(text string) func(botRequest) any {
-	return func(q botRequest) any { return message(q, object{"voiceMessage": text}) }
+	return answerWith(object{"voiceMessage": text}, nil)
 }
 
-func customEvent(name string, value object) object {
-	return object{"custom": object{"name": name, "value": value}}
+// controlAnswer returns the body of an answer with a text and a control event.
+func controlAnswer(text, event string, value object) func(botRequest) any {
+	return answerWith(object{"textMessage": object{"textPlain": text}, "event": object{"custom": object{"name": event, "value": value}}}, nil)
 }
 
-func message(q botRequest, content object) object {
-	return object{
-		"conversation": object{"identifier": object{"id": q.ChannelID}},
-		"from":         object{"identifier": object{"id": "demo-bot", "name": "Demo bot"}},
-		"messages":     object{"timestamp": time.Now().UTC().Format(time.RFC3339Nano), "message": []object{{"content": content}}},
+// emitAnswer returns the body of an answer with a text and a command that emits an event.
+func emitAnswer(text, event string) func(botRequest) any {
+	return answerWith(object{"textMessage": object{"textPlain": text}}, object{"type": "emit_event", "event": event})
+}
+
+// answerWith returns the body of an answer with one message. command may be nil.
+func answerWith(content, command object) func(botRequest) any {
+	return func(q botRequest) any {
+		body := object{
+			"conversation": object{"identifier": object{"id": q.ChannelID}},
+			"from":         object{"identifier": object{"id": "demo-bot", "name": "Demo bot"}},
+			"messages":     object{"timestamp": time.Now().UTC().Format(time.RFC3339Nano), "message": []object{{"content": content}}},
+		}
+		if command != nil {
+			body["actions"] = command
+		}
+		return body
 	}
 }

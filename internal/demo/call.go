@@ -20,25 +20,27 @@ type call struct {
 	effects effects
 	now     func() time.Time
 
-	settings settings
-	timers   map[timer]deadline
-	greeted  bool
-	queue    []item          // to be played or executed; the first one is playing
-	digits   string          // collected so far
-	pending  []string        // work items of questions that the bot has not answered yet
-	answered map[string]bool // work items
-	silence  silence
-	ownBot   bool // the bot is the user's
-	echo     bool // repeat the speech of the caller: no speech recognition is configured
-	speaking bool // the caller speaks; playback waits
-	listener listener
-	calling  bool   // the page has a WebRTC call
-	callID   string // of that call, if the page has given it one
-	heard    bool   // the WebRTC call is connected, so that the caller hears speech
-	stream   openAnswer
-	confirm  func() // executes the command that awaits the caller's confirmation
-	ending   func() // ends the call when the queue is empty
-	ended    bool
+	settings  settings
+	timers    map[timer]deadline
+	greeted   bool
+	queue     []item          // to be played or executed; the first one is playing
+	digits    string          // collected so far
+	pending   []string        // work items of questions that the bot has not answered yet
+	answered  map[string]bool // work items
+	silence   silence
+	ownBot    bool // the bot is the user's
+	echo      bool // repeat the speech of the caller: no speech recognition is configured
+	speaking  bool // the caller speaks; playback waits
+	listener  listener
+	calling   bool   // the page has a WebRTC call
+	callID    string // of that call, if the page has given it one
+	connected bool   // that call is connected, so that the caller hears speech
+	stream    openAnswer
+	cancelled string // work item of the last streamed answer that the caller interrupted
+	sentences int    // of all answers that arrived word by word
+	confirm   func() // executes the command that awaits the caller's confirmation
+	ending    func() // ends the call when the queue is empty
+	ended     bool
 }
 
 // effects does the I/O of a call. A failure ends the loop.
@@ -71,12 +73,12 @@ type effects interface {
 // question is a question to the bot. If the answer has several parts, the bot is
 // asked for each one, with a separate work item.
 type question struct {
-	Text   string `json:"text,omitzero"`
-	DTMF   string `json:"dtmf,omitzero"`
-	Part   int    `json:"part"`
-	itemID string // of its work item; empty: a new one
-	after  string // the work item of the previous part, if any
-	heard  string // the utterance, if the caller has spoken
+	Text        string `json:"text,omitzero"`
+	DTMF        string `json:"dtmf,omitzero"`
+	Part        int    `json:"part"`
+	itemID      string // of its work item; empty: a new one
+	after       string // the work item of the previous part, if any
+	utteranceID string // if the caller has spoken
 }
 
 func newCall(mode string, e effects, now func() time.Time) *call {
@@ -101,26 +103,26 @@ const (
 	ownBotEchoGreeting = "Connected. I repeat what you say. Your bot answers what you type."
 )
 
-// resume continues a call whose earlier runtime, if any, has committed a position. Its
-// questions are still open, and the connection of a WebRTC call has ended with it.
-func (c *call) resume(committed string, open []wire.OpenWorkItem) {
+// resume continues a call. An earlier runtime may have committed entries. Its questions
+// are still open, and the connection of a WebRTC call has ended with it.
+func (c *call) resume(committed bool, open []wire.OpenWorkItem) {
 	for _, item := range open {
 		if item.Scope == wire.ScopeItem {
 			c.await(item.WorkItemID)
 		}
 	}
-	if c.greeted = committed != ""; c.greeted && c.mode == "webrtc" {
+	c.greeted = committed
+	if committed && c.mode == "webrtc" {
 		c.effects.send(wire.TypeControl, signal{Command: webrtcEnd, Reason: "Another runtime has taken over the session.", Retry: true})
 	}
 }
 
-// settled returns whether the call has no state that its entries have to restore, except
-// for the words of an unfinished sentence.
-func (c *call) settled() bool {
-	return c.ended || len(c.pending) == 0 && c.digits == "" && c.confirm == nil && c.ending == nil && !c.settings.changed
+// needsEntries returns whether the entries so far are needed to restore the call, not
+// counting those with the words of an unfinished sentence.
+func (c *call) needsEntries() bool {
+	return !c.ended && (len(c.pending) > 0 || c.digits != "" || c.confirm != nil || c.ending != nil || c.settings.changed)
 }
 
-// handleEntry handles one entry of the runtime stream.
 func (c *call) handleEntry(e wire.Entry) {
 	if !arrivesByWord(e) {
 		c.removePending(e.WorkItemID)
@@ -135,7 +137,7 @@ func (c *call) handleEntry(e wire.Entry) {
 			c.say(item{speechRequest: speechRequest{Text: c.greeting()}}) // in mode webrtc it is spoken when the call is connected
 		}
 	case wire.KindBotMessage, wire.KindLLMPart:
-		c.sayPart(e)
+		c.sayAnswer(e)
 	case wire.KindLLMResult:
 		if e.Parts == 0 { // otherwise its parts were said
 			c.say(item{speechRequest: speechRequest{Text: *e.Content}})
@@ -188,18 +190,18 @@ func (c *call) handleFrame(m *wire.ChannelMessage) {
 	}
 }
 
-// handleText handles a text that the caller typed, or said: then heard is the utterance.
-func (c *call) handleText(text, heard string) {
+// handleText handles a text that the caller typed, or said in an utterance.
+func (c *call) handleText(text, utteranceID string) {
 	if valueOf(c.settings.dtmf.BargeIn) && int64(len(strings.Fields(text))) >= valueOf(c.settings.dtmf.BargeInMinWordCount) {
 		c.interrupt()
 	}
-	c.ask(question{Text: text, Part: 1, heard: heard})
+	c.ask(question{Text: text, Part: 1, utteranceID: utteranceID})
 }
 
 // isSpoken returns whether the caller hears an item. In mode webrtc that needs a connected
 // call.
 func (c *call) isSpoken(i item) bool {
-	return c.heard || c.mode == "audio" || c.mode == "chat" && i.voice
+	return c.connected || c.mode == "audio" || c.mode == "chat" && i.voice
 }
 
 // say sends a text to the browser and, if it is spoken, plays it.
@@ -286,7 +288,6 @@ func (c *call) handleCommand(e wire.Entry) {
 	}
 }
 
-// confirmed handles the caller's response to a confirmation request.
 func (c *call) confirmed(yes bool) {
 	delete(c.timers, confirmation)
 	execute := c.confirm

@@ -257,7 +257,7 @@ func TestCallOfEarlierRuntimeContinues(t *testing.T) {
 		for _, id := range items {
 			open = append(open, wire.OpenWorkItem{WorkItemID: id, Scope: wire.ScopeItem})
 		}
-		return step{report: func(c *call) { c.greeted = false; c.resume("1-1", open) }}
+		return step{report: func(c *call) { c.greeted = false; c.resume(true, open) }}
 	}
 	first := question{Text: "hi", Part: 1, itemID: "item-1"}
 	runCases(t, []testCase{

@@ -116,8 +116,8 @@ func (e *channelEffects) recordRequest(body botRequest) {
 	switch {
 	case body.after != "":
 		event.After = []string{requestRef(body.after)}
-	case body.heard != "":
-		event.After = []string{heardRef(body.heard)}
+	case body.utteranceID != "":
+		event.After = []string{heardRef(body.utteranceID)}
 	}
 	body.Callback.Token = callbackTokenPlaceholder
 	e.record(event, body)

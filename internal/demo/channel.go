@@ -43,8 +43,8 @@ func (e *channelEffects) id(kind string) string {
 	if e.entry == "" {
 		return uuid.NewString()
 	}
-	e.effects[kind]++
-	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, e.ch.ID, " ", e.entry, " ", kind, " ", e.effects[kind])).String()
+	e.counts[kind]++
+	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, e.ch.ID, " ", e.entry, " ", kind, " ", e.counts[kind])).String()
 }
 
 func (e *channelEffects) send(t wire.MessageType, payload any) string {
@@ -96,7 +96,7 @@ func (e *channelEffects) askBot(q question) string {
 	e.background.Go(func() {
 		start := time.Now()
 		r, err := roundTrip(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)
-		parts, title, data, reason := e.judge(id, r, err)
+		parts, title, data, reason := e.readResponse(id, r, err)
 		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBot, To: LaneRuntime, Kind: EventHTTP, Title: title, After: []string{requestRef(id)},
 			Ms: milliseconds(start), HTTP: &Exchange{Method: http.MethodPost, URL: e.Bot, Status: r.status}}, data)
 		e.report(e.ctx, func(c *call) {
@@ -113,9 +113,9 @@ func (e *channelEffects) askBot(q question) string {
 // maxBotError is the length up to which the response of a failed bot is shown.
 const maxBotError = 200
 
-// judge returns the number of parts of the answer that the bot has accepted to give, or 0 if
-// it has not, for the reason. title and data describe its response on the timeline.
-func (e *channelEffects) judge(itemID string, r response, err error) (parts int, title string, data any, reason string) {
+// readResponse returns the number of parts of the answer that the bot will give. It is 0 if the
+// bot has failed, for the reason. title and data describe the response on the timeline.
+func (e *channelEffects) readResponse(itemID string, r response, err error) (parts int, title string, data any, reason string) {
 	if err != nil {
 		return 0, "bot unreachable", map[string]string{"workItemId": itemID, "error": err.Error()}, "The bot is unreachable at " + e.Bot + "."
 	}
@@ -169,15 +169,15 @@ func (e *channelEffects) play(i item) {
 	ctx, stop := context.WithCancel(e.ctx)
 	e.stop, e.playing = stop, i.messageID
 	leg := e.leg()
-	report := func(result func(*call)) {
+	report := func(f func(*call)) {
 		e.report(e.ctx, func(c *call) {
 			if ctx.Err() == nil {
-				result(c)
+				f(c)
 			}
 		})
 	}
 	e.background.Go(func() {
-		length, err := e.stream(ctx, leg, i, func(length time.Duration) { report(func(c *call) { c.playing(length) }) })
+		length, err := e.playItem(ctx, leg, i, func(length time.Duration) { report(func(c *call) { c.playing(length) }) })
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -199,36 +199,35 @@ type audioFrame struct {
 	Last       bool   `json:"last,omitzero"`
 }
 
-// stream plays one item in real time. It calls begin with the length of the item
+// playItem plays one item in real time. It calls begin with the length of the item
 // before the first frame.
-func (e *channelEffects) stream(ctx context.Context, leg leg, i item, begin func(time.Duration)) (time.Duration, error) {
+func (e *channelEffects) playItem(ctx context.Context, leg leg, i item, begin func(time.Duration)) (time.Duration, error) {
 	if i.pause > 0 {
 		begin(i.pause)
 		_ = background.Sleep(ctx, i.pause)
 		return i.pause, nil
 	}
-	sound, title := i.recording, "repeats what it heard"
+	event := Event{SessionID: e.ch.ID, Lane: LaneRuntime, To: LaneBrowser, Kind: EventSpeech, Title: "repeats what it heard"}
+	sound := i.recording
 	if sound == nil {
 		var err error
 		if sound, err = e.speech(ctx, i); err != nil {
 			return 0, err
 		}
-		title = "plays: " + i.Text
+		event.Title = "plays: " + i.Text
 	}
 	length := soundLength(sound)
-	event := Event{SessionID: e.ch.ID, Lane: LaneRuntime, To: LaneBrowser, Kind: EventSpeech, Title: title}
 	if i.messageID != "" {
 		event.IDs, event.After = []string{playingRef(i.messageID)}, []string{sendingRef(i.messageID)}
 	}
-	if i.heard != "" {
-		event.After = append(event.After, heardRef(i.heard))
+	if i.repeats != "" {
+		event.After = append(event.After, heardRef(i.repeats))
 	}
 	e.Events.Record(event, map[string]any{"ms": length.Milliseconds(), "dBFS": decimal(decibels(energy(sound)))})
 	begin(length)
 	return length, play(ctx, leg, sound)
 }
 
-// speech returns the speech of an item as A-law.
 func (e *channelEffects) speech(ctx context.Context, i item) ([]byte, error) {
 	requested := time.Now()
 	s, err := e.synthesize(ctx, i.speechRequest)

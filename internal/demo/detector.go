@@ -26,7 +26,6 @@ const (
 	silenceLevel  = -90.0 // of digital silence, whose logarithm is not finite
 )
 
-// detector detects speech by its energy.
 type detector struct {
 	noise    float64 // dBFS; 0 before the first frame
 	speaking bool

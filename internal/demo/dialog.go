@@ -23,7 +23,7 @@ type item struct {
 	comfort   bool   // a comfort prompt
 	pause     time.Duration
 	execute   func() // of a command
-	heard     string // the utterance that it repeats
+	repeats   string // the ID of the utterance in recording
 	messageID string // of the text in the conversation, if it has one
 	answer    answerPart
 }
@@ -159,7 +159,6 @@ func (c *call) playComfort() {
 	}
 }
 
-// comfortPlayed handles the end of a comfort prompt.
 func (c *call) comfortPlayed() {
 	c.silence.playedUntil = c.now()
 	if after := ms(c.settings.delay.ResumeRecognitionTimeoutMs); after > 0 && c.ending == nil {
@@ -185,7 +184,6 @@ func (c *call) resumeRecognition() {
 	}
 }
 
-// botTimedOut cancels all pending questions.
 func (c *call) botTimedOut() {
 	for _, itemID := range c.pending {
 		c.effects.cancel(itemID)
@@ -198,7 +196,6 @@ func (c *call) botTimedOut() {
 	c.notify("The bot did not answer in time. Try something else.")
 }
 
-// handleDigit handles one key that the caller pressed.
 func (c *call) handleDigit(digit string) {
 	dtmf := c.settings.dtmf
 	submits := valueOf(dtmf.Enabled) && digit == valueOf(dtmf.Terminator)

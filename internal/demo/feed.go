@@ -104,7 +104,6 @@ type source struct {
 	err      error            // of the last read
 }
 
-// fill reads the next page.
 func (s *source) fill(ctx context.Context) error {
 	s.feed.reading.Lock()
 	defer s.feed.reading.Unlock()
@@ -187,7 +186,8 @@ func send(events iter.Seq[Event], yield func([]byte) bool) bool {
 	var chunk bytes.Buffer
 	for e := range events {
 		_ = json.MarshalWrite(&chunk, e, json.Deterministic(true)) // an Event can always be encoded; clients skip repeated lines
-		if chunk.WriteByte('\n'); chunk.Len() >= feedChunk {
+		chunk.WriteByte('\n')
+		if chunk.Len() >= feedChunk {
 			if !yield(chunk.Bytes()) {
 				return false
 			}

@@ -24,7 +24,6 @@ type utterance struct {
 
 func (u utterance) duration() time.Duration { return soundLength(u.alaw) }
 
-// wav returns the utterance as a WAV file with 16-bit samples.
 func (u utterance) wav() []byte { return speech.DecodeALaw(sampleRate, u.alaw).WAV() }
 
 // listener detects and records the caller's utterances.
@@ -34,12 +33,12 @@ type listener struct {
 	ended     func(utterance)
 
 	detector detector
-	rest     []byte // of a frame that is not complete
-	recorded []byte // the utterance, or the last frames of a silence
-	speech   int    // bytes of recorded up to the last frame with speech
-	energy   float64
-	active   int // frames with speech, whose energy is the sum in energy
-	silent   int // frames since the last one with speech
+	rest     []byte  // of a frame that is not complete
+	recorded []byte  // the utterance, or the last frames of a silence
+	speech   int     // bytes of recorded up to the last frame with speech
+	active   int     // frames with speech
+	energy   float64 // sum of their energies
+	silent   int     // frames since the last one with speech
 }
 
 // hear handles A-law audio of the caller. If no audio follows for maxGap, for example
@@ -51,7 +50,8 @@ func (c *call) hear(alaw []byte) {
 		l.add(l.rest[:frameBytes])
 		l.rest = l.rest[frameBytes:]
 	}
-	if delete(c.timers, audioGap); l.detector.speaking {
+	delete(c.timers, audioGap)
+	if l.detector.speaking {
 		c.after(audioGap, maxGap, func() {
 			l.detector = detector{noise: l.detector.noise}
 			l.end(maxGap)
@@ -59,7 +59,6 @@ func (c *call) hear(alaw []byte) {
 	}
 }
 
-// add handles one frame.
 func (l *listener) add(frame []byte) {
 	speaking, power := l.detector.speaking, energy(frame)
 	active := l.detector.next(decibels(power))
@@ -87,11 +86,14 @@ func (l *listener) add(frame []byte) {
 	}
 }
 
-// end reports the recorded utterance, after a gap without audio, and starts with an
-// empty record.
+// end reports the recorded utterance, after a gap without audio.
 func (l *listener) end(gap time.Duration) {
-	silence := gap + time.Duration(l.silent)*frameDuration
-	u := utterance{uuid.NewString(), l.recorded[:min(len(l.recorded), l.speech+margin*frameBytes)], decibels(l.energy / float64(max(1, l.active))), silence}
+	u := utterance{
+		id:      uuid.NewString(),
+		alaw:    l.recorded[:min(len(l.recorded), l.speech+margin*frameBytes)],
+		level:   decibels(l.energy / float64(max(1, l.active))),
+		silence: gap + time.Duration(l.silent)*frameDuration,
+	}
 	l.recorded, l.speech, l.energy, l.active = nil, 0, 0, 0
 	l.ended(u)
 }

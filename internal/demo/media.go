@@ -23,14 +23,6 @@ type media struct {
 	closePeer  func()
 }
 
-// startMedia starts to recognize the caller's speech, if that is configured.
-func (e *channelEffects) startMedia() {
-	if e.Recognizer != nil {
-		e.utterances = make(chan utterance, maxUtterances)
-		e.background.Go(e.recognizeAll)
-	}
-}
-
 func (e *channelEffects) publishSpeaking() { e.publishHeard(EventSpeech, "caller speaks") }
 
 func (e *channelEffects) publishUtterance(u utterance) {
@@ -39,7 +31,6 @@ func (e *channelEffects) publishUtterance(u utterance) {
 		map[string]any{"ms": u.duration().Milliseconds(), "dBFS": decimal(u.level), "silenceMs": u.silence.Milliseconds()})
 }
 
-// decimal encodes a level with one decimal place.
 func decimal(level float64) jsontext.Value { return jsontext.Value(fmt.Sprintf("%.1f", level)) }
 
 // publishHeard publishes an event that the caller caused.
@@ -89,12 +80,8 @@ func (e *channelEffects) answer(offer signal) error {
 	}
 	options := peerOptions{
 		Candidate: func(init any) {
-			raw, err := json.Marshal(init)
-			report(func(*call) {
-				if err == nil {
-					e.signal(signal{Command: webrtcCandidate, CallID: offer.CallID, Candidate: raw})
-				}
-			})
+			raw, _ := json.Marshal(init) // it can always be encoded
+			report(func(*call) { e.signal(signal{Command: webrtcCandidate, CallID: offer.CallID, Candidate: raw}) })
 		},
 		Audio: func(alaw []byte) { report(func(c *call) { c.hear(alaw) }) },
 		Digit: func(digit string) {
@@ -163,9 +150,6 @@ type frameLeg struct{ ch *callruntime.Channel }
 
 // writeFrame implements leg.
 func (l frameLeg) writeFrame(ctx context.Context, sequence int, alaw []byte, last bool) error {
-	raw, err := json.Marshal(audioFrame{"alaw", sampleRate, sequence, alaw, last})
-	if err != nil {
-		return err
-	}
+	raw, _ := json.Marshal(audioFrame{"alaw", sampleRate, sequence, alaw, last}) // it can always be encoded
 	return l.ch.SendAudio(ctx, raw)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"telapi/internal/background"
 	"telapi/internal/redact"
 )
 
@@ -47,7 +48,6 @@ func NewModel(setting, url, name string, key redact.Secret) *Model {
 	return m
 }
 
-// modelMessage is a message of a conversation with a language model.
 type modelMessage struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
@@ -81,8 +81,7 @@ func (m *Model) transcribe(ctx context.Context, wav []byte) (string, error) {
 // post sends a request. The status of the response is 200. The request ends if the model sends
 // nothing for modelTimeout. Errors are for people and never contain the key.
 func (m *Model) post(ctx context.Context, path, contentType string, body io.Reader) (*http.Response, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	silence := time.AfterFunc(modelTimeout, func() { cancel(fmt.Errorf("no data for %s", modelTimeout)) })
+	ctx, watchdog := background.NewWatchdog(ctx, modelTimeout, fmt.Errorf("no data for %s", modelTimeout))
 	var resp *http.Response
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL+path, body)
 	if err == nil {
@@ -93,36 +92,16 @@ func (m *Model) post(ctx context.Context, path, contentType string, body io.Read
 		resp, err = m.client.Do(req)
 	}
 	if err != nil {
-		silence.Stop()
-		cancel(nil)
+		watchdog.Stop()
 		return nil, fmt.Errorf("the server in %s does not answer: %w", m.Setting, err)
 	}
-	resp.Body = watchedBody{resp.Body, silence, cancel}
+	resp.Body = watchdog.Watch(resp.Body)
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxModelResponse)) // the status says enough
 		return nil, fmt.Errorf("the server in %s returned status %d: %s", m.Setting, resp.StatusCode, redact.Excerpt(raw, maxModelError, m.Key.Reveal()))
 	}
 	return resp, nil
-}
-
-// watchedBody is the body of a response whose sender may write for long, but not be silent.
-type watchedBody struct {
-	io.ReadCloser
-	silence *time.Timer
-	cancel  context.CancelCauseFunc
-}
-
-func (b watchedBody) Read(p []byte) (int, error) {
-	b.silence.Reset(modelTimeout)
-	defer b.silence.Stop() // the reader may take its time
-	return b.ReadCloser.Read(p)
-}
-
-func (b watchedBody) Close() error {
-	b.silence.Stop()
-	b.cancel(nil)
-	return b.ReadCloser.Close()
 }
 
 func (m *Model) decode(resp *http.Response, path string, response any) error {

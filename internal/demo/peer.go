@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -24,10 +25,9 @@ import (
 const (
 	maxSDP        = 32 << 10 // bytes: the offer of a browser has about 5,000
 	maxCandidates = 64       // of the page: a browser sends a few per network interface
-	pcma          = "8"      // the static payload type of A-law, RFC 3551
 	alawSilence   = 0xD5
 
-	audioPayloadType = 8
+	audioPayloadType = 8   // the static one of A-law, RFC 3551
 	digitPayloadType = 101 // only used until the offer selects another one
 	mimeDigit        = "audio/telephone-event"
 )
@@ -115,7 +115,7 @@ func checkOffer(offer webrtc.SessionDescription) error {
 		return fmt.Errorf("invalid SDP: %w", err)
 	}
 	for _, m := range parsed.MediaDescriptions {
-		if m.MediaName.Media == "audio" && slices.Contains(m.MediaName.Formats, pcma) {
+		if m.MediaName.Media == "audio" && slices.Contains(m.MediaName.Formats, strconv.Itoa(audioPayloadType)) {
 			return nil
 		}
 	}

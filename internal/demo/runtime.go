@@ -93,10 +93,12 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 	c.ownBot = r.OwnBot
 	if r.Recognizer == nil {
 		c.echo, c.listener.maxLength = true, maxRepeated
+	} else {
+		e.utterances = make(chan utterance, maxUtterances)
+		e.background.Go(e.recognizeAll)
 	}
-	e.startMedia()
 	e.publish(EventSession, r.Name+" claimed the call")
-	c.resume(ch.Position, ch.WorkItems)
+	c.resume(ch.Position != "", ch.WorkItems)
 	return loop(ctx, ch, c, e.loopState)
 }
 
@@ -147,10 +149,10 @@ type loopState struct {
 	reports chan func(*call) // received entries and results of effects in the background
 	entry   string           // position of the entry being handled, or empty
 	trace   wire.Trace       // of the newest entry
-	effects map[string]int   // number of effects of that entry, by kind
+	counts  map[string]int   // number of effects of that entry, by kind
 
-	uncommitted []handledEntry
-	bytes       int // of them
+	uncommitted      []handledEntry
+	uncommittedBytes int
 
 	readAt    time.Time                  // when the entry was read
 	asked     map[string]time.Time       // when the result of a work item was requested
@@ -165,7 +167,7 @@ type handledEntry struct {
 }
 
 func newLoopState() *loopState {
-	return &loopState{reports: make(chan func(*call), 16), effects: map[string]int{}, asked: map[string]time.Time{}}
+	return &loopState{reports: make(chan func(*call), 16), counts: map[string]int{}, asked: map[string]time.Time{}}
 }
 
 // report passes a function to loop.
@@ -176,22 +178,24 @@ func (s *loopState) report(ctx context.Context, f func(*call)) {
 	}
 }
 
-// handle handles the result of one Receive.
 func (s *loopState) handle(c *call, d callruntime.Delivery, err error) {
-	if err != nil && d.Position == "" {
+	hasPosition := d.Position != "" // audio has none
+	if err != nil && !hasPosition {
 		s.fail(err)
 		return
 	}
-	if s.beginEntry(d.Position); d.Position != "" && s.markEntry != nil {
+	s.entry, s.trace = d.Position, d.Entry.Trace
+	clear(s.counts)
+	if hasPosition && s.markEntry != nil {
 		s.markEntry(d)
 	}
-	s.trace = d.Entry.Trace
 	if err == nil { // an entry that cannot be decoded is skipped
 		c.handleEntry(d.Entry)
 	}
-	s.beginEntry("")
-	if d.Position != "" { // audio has no position
-		s.uncommitted, s.bytes = append(s.uncommitted, handledEntry{d, c.stream.sentences}), s.bytes+len(d.JSON)
+	s.entry = ""
+	if hasPosition {
+		s.uncommitted = append(s.uncommitted, handledEntry{d, c.sentences})
+		s.uncommittedBytes += len(d.JSON)
 	}
 }
 
@@ -199,26 +203,22 @@ func (s *loopState) handle(c *call, d callruntime.Delivery, err error) {
 // the others again and restores the state of the call from them.
 func (s *loopState) commit(ctx context.Context, from entrySource, c *call) {
 	var position string
-	isNeeded := func(e handledEntry) bool {
-		return !c.settled() || c.stream.newest.Unfinished != "" && e.sentence == c.stream.sentences
-	}
-	for len(s.uncommitted) > 0 && (!isNeeded(s.uncommitted[0]) || len(s.uncommitted) > maxUncommitted || s.bytes > maxUncommittedBytes) {
-		position, s.bytes = s.uncommitted[0].Position, s.bytes-len(s.uncommitted[0].JSON)
-		s.uncommitted = s.uncommitted[1:]
+	for len(s.uncommitted) > 0 {
+		oldest := s.uncommitted[0]
+		needed := c.needsEntries() || c.stream.newest.Unfinished != "" && oldest.sentence == c.sentences
+		if needed && len(s.uncommitted) <= maxUncommitted && s.uncommittedBytes <= maxUncommittedBytes {
+			break
+		}
+		position = oldest.Position
+		s.uncommitted, s.uncommittedBytes = s.uncommitted[1:], s.uncommittedBytes-len(oldest.JSON)
 	}
 	if position != "" && s.err == nil {
 		s.fail(from.Commit(ctx, position))
 	}
 }
 
-func (s *loopState) beginEntry(position string) {
-	s.entry = position
-	clear(s.effects)
-}
-
 func (s *loopState) fail(err error) { s.err = cmp.Or(s.err, err) }
 
-// timer is the name of a timer.
 type timer string
 
 const (
@@ -233,7 +233,6 @@ const (
 	audioGap     timer = "no audio"
 )
 
-// deadline is when a timer fires and what it does.
 type deadline struct {
 	at   time.Time
 	fire func()
@@ -253,7 +252,6 @@ func (c *call) nextTimer() (first timer, at time.Time) {
 	return first, at
 }
 
-// fireTimers fires all timers that are due.
 func (c *call) fireTimers() {
 	for {
 		name, at := c.nextTimer()

@@ -36,36 +36,35 @@ var withSecrets = json.WithMarshalers(json.MarshalFunc(func(s redact.Secret) ([]
 func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *team.EndpointRegistry, keys *auth.KeyRegistry) (Resources, error) {
 	path := filepath.Join(dataDir, "demo.json")
 	var saved Resources
-	var e team.Endpoint
-	raw, err := os.ReadFile(path)
-	if err == nil && json.Unmarshal(raw, &saved) == nil {
-		var k auth.Key
-		k, err = keys.Store.Key(ctx, saved.KeyID)
+	var endpoint team.Endpoint
+	if raw, err := os.ReadFile(path); err == nil && json.Unmarshal(raw, &saved) == nil {
+		key, err := keys.Store.Key(ctx, saved.KeyID)
 		if err == nil {
-			e, err = endpoints.Store.Endpoint(ctx, saved.EndpointID)
+			endpoint, err = endpoints.Store.Endpoint(ctx, saved.EndpointID)
 		}
 		switch {
-		case err == nil && k.RevokedAt.IsZero() && len(k.Scopes) == len(auth.Scopes):
+		case err == nil && key.RevokedAt.IsZero() && len(key.Scopes) == len(auth.Scopes):
 			return saved, nil
 		case err != nil && !fault.Is(err, fault.NotFound):
 			return Resources{}, err
 		}
 	}
-	if e.ID == "" {
+	if endpoint.ID == "" {
 		t, err := teams.Create(ctx, team.Team{Name: "Demo team"})
 		if err != nil {
 			return Resources{}, err
 		}
-		if e, err = endpoints.Create(ctx, demoEndpoint(t.ID)); err != nil {
+		if endpoint, err = endpoints.Create(ctx, demoEndpoint(t.ID)); err != nil {
 			return Resources{}, err
 		}
 	}
-	k, secret, err := keys.Create(ctx, e.TeamID, "demo", auth.Scopes, time.Time{})
+	key, secret, err := keys.Create(ctx, endpoint.TeamID, "demo", auth.Scopes, time.Time{})
 	if err != nil {
 		return Resources{}, err
 	}
-	created := Resources{e.TeamID, e.ID, k.ID, secret}
-	if raw, err = json.Marshal(created, withSecrets); err == nil {
+	created := Resources{endpoint.TeamID, endpoint.ID, key.ID, secret}
+	raw, err := json.Marshal(created, withSecrets)
+	if err == nil {
 		err = os.MkdirAll(dataDir, 0o700)
 	}
 	if err == nil {

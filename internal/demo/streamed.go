@@ -19,25 +19,23 @@ type answerPart struct {
 
 // openAnswer is the streamed answer whose parts arrive.
 type openAnswer struct {
-	itemID    string            // its work item; empty: none
-	cancelled string            // the work item of the last one that the caller interrupted
-	words     callback.Splitter // of an answer that arrives word by word
-	newest    answerPart        // that was sent to the page
-	sentences int               // of all answers of the call that arrived word by word
+	itemID string            // its work item; empty: none
+	words  callback.Splitter // of an answer that arrives word by word
+	newest answerPart        // that was sent to the page
 }
 
 // answerEnd is the event with which the page learns that a streamed answer has no more
 // parts.
 const answerEnd = "answer_end"
 
-// sayPart says an answer of the bot, or a part of one that streams: a sentence, or words.
+// sayAnswer says an answer of the bot, or a part of one that streams: a sentence, or words.
 // Parts that arrive after the caller has interrupted the answer are dropped.
-func (c *call) sayPart(e wire.Entry) {
+func (c *call) sayAnswer(e wire.Entry) {
 	i := item{speechRequest: speechRequest{Text: e.Text, DisableCache: e.DisableTTSCache}, voice: e.Form == wire.FormVoice}
 	switch {
 	case e.Part == 0:
 		c.say(i)
-	case e.WorkItemID == c.stream.cancelled:
+	case e.WorkItemID == c.cancelled:
 	default:
 		c.stream.itemID = e.WorkItemID
 		if arrivesByWord(e) {
@@ -61,7 +59,7 @@ func (c *call) sayWords(sentences []string) {
 	if len(sentences) > 0 || !c.isSpoken(item{}) { // else comfort prompts go on: there is nothing to play yet
 		c.removePending(c.stream.itemID)
 	}
-	c.stream.sentences += len(sentences)
+	c.sentences += len(sentences)
 	for n, text := range sentences {
 		unfinished := ""
 		if n == len(sentences)-1 {
@@ -96,7 +94,7 @@ func (c *call) endStreamAt(e wire.Entry) {
 func (c *call) endStream() {
 	id, _ := json.Marshal(c.stream.itemID) // a string can always be encoded
 	c.effects.send(wire.TypeStatus, status{answerEnd, jsontext.Value(id)})
-	c.stream = openAnswer{cancelled: c.stream.cancelled, sentences: c.stream.sentences}
+	c.stream = openAnswer{}
 }
 
 // cancelStream cancels the answer that the caller interrupts, so that its provider can
@@ -107,6 +105,6 @@ func (c *call) cancelStream() {
 	}
 	c.effects.cancel(c.stream.itemID)
 	c.removePending(c.stream.itemID)
-	c.stream.cancelled = c.stream.itemID
+	c.cancelled = c.stream.itemID
 	c.endStream()
 }

@@ -90,8 +90,8 @@ func (c *call) handleOffer(offer signal) {
 
 // callConnected is called when the caller can hear the bot.
 func (c *call) callConnected() {
-	if c.calling && !c.heard {
-		c.heard = true
+	if c.calling && !c.connected {
+		c.connected = true
 		c.enqueue(item{speechRequest: speechRequest{Text: c.greeting()}})
 	}
 }
@@ -118,7 +118,7 @@ func (c *call) closeCall(reason string) {
 	if !c.calling {
 		return
 	}
-	c.calling, c.heard, c.speaking = false, false, false
+	c.calling, c.connected, c.speaking = false, false, false
 	c.effects.publish(EventSession, "WebRTC call ended: "+reason)
 	c.effects.closeCall()
 	if !c.ended {
@@ -148,7 +148,7 @@ func (c *call) speechEnded(u utterance) {
 	}
 	c.speaking = false
 	if c.echo {
-		c.say(item{speechRequest: speechRequest{Text: fmt.Sprintf("I heard %.1f s. Listen:", u.duration().Seconds())}, recording: u.alaw, heard: u.id})
+		c.say(item{speechRequest: speechRequest{Text: fmt.Sprintf("I heard %.1f s. Listen:", u.duration().Seconds())}, recording: u.alaw, repeats: u.id})
 	} else {
 		c.effects.recognize(u)
 	}

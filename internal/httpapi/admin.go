@@ -63,8 +63,8 @@ func (s *Server) recordRejection(x *exchange, r *http.Request, err error) {
 	if !strings.HasPrefix(x.route.Path, adminPath) {
 		return
 	}
-	switch code := fault.From(err).Code; {
-	case code == fault.Forbidden, code == fault.NotFound && !x.principal.ManagesPlatform():
+	code := fault.From(err).Code
+	if code == fault.Forbidden || code == fault.NotFound && !x.principal.ManagesPlatform() {
 		s.deps.Admin.Rejections.Record(x.principal.Actor(), x.principal.TeamID, audit.Attempt{Request: r.Method + " " + r.URL.EscapedPath(), Code: code})
 	}
 }
@@ -138,7 +138,7 @@ func checkMatch(r *http.Request, current any) error {
 		return nil
 	}
 	etag, err := etagOf(current)
-	if err != nil || lists(strings.Join(header, ","), etag) {
+	if err != nil || matchesETag(strings.Join(header, ","), etag) {
 		return err
 	}
 	return fault.New(fault.PreconditionFailed, "It was changed since you read it: its ETag is now %s. Read it again, and send this ETag in If-Match.", etag)

@@ -27,7 +27,7 @@ type teamBody struct {
 }
 
 // decodeTeam returns a function that applies a body to a team. Issues are those of
-// the body on top of a team.
+// the base with the body applied.
 func decodeTeam(body []byte, base team.Team) (apply func(*team.Team), err error) {
 	var issues fault.Issues
 	in, err := decodeBody[teamBody](body, &issues)
@@ -71,11 +71,11 @@ func (s *Server) listTeams(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	i := -1
-	return x.WriteJSON(http.StatusOK, page.Map(found, func(t team.Team) team.View {
-		i++
-		return t.View(&used[i])
-	}))
+	views := page.Map(found, func(t team.Team) team.View { return t.View(nil) })
+	for i := range views.Data {
+		views.Data[i].UsedToday = &used[i]
+	}
+	return x.WriteJSON(http.StatusOK, views)
 }
 
 func (s *Server) createTeam(x *exchange, r *http.Request, body []byte) error {

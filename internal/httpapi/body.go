@@ -52,17 +52,10 @@ func (s *Server) withBodyOf(limit int64, handle func(x *exchange, r *http.Reques
 		if err != nil {
 			return err
 		}
-		r, cancel := restartTimeout(x.ctx, r)
+		ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout) // no matter how long the client took to send the body
 		defer cancel()
-		return handle(x, r, strictjson.TrimBOM(body))
+		return handle(x, r.WithContext(ctx), strictjson.TrimBOM(body))
 	}
-}
-
-// restartTimeout gives the work on a body the full handler timeout, no matter how
-// long the client took to send the body.
-func restartTimeout(parent context.Context, r *http.Request) (restarted *http.Request, cancel func()) {
-	ctx, cancel := context.WithTimeout(parent, handlerTimeout)
-	return r.WithContext(ctx), cancel
 }
 
 // checkBodyHeader rejects a body by its header: other content types than JSON, and

@@ -48,7 +48,7 @@ func (s *Server) health(x *exchange, _ *http.Request) error {
 // scrape serves /metrics. A response that the client does not read needs 130 KB.
 func (s *Server) scrape(x *exchange, r *http.Request) error {
 	if token := s.deps.MetricsToken; token != "" && !httpserve.HasBearer(r, token) {
-		return s.countAuthFailure(x, r, fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token."))
+		return s.countAuthFailure(r.Context(), x, fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token."))
 	}
 	client := ratelimit.Client(x.client).String()
 	if err := s.scrapes.Take(client, 1); err != nil {
@@ -158,10 +158,6 @@ func newDocument(contentType string, body []byte) document {
 	return document{contentType, body, `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
 }
 
-func serveDocument(contentType string, body []byte) handler {
-	return newDocument(contentType, body).serve
-}
-
 func (s *Server) runtimeEndpoint(x *exchange, r *http.Request) error {
 	body, err := s.deps.Endpoints.Capabilities(r.Context(), x.principal.TeamID, r.PathValue("id"))
 	if err != nil {
@@ -176,7 +172,7 @@ func (d document) serve(x *exchange, r *http.Request) error {
 	h.Set("ETag", d.etag)
 	h.Set("Cache-Control", "private, no-cache")
 	weak := strings.ReplaceAll(r.Header.Get("If-None-Match"), `W/"`, `"`) // compared weakly (RFC 9110, 13.1.2)
-	if lists(weak, d.etag) {
+	if matchesETag(weak, d.etag) {
 		x.WriteHeader(http.StatusNotModified)
 	} else {
 		x.WriteBytes(http.StatusOK, d.contentType, d.body)
@@ -184,8 +180,8 @@ func (d document) serve(x *exchange, r *http.Request) error {
 	return nil
 }
 
-// lists reports whether a header has an ETag in its list, or *.
-func lists(header, etag string) bool {
+// matchesETag reports whether a header lists an ETag, or is *.
+func matchesETag(header, etag string) bool {
 	for candidate := range strings.SplitSeq(header, ",") {
 		if candidate = strings.TrimSpace(candidate); candidate == etag || candidate == "*" {
 			return true

@@ -83,18 +83,13 @@ func (s *Server) instanceMetrics(x *exchange, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) killInstance(x *exchange, r *http.Request) error {
-	return changeInstance(x, r, s.deps.Instances.Kill)
-}
-
-func (s *Server) startInstance(x *exchange, r *http.Request) error {
-	return changeInstance(x, r, func(number int) error { return s.deps.Instances.Start(r.Context(), number) })
-}
-
-func changeInstance(x *exchange, r *http.Request, change func(number int) error) error {
-	number, err := strconv.Atoi(r.PathValue("number"))
-	if err != nil {
-		return fault.New(fault.NotFound, "Instance not found.")
+// changeInstance kills or starts an instance.
+func changeInstance(change func(ctx context.Context, number int) error) handler {
+	return func(x *exchange, r *http.Request) error {
+		number, err := strconv.Atoi(r.PathValue("number"))
+		if err != nil {
+			return fault.New(fault.NotFound, "Instance not found.")
+		}
+		return x.noContent(change(r.Context(), number))
 	}
-	return x.noContent(change(number))
 }

@@ -265,10 +265,7 @@ func (s *Server) feed(x *exchange, r *http.Request) error {
 	_ = control.SetReadDeadline(time.Time{}) // the request is complete; only a disconnect can follow
 	for batch := range batches {
 		_ = control.SetWriteDeadline(time.Now().Add(streamWriteTimeout))
-		if _, err := x.Write(batch); err != nil {
-			break
-		}
-		if control.Flush() != nil {
+		if _, err := x.Write(batch); err != nil || control.Flush() != nil {
 			break
 		}
 	}

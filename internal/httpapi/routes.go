@@ -69,8 +69,8 @@ func (s *Server) Routes() []Route {
 // apiRoutes are those of FEATURE_API_ACCESS. The administration has a table in admin.go.
 func (s *Server) apiRoutes() []Route {
 	return []Route{
-		route("GET", "/openapi.yaml", public, ratelimit.API, serveDocument("application/yaml", s.deps.OpenAPI)),
-		route("GET", "/asyncapi.yaml", public, ratelimit.API, serveDocument("application/yaml", s.deps.AsyncAPI)),
+		route("GET", "/openapi.yaml", public, ratelimit.API, newDocument("application/yaml", s.deps.OpenAPI).serve),
+		route("GET", "/asyncapi.yaml", public, ratelimit.API, newDocument("application/yaml", s.deps.AsyncAPI).serve),
 
 		route("POST", "/api/v1/sessions/token", auth.CreateCallToken, ratelimit.API, s.withBody(s.issueToken)),
 		route("GET", "/api/v1/sessions/{id}", auth.CreateCallToken, ratelimit.API, s.showSession),
@@ -81,7 +81,7 @@ func (s *Server) apiRoutes() []Route {
 		route("GET", wire.RuntimePath, public, unlimited, s.openRuntime),
 
 		route("GET", "/api/v1/endpoints", auth.ReadTeamApps, ratelimit.API, s.listEndpoints, "cursor", "limit"),
-		route("GET", "/api/v1/runtime/capabilities", auth.ReadTeamApps, ratelimit.API, serveDocument("application/json", s.deps.Capabilities)),
+		route("GET", "/api/v1/runtime/capabilities", auth.ReadTeamApps, ratelimit.API, newDocument("application/json", s.deps.Capabilities).serve),
 		route("GET", "/api/v1/runtime/endpoints/{id}", auth.ReadTeamApps, ratelimit.API, s.runtimeEndpoint),
 		route("GET", speech.VoicesRoute, auth.ReadTeamApps, ratelimit.API, s.listSpeechProviders),
 		route("POST", speech.Route, auth.CreateSpeech, ratelimit.API, s.withBody(s.synthesize)),
@@ -112,11 +112,12 @@ func (s *Server) playgroundRoutes() []Route {
 
 // instanceRoutes are those of telapi dev --instances.
 func (s *Server) instanceRoutes() []Route {
+	kill := func(_ context.Context, number int) error { return s.deps.Instances.Kill(number) }
 	return []Route{
 		route("GET", PlaygroundPath+"instances", auth.CreateCallToken, ratelimit.API, s.listInstances, "sessionId"),
 		route("GET", PlaygroundPath+"instances/metrics", auth.CreateCallToken, ratelimit.API, s.instanceMetrics),
-		route("POST", PlaygroundPath+"instances/{number}/kill", auth.CreateCallToken, ratelimit.API, s.killInstance),
-		route("POST", PlaygroundPath+"instances/{number}/start", auth.CreateCallToken, ratelimit.API, s.startInstance),
+		route("POST", PlaygroundPath+"instances/{number}/kill", auth.CreateCallToken, ratelimit.API, changeInstance(kill)),
+		route("POST", PlaygroundPath+"instances/{number}/start", auth.CreateCallToken, ratelimit.API, changeInstance(s.deps.Instances.Start)),
 	}
 }
 

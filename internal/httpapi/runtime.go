@@ -51,7 +51,7 @@ func (s *Server) openRuntime(x *exchange, r *http.Request) error {
 	return s.sockets.Upgrade(&x.Response, r, options, func(context.Context) (socket.Connection, error) {
 		c, err := s.deps.Runtimes.Open(params)
 		if err != nil {
-			return nil, err // not a connection that is nil
+			return nil, err // c would not be nil in the interface
 		}
 		return c, nil
 	})

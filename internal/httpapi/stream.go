@@ -63,30 +63,29 @@ func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, 
 	if err := issues.Err(); err != nil {
 		return callback.Receipt{}, stream.Fail(cmp.Or(call(stream.Check), err))
 	}
-	data, err := body.readFirst(func() error { return call(stream.Check) })
+	data, readErr := body.readFirst(func() error { return call(stream.Check) })
 	for {
 		var receipt *callback.Receipt
-		err = call(func(ctx context.Context) error {
-			if len(data) > 0 {
+		err := call(func(ctx context.Context) (err error) {
+			if len(data) > 0 { // if readErr is set too, the next read returns it again
 				receipt, err = stream.Write(ctx, data)
 				return err
 			}
-			if problem := stream.Check(ctx); problem != nil {
-				return problem
+			if err := stream.Check(ctx); err != nil {
+				return err
 			}
 			switch {
-			case errors.Is(err, io.EOF):
+			case errors.Is(readErr, io.EOF):
 				receipt, err = stream.End(ctx)
+				return err
 			case body.interrupted() != nil:
-				err = body.interrupted()
+				return body.interrupted()
 			case !time.Now().Before(stream.Deadline):
-				err = stream.Expired(ctx)
-			case errors.Is(err, os.ErrDeadlineExceeded):
-				err = fault.New(fault.MalformedJSON, "The stream was silent for %d s. Send the whole stream again.", int(streamSilence.Seconds()))
-			default:
-				err = fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
+				return stream.Expired(ctx)
+			case errors.Is(readErr, os.ErrDeadlineExceeded):
+				return fault.New(fault.MalformedJSON, "The stream was silent for %d s. Send the whole stream again.", int(streamSilence.Seconds()))
 			}
-			return err
+			return fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(readErr)
 		})
 		switch {
 		case err != nil:
@@ -100,7 +99,7 @@ func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, 
 				return callback.Receipt{}, stream.Fail(err)
 			}
 		}
-		data, err = body.read(stream.Deadline)
+		data, readErr = body.read(stream.Deadline)
 	}
 }
 

@@ -28,9 +28,9 @@ import (
 // tier.
 //
 // The order of the checks is: media type, size, presence of a token, body, token.
-// Problems of the body are reported only to a valid token. A large body is read only
-// if the token is known, and few of them are processed at a time. So is an answer that
-// streams.
+// Problems of the body are reported only to a valid token. The rest of a large body or of
+// a streamed answer is read only if the token is known. Few large bodies are processed at
+// a time.
 func (s *Server) webhook(kind wire.WorkItemKind) handler {
 	return func(x *exchange, r *http.Request) error {
 		received := s.deps.Now()
@@ -41,20 +41,14 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 		callIDs := callTrace(r)
 		var receipt callback.Receipt
 		var err error
-		respond := func(send func() error) error { return send() }
-		if mediaType := mediaType(r.Header); kind != wire.ToolItem && (mediaType == callback.NDJSON || mediaType == callback.EventStream) {
-			x.isStreamed = true
-			body := newStreamReader(x, r)
-			respond = func(send func() error) error { return body.respond(x, send) }
-			receipt, err = s.acceptStream(x, r, body, callback.StreamRequest{Credential: credential, MediaType: mediaType, PerDelta: r.URL.Query().Get("split") == splitNone, Trace: callIDs})
+		mediaType := mediaType(r.Header)
+		x.isStreamed = kind != wire.ToolItem && (mediaType == callback.NDJSON || mediaType == callback.EventStream)
+		var stream *streamReader
+		if x.isStreamed {
+			stream = newStreamReader(x, r)
+			receipt, err = s.acceptStream(x, r, stream, callback.StreamRequest{Credential: credential, MediaType: mediaType, PerDelta: r.URL.Query().Get("split") == splitNone, Trace: callIDs})
 		} else {
-			var body []byte
-			if body, err = s.readCallback(x, r, credential); err == nil {
-				var cancel func()
-				r, cancel = restartTimeout(x.ctx, r)
-				defer cancel()
-				receipt, err = s.accept(r.Context(), callback.Request{Credential: credential, Body: strictjson.TrimBOM(body), Trace: callIDs, Received: received})
-			}
+			receipt, err = s.accept(x, r, callback.Request{Credential: credential, Trace: callIDs, Received: received})
 		}
 		if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
 			span.SetAttributes(
@@ -64,26 +58,37 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 				attribute.String("telapi.transaction_id", callIDs.TransactionID),
 			)
 		}
+		receipt.RequestID = x.RequestID
+		respond := func() error { return x.WriteJSON(http.StatusAccepted, &receipt) }
 		if err != nil {
 			// A client that stops sending its body still gets the answer.
-			r, cancel := restartTimeout(context.WithoutCancel(x.ctx), r)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(x.ctx), handlerTimeout)
 			defer cancel()
-			err = s.countAuthFailure(x, r, err)
-			return respond(func() error { x.Fail(err); return nil })
+			err = s.countAuthFailure(ctx, x, err)
+			respond = func() error { x.Fail(err); return nil }
 		}
-		receipt.RequestID = x.RequestID
-		return respond(func() error { return x.WriteJSON(http.StatusAccepted, &receipt) })
+		if stream != nil {
+			return stream.respond(x, respond)
+		}
+		return respond()
 	}
 }
 
-// accept processes a callback.
-func (s *Server) accept(ctx context.Context, r callback.Request) (callback.Receipt, error) {
-	done, err := s.waitIfLarge(ctx, r.Body)
+// accept reads the whole body of a callback and processes it.
+func (s *Server) accept(x *exchange, r *http.Request, request callback.Request) (callback.Receipt, error) {
+	body, err := s.readCallback(x, r, request.Credential)
 	if err != nil {
-		return callback.Receipt{}, s.deps.Callbacks.Reject(ctx, r.Credential, err)
+		return callback.Receipt{}, err
+	}
+	request.Body = strictjson.TrimBOM(body)
+	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
+	defer cancel()
+	done, err := s.waitIfLarge(ctx, request.Body)
+	if err != nil {
+		return callback.Receipt{}, s.deps.Callbacks.Reject(ctx, request.Credential, err)
 	}
 	defer done()
-	return s.deps.Callbacks.Accept(ctx, r)
+	return s.deps.Callbacks.Accept(ctx, request)
 }
 
 // waitIfLarge limits how many large bodies are decoded at a time. The caller calls done after its
@@ -107,9 +112,9 @@ func (s *Server) readCallback(x *exchange, r *http.Request, credential callback.
 	limit := team.DefaultRequestLimits().CallbackBodyBytes
 	var credentialErr error
 	check := func() error {
-		checking, cancel := restartTimeout(x.ctx, r)
+		ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
 		defer cancel()
-		x.holder, credentialErr = s.deps.Callbacks.Check(checking.Context(), credential)
+		x.holder, credentialErr = s.deps.Callbacks.Check(ctx, credential)
 		return credentialErr
 	}
 	accepted := "application/json"
@@ -128,9 +133,9 @@ func (s *Server) readCallback(x *exchange, r *http.Request, credential callback.
 		return body, err
 	}
 	// A failed read cancels the context of the request.
-	rejecting, cancel := restartTimeout(context.WithoutCancel(x.ctx), r)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.ctx), handlerTimeout)
 	defer cancel()
-	return nil, s.deps.Callbacks.Reject(rejecting.Context(), credential, err)
+	return nil, s.deps.Callbacks.Reject(ctx, credential, err)
 }
 
 // callbackToken returns the callback token of a request, or "". The token header

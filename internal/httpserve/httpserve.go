@@ -272,10 +272,9 @@ func (w *Response) Log(ctx context.Context, log *slog.Logger, level slog.Level, 
 	if !log.Enabled(ctx, level) {
 		return
 	}
-	path := w.Request.URL.Path // without the query, which may contain a token
 	all := append(make([]slog.Attr, 0, 10),
 		slog.String("method", Method(w.Request)),
-		slog.String("path", logField(path, maxLoggedPath)),
+		slog.String("path", logField(w.Request.URL.Path, maxLoggedPath)), // without the query, which may contain a token
 		slog.Int("status", w.Status),
 		slog.Int64("bytes", w.Bytes),
 		slog.Duration("took", elapsed),

@@ -150,7 +150,7 @@ func Handshake(c *tls.Conn, timeout time.Duration) {
 
 // errorHeader follows the status line of every error that net/http sends by itself,
 // except 417. A handler's response has at least a date.
-const errorHeader = "\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+const errorHeader = "Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
 
 // rejection returns the error that net/http is sending by itself, or nil if b is the
 // response of a handler.
@@ -164,7 +164,7 @@ func rejection(b []byte) *fault.Error {
 	if string(status) == "417" { // no handler sends it
 		return fault.New(fault.ExpectationFailed, "Unknown expectation: use Expect: 100-continue, or no Expect header.")
 	}
-	if !bytes.HasPrefix(b[len(b)-len(rest)-len("\r\n"):], []byte(errorHeader)) {
+	if !bytes.HasPrefix(rest, []byte(errorHeader)) {
 		return nil
 	}
 	switch string(status) {

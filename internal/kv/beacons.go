@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"telapi/internal/background"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 type beacons struct {
 	client     rueidis.Client
 	topic      string
-	publishing sync.WaitGroup
+	publishing *background.Group
 
 	mu     sync.Mutex
 	number int
@@ -42,7 +44,7 @@ type round struct {
 }
 
 func newBeacons(client rueidis.Client) *beacons {
-	return &beacons{client: client, topic: BeaconPrefix + rand.Text()}
+	return &beacons{client: client, topic: BeaconPrefix + rand.Text(), publishing: background.NewGroup()}
 }
 
 // next checks the round of beaconRounds intervals ago and starts a new one. It counts
@@ -52,7 +54,7 @@ func newBeacons(client rueidis.Client) *beacons {
 // It returns an error if no beacon of the round arrived, or fewer than half of those
 // that nodes accepted. A few may be missing although the link works, because a node
 // has left the cluster.
-func (b *beacons) next(ctx context.Context) error {
+func (b *beacons) next() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.rounds) == beaconRounds {
@@ -66,7 +68,7 @@ func (b *beacons) next(ctx context.Context) error {
 	r := &round{number: b.number, arrived: map[string]bool{}}
 	b.rounds = append(b.rounds, r)
 	for address, node := range b.client.Nodes() {
-		b.publishing.Go(func() { b.send(ctx, r, address, node) })
+		_ = b.publishing.Go(context.Background(), func(ctx context.Context) { b.send(ctx, r, address, node) })
 	}
 	return nil
 }

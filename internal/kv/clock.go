@@ -3,8 +3,10 @@ package kv
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -34,11 +36,11 @@ type Clock struct {
 	estimate atomic.Pointer[estimate] // nil before the first sample
 }
 
-// estimate is what Measure has found.
+// estimate is what Measure has found. It is immutable.
 type estimate struct {
-	all   *bounds            // of all nodes
-	nodes map[string]*bounds // of each node
-	slots []slotRange        // empty without a cluster
+	nodes map[string]sample
+	all   bounds      // of all nodes
+	slots []slotRange // empty without a cluster
 }
 
 // slotRange is a part of a cluster's slots and the node that has them.
@@ -54,8 +56,8 @@ type sample struct {
 	at        time.Time
 }
 
-// bounds are possible origins of the nodes. A sample is imprecise if the process, or the
-// server, had to wait for the CPU.
+// bounds are between which values the origins of some nodes are. A sample is imprecise if
+// the process, or the server, had to wait for the CPU.
 type bounds struct {
 	earliest time.Duration // of the node that is behind most, at the earliest
 	ahead    time.Duration // of the node that is ahead most, at the earliest
@@ -94,17 +96,13 @@ func (c *Clock) Measure(ctx context.Context, client rueidis.Client) bool {
 		}
 	}
 	if c.samples = samples; len(samples) > 0 {
-		c.estimate.Store(estimateOf(samples, slots))
+		c.estimate.Store(newEstimate(samples, slots))
 	}
 	return c.estimate.Load() != nil
 }
 
-func estimateOf(samples map[string]sample, slots []slotRange) *estimate {
-	e := &estimate{boundsOf(samples), make(map[string]*bounds, len(samples)), slots}
-	for name, s := range samples {
-		e.nodes[name] = boundsOf(map[string]sample{name: s})
-	}
-	return e
+func newEstimate(nodes map[string]sample, slots []slotRange) *estimate {
+	return &estimate{nodes, boundsOf(slices.Collect(maps.Values(nodes))...), slots}
 }
 
 // readSlots returns which node of a cluster has which slots. It returns nil if that is not
@@ -121,13 +119,13 @@ func readSlots(ctx context.Context, client rueidis.Client) (slots []slotRange) {
 		}
 		first, firstErr := parts[0].ToInt64()
 		last, lastErr := parts[1].ToInt64()
-		master, masterErr := parts[2].ToArray()
-		if errors.Join(firstErr, lastErr, masterErr) != nil || len(master) < 2 {
+		master, _ := parts[2].ToArray()
+		if len(master) < 2 {
 			return nil
 		}
 		host, hostErr := master[0].ToString()
 		port, portErr := master[1].ToInt64()
-		if errors.Join(hostErr, portErr) != nil {
+		if errors.Join(firstErr, lastErr, hostErr, portErr) != nil {
 			return nil
 		}
 		slots = append(slots, slotRange{first, last, net.JoinHostPort(host, strconv.FormatInt(port, 10))})
@@ -136,20 +134,21 @@ func readSlots(ctx context.Context, client rueidis.Client) (slots []slotRange) {
 }
 
 // of returns the bounds of the node that has a channel, or of all nodes if it is not known.
-func (c *Clock) of(channelID string) *bounds {
+// measured is false before the first Measure.
+func (c *Clock) of(channelID string) (b bounds, measured bool) {
 	e := c.estimate.Load()
 	if e == nil {
-		return nil
+		return bounds{}, false
 	}
 	if len(e.slots) > 0 && channelID != "" {
 		slot := slotOf(channelID)
 		for _, r := range e.slots {
-			if b := e.nodes[r.node]; b != nil && r.first <= slot && slot <= r.last {
-				return b
+			if node, known := e.nodes[r.node]; known && r.first <= slot && slot <= r.last {
+				return boundsOf(node), true
 			}
 		}
 	}
-	return e.all
+	return e.all, true
 }
 
 // slotOf returns the slot of a cluster for keys with the given hash tag: its CRC-16 (XMODEM).
@@ -167,8 +166,8 @@ func slotOf(tag string) int64 {
 	return int64(crc % 16384)
 }
 
-func boundsOf(samples map[string]sample) *bounds {
-	b := &bounds{math.MaxInt64, math.MinInt64, math.MinInt64}
+func boundsOf(samples ...sample) bounds {
+	b := bounds{math.MaxInt64, math.MinInt64, math.MinInt64}
 	for _, s := range samples {
 		latest, earliest := s.origin+s.precision, s.origin-s.precision
 		b.earliest, b.ahead, b.latest = min(b.earliest, earliest), max(b.ahead, earliest), max(b.latest, latest)
@@ -199,11 +198,10 @@ func (s sample) better(newer sample) bool {
 // which node has the channel, this holds on the node that is ahead most. The start detects
 // that the store's clock was set back since it was measured.
 func (c *Clock) Window(channelID string, until time.Time) string {
-	b := c.of(channelID)
-	if b == nil {
-		return ""
+	if b, measured := c.of(channelID); measured {
+		return unixMillis(time.Since(started)+b.earliest-maxDrift) + " " + unixMillis(until.Sub(started)+b.ahead)
 	}
-	return unixMillis(time.Since(started)+b.earliest-maxDrift) + " " + unixMillis(until.Sub(started)+b.ahead)
+	return ""
 }
 
 // At returns the time at which a connection or a claim of a channel is requested, from the
@@ -211,23 +209,20 @@ func (c *Clock) Window(channelID string, until time.Time) string {
 // channel's node, so that the request is not mistaken for an older one. Without a channel,
 // this holds for all nodes.
 func (c *Clock) At(channelID string, at time.Time) string {
-	if b := c.of(channelID); b != nil {
+	if b, measured := c.of(channelID); measured {
 		return unixMillis(at.Sub(started) + b.latest)
 	}
 	return ""
 }
 
-// AtEarliest is At with a time that is never later than that of the channel's node.
+// AtEarliest is At with a time that is never later than that of the channel's node, or of any
+// node.
 func (c *Clock) AtEarliest(channelID string, at time.Time) string {
-	if b := c.of(channelID); b != nil {
+	if b, measured := c.of(channelID); measured {
 		return unixMillis(at.Sub(started) + b.earliest)
 	}
 	return ""
 }
-
-// Earliest returns a time that every node has reached. It is empty before the first
-// Measure.
-func (c *Clock) Earliest() string { return c.AtEarliest("", time.Now()) }
 
 // Forget makes the next Measure replace its estimates, because a script has shown that they
 // are wrong. They are used until then.

@@ -18,7 +18,7 @@ func TestSkewedNodes(t *testing.T) {
 	if c.At("", time.Now()) != "" || c.Window("", time.Now()) != "" {
 		t.Error("the clock has a time before it was measured")
 	}
-	c.estimate.Store(estimateOf(nodes, nil))
+	c.estimate.Store(newEstimate(nodes, nil))
 	var from, until, requested int64
 	testkit.Must(t, testkit.ErrorOf(fmt.Sscan(c.Window("", started.Add(now+time.Second)), &from, &until)))
 	testkit.Must(t, testkit.ErrorOf(fmt.Sscan(c.At("", time.Now()), &requested)))
@@ -39,7 +39,7 @@ func TestSkewedNodes(t *testing.T) {
 func TestChannelHasClockOfItsNode(t *testing.T) {
 	nodes := map[string]sample{"behind:1": {origin: time.Hour}, "ahead:1": {origin: time.Hour + 5*time.Second}}
 	var c Clock
-	c.estimate.Store(estimateOf(nodes, []slotRange{{0, 8191, "behind:1"}, {8192, 16383, "ahead:1"}}))
+	c.estimate.Store(newEstimate(nodes, []slotRange{{0, 8191, "behind:1"}, {8192, 16383, "ahead:1"}}))
 	for id, origin := range map[string]time.Duration{"a": nodes["ahead:1"].origin, "b": nodes["behind:1"].origin} { // slots 15495 and 3300
 		var from, until, requested int64
 		before := time.Since(started)

@@ -16,10 +16,6 @@ import (
 	"telapi/internal/config"
 )
 
-// TopologyInterval is how often clients of a cluster read its topology. They also do
-// after an error, but a node that has left the cluster may still answer.
-const TopologyInterval = 5 * time.Second
-
 // ClientOption returns the client options for a server or cluster.
 func ClientOption(o config.RedisOptions) rueidis.ClientOption {
 	return rueidis.ClientOption{
@@ -35,7 +31,9 @@ func ClientOption(o config.RedisOptions) rueidis.ClientOption {
 		WriteBufferEachConn: 64 << 10,
 		ForceSingleClient:   o.Embedded,
 		AlwaysRESP2:         o.Embedded, // its RESP3 cannot mix subscriptions with commands
-		ClusterOption:       rueidis.ClusterOption{ShardsRefreshInterval: TopologyInterval},
+		// Clients also read a cluster's topology after an error, but a node that has left the
+		// cluster may still answer.
+		ClusterOption: rueidis.ClusterOption{ShardsRefreshInterval: 5 * time.Second},
 	}
 }
 

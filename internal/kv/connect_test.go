@@ -60,7 +60,7 @@ func TestLinkFailsIfFewerThanHalfOfBeaconsArrive(t *testing.T) {
 		t.Run(fmt.Sprintf("%d of %d", c.arrived, c.published), func(t *testing.T) {
 			b := newBeacons(fakeClient{})
 			for i := range 2 * beaconRounds {
-				if err := b.next(t.Context()); err != nil {
+				if err := b.next(); err != nil {
 					t.Fatalf("failed after %d intervals: %v", i, err)
 				}
 				r := b.rounds[len(b.rounds)-1]
@@ -68,7 +68,7 @@ func TestLinkFailsIfFewerThanHalfOfBeaconsArrive(t *testing.T) {
 			}
 			failedAfter := 0
 			for i := 1; i < 3*beaconRounds && failedAfter == 0; i++ {
-				if err := b.next(t.Context()); err != nil {
+				if err := b.next(); err != nil {
 					failedAfter = i
 					break
 				}

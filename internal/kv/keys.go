@@ -13,7 +13,7 @@
 //	out         stream: the history, messages to the browser; field message, a wire.ChannelMessage
 //	seen, sent  sets: recent message IDs of the browser and of the runtime. When seen has 4,096 IDs,
 //	            or sent 1,024, it is renamed to seenBefore or sentBefore
-//	work        hash: work items and their credentials, see below
+//	work        hash: work items and their credentials, see work.lua
 //	forget      sorted set: fields of work by the time at which they can be deleted
 //	replicated  string: written before WAIT, see ReplicatedKey
 //	up, down    topics: notices to the runtime's connection and to the browser's, see Notice
@@ -47,12 +47,6 @@
 //
 // Once the end of a channel is committed, meta, in, out and work are left, with the fields that
 // compact keeps.
-//
-// Fields of work: a credential is stored under the SHA-256 of its token, as eight words: state
-// (awaiting, streaming, routed, parked or cancelled), number (0 for scope channel), kind, deadline, work item
-// ID, callback ID, digest of the body, receipt. @ID has the digest of a work item, a number the
-// entries of a parked item and when they can be routed, NUMBER+PART a parked part of a streamed answer. Uses of credentials of scope channel have the
-// digest and another word, and # and a number: the newest 1,024 are kept.
 package kv
 
 import (
@@ -70,9 +64,6 @@ const (
 	// ConnectionsKey holds the connections of runtimes, a sorted set. The score is when
 	// a connection expires, in Unix ms.
 	ConnectionsKey = "telapi:connections"
-	// claimsPrefix is followed by the ID of a connection: the set of the channels that it
-	// may have claimed.
-	claimsPrefix = "telapi:claims:"
 
 	// ReportsStream holds speech reports that are not counted yet: the field
 	// report, one wire.SpeechReport.
@@ -145,8 +136,8 @@ func NewestOfferKey(sessionID string) string {
 	return "telapi:offer:{" + OffersStream + "}:" + sessionID
 }
 
-// ClaimsKey returns the key with the claims that a connection may have.
-func ClaimsKey(connectionID string) string { return claimsPrefix + connectionID }
+// ClaimsKey returns the key with the claims that a connection may have, a set.
+func ClaimsKey(connectionID string) string { return "telapi:claims:" + connectionID }
 
 // ReplicatedKey returns the key that is written after a channel's data if replicas
 // must confirm it: WAIT covers only earlier writes of its own connection.

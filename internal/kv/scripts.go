@@ -46,18 +46,13 @@ type library struct {
 
 var readScripts = sync.OnceValue(func() library {
 	l := library{map[string]string{}, map[string]*definition{}, map[string]string{}}
-	files, err := scripts.ReadDir("lua")
+	files, _ := scripts.ReadDir("lua") // embedded, so reading cannot fail
 	for _, file := range files {
-		var text []byte
-		if text, err = scripts.ReadFile("lua/" + file.Name()); err != nil {
-			break
-		}
+		text, _ := scripts.ReadFile("lua/" + file.Name())
+		// An empty line before an indented one is inside a function.
 		for block := range strings.SplitSeq(strings.ReplaceAll(string(text), "\n\n  ", "\n  "), "\n\n") {
 			l.add(block)
 		}
-	}
-	if err != nil {
-		panic(err)
 	}
 	return l
 })
@@ -113,7 +108,7 @@ func Script(name string, constants ...string) string {
 		l.constants[pair[0]] = pair[1]
 	}
 	b := builder{library: l, added: map[*definition]bool{}}
-	b.require(body, false)
+	b.require(body)
 	text := l.replaceConstants("local rare\n" + b.text.String() + b.rareFunctions() + l.callRare(body))
 	if len(constants) == 0 {
 		joined.Store(name, text)
@@ -150,31 +145,34 @@ func (l library) callRare(text string) string {
 	})
 }
 
-// builder joins the definitions that a script needs, each after those that it uses.
+// builder joins the definitions that a script needs, each after those that it uses: first
+// all but rare functions, which it collects, then these and what only they use.
 type builder struct {
 	library
-	text  strings.Builder
-	added map[*definition]bool
-	rare  []string // functions that others, or the script, call
+	text   strings.Builder
+	added  map[*definition]bool
+	rare   []string // rare functions that the script, or others that are not rare, call
+	inRare bool     // the text is of rare functions, which call each other directly
 }
 
-// require adds what a text uses. Unless late, it only notes rare functions.
-func (b *builder) require(text string, late bool) {
+// require adds what a text uses.
+func (b *builder) require(text string) {
 	words(text, func(name string) string {
 		d := b.definitions[name]
 		switch {
 		case d == nil || b.added[d]:
-		case d.rare && !late:
+		case d.rare && !b.inRare:
 			if !slices.Contains(b.rare, name) {
 				b.rare = append(b.rare, name)
 			}
 		default:
 			b.added[d] = true
-			b.require(d.text, late)
-			if !late {
-				d = &definition{text: b.callRare(d.text)}
+			b.require(d.text)
+			definition := d.text
+			if !b.inRare {
+				definition = b.callRare(definition)
 			}
-			b.text.WriteString(d.text + "\n")
+			b.text.WriteString(definition + "\n")
 		}
 		return name
 	})
@@ -186,9 +184,10 @@ func (b *builder) rareFunctions() string {
 		return ""
 	}
 	b.text.Reset()
+	b.inRare = true
 	fields := ""
 	for _, name := range b.rare {
-		b.require(name, true)
+		b.require(name)
 		fields += name + " = " + name + ", "
 	}
 	return "local created\nfunction rare(name)\n  if not created then\n" + b.text.String() +

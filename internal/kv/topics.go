@@ -55,7 +55,8 @@ type Subscription struct {
 	topics   *Topics
 	topic    string
 	listener Listener
-	up       atomic.Bool   // changed while topics.mu is held
+	up       atomic.Bool // changed while topics.mu is held
+	firstUp  sync.Once
 	ready    chan struct{} // closed after the first Up
 }
 
@@ -125,9 +126,7 @@ func (ts *Topics) Serve(ctx context.Context, client rueidis.Client, over <-chan 
 			l.confirmed <- struct{}{}
 		}
 	}})
-	publishing, stop := context.WithCancel(ctx)
-	defer l.beacons.publishing.Wait()
-	defer stop()
+	defer l.beacons.publishing.Close()
 	ts.mu.Lock()
 	for name := range ts.byName {
 		ts.change(name)
@@ -146,7 +145,7 @@ func (ts *Topics) Serve(ctx context.Context, client rueidis.Client, over <-chan 
 		select {
 		case <-ts.wake:
 		case <-tick.C:
-			if err = l.beacons.next(publishing); err != nil {
+			if err = l.beacons.next(); err != nil {
 				ts.avoid = address
 			}
 		case err = <-lost:
@@ -261,11 +260,7 @@ func (l *link) up(names []string) {
 	for _, name := range names {
 		for _, s := range ts.setUp(name) {
 			s.listener.Up()
-			select {
-			case <-s.ready:
-			default:
-				close(s.ready)
-			}
+			s.firstUp.Do(func() { close(s.ready) })
 		}
 	}
 }

@@ -20,7 +20,6 @@ import (
 // immutable is the Cache-Control of a blob: its name is a hash of its inputs.
 const immutable = "private, max-age=31536000, immutable"
 
-// setHeader sets the header of a response with the blob.
 func (b *Blob) setHeader(h http.Header, p Path) {
 	h.Set("Content-Type", p.contentType())
 	h.Set("Cache-Control", immutable)
@@ -158,10 +157,9 @@ func (s *Service) list(w *httpserve.Response, r *http.Request) error {
 	after, _ := issues.QueryValue(query, "after")
 	limit := defaultListLimit
 	if text, given := issues.QueryValue(query, "limit"); given {
-		var err error
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxListLimit {
-			issues.Add("/query/limit", fault.IssueValue, "limit must be a whole number from 1 to %d.", maxListLimit)
-		}
+		n, err := strconv.Atoi(text)
+		issues.Check(err == nil && n >= 1 && n <= maxListLimit, "/query/limit", fault.IssueValue, "limit must be a whole number from 1 to %d.", maxListLimit)
+		limit = n
 	}
 	if err := issues.Err(); err != nil {
 		return err

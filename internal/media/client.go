@@ -24,6 +24,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"go.opentelemetry.io/otel/propagation"
 
+	"telapi/internal/background"
 	"telapi/internal/redact"
 	"telapi/internal/speech"
 )
@@ -97,14 +98,14 @@ func (c *Client) Ping(ctx context.Context) error {
 // the response. Its status is 200, 206, 304, 412 or 416. The caller closes the
 // body.
 func (c *Client) Fetch(ctx context.Context, method, path string, header http.Header) (*http.Response, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, watchdog := background.NewWatchdog(ctx, stallTimeout, fmt.Errorf("%w: no data for %v", speech.ErrBlobsUnavailable, stallTimeout))
 	resp, err := c.do(ctx, method, c.blobURL(path), header, nil, http.StatusOK, http.StatusPartialContent,
 		http.StatusNotModified, http.StatusPreconditionFailed, http.StatusRequestedRangeNotSatisfiable)
 	if err != nil {
-		cancel()
+		watchdog.Stop()
 		return nil, err
 	}
-	resp.Body = &stream{resp.Body, cancel}
+	resp.Body = watchdog.Watch(resp.Body)
 	return resp, nil
 }
 
@@ -241,7 +242,7 @@ func (c *Client) do(ctx context.Context, method string, u *url.URL, header http.
 }
 
 func unavailable(ctx context.Context, method string, err error) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
+	if errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), speech.ErrBlobsUnavailable) { // by the caller
 		return fmt.Errorf("%s blob: %w", method, ctx.Err())
 	}
 	return fmt.Errorf("%w: %s: %w", speech.ErrBlobsUnavailable, method, err)
@@ -251,25 +252,4 @@ func unavailable(ctx context.Context, method string, err error) error {
 func closeBody(resp *http.Response) {
 	_, _ = io.CopyN(io.Discard, resp.Body, maxDrained)
 	_ = resp.Body.Close()
-}
-
-// stream is a body whose Read times out after stallTimeout. The caller may take any
-// time between two reads.
-type stream struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-func (s *stream) Read(p []byte) (int, error) {
-	timer := time.AfterFunc(stallTimeout, s.cancel)
-	n, err := s.ReadCloser.Read(p)
-	if !timer.Stop() && err != nil && !errors.Is(err, io.EOF) {
-		err = fmt.Errorf("%w: no data for %v", speech.ErrBlobsUnavailable, stallTimeout)
-	}
-	return n, err
-}
-
-func (s *stream) Close() error {
-	defer s.cancel()
-	return s.ReadCloser.Close()
 }

@@ -71,7 +71,6 @@ func (d fd) list(name string) ([]string, error) {
 	return names, err
 }
 
-// setTimes sets the modification and access times of a file.
 func (d fd) setTimes(name string, at time.Time) error {
 	t := unix.NsecToTimespec(at.UnixNano())
 	return retryEINTR(func() error {

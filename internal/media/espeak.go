@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"telapi/internal/background"
 	"telapi/internal/speech"
 )
 
@@ -94,8 +95,8 @@ func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (speech.Sou
 	case <-ctx.Done():
 		return speech.Sound{}, ctx.Err()
 	}
-	ctx, watchdog, done := newWatchdog(ctx, e.timeout)
-	defer done()
+	ctx, watchdog := background.NewWatchdog(ctx, e.timeout, errStalled)
+	defer watchdog.Stop()
 	wpm := strconv.Itoa(int(min(maxWPM, max(minWPM, defaultWPM*u.Speed))))
 	cmd := exec.CommandContext(ctx, e.program, "--stdin", "-b", "1", "-v", u.Voice, "-s", wpm, "--stdout") //nolint:gosec // see above
 	cmd.Stdin = strings.NewReader(u.Text)
@@ -107,9 +108,9 @@ func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (speech.Sou
 	if err := cmd.Start(); err != nil {
 		return speech.Sound{}, fmt.Errorf("start espeak-ng: %w", err)
 	}
-	file, err := watchdog.readAll(ctx, out)
+	file, err := readAudio(ctx, watchdog.Watch(out))
 	if err != nil {
-		done() // kills the process
+		watchdog.Stop() // kills the process
 	}
 	switch exitErr := cmd.Wait(); {
 	case errors.Is(err, errTooLong):

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"telapi/internal/background"
 )
 
 // The store evicts the least recently used blobs. The access time of a file is the
@@ -75,15 +77,8 @@ func (a *accessTimes) beginWriting() map[Path]time.Time {
 
 // Run writes access times until ctx ends.
 func (s *Store) Run(ctx context.Context) {
-	tick := time.NewTicker(accessFlushInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			s.accessTimes.flush(s.root)
-		}
+	for background.Sleep(ctx, accessFlushInterval) == nil {
+		s.accessTimes.flush(s.root)
 	}
 }
 
@@ -96,7 +91,6 @@ type evictionQueue struct {
 	list []candidate
 }
 
-// candidate is a blob that may be evicted.
 type candidate struct {
 	path     Path
 	lastUsed time.Time
@@ -119,26 +113,26 @@ func (s *Store) evictToFit() {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
 	for scanned := false; s.bytes.Load() > s.maxBytes; {
-		if len(s.queue.list) > 0 {
-			oldest := s.queue.list[0]
-			s.queue.list = s.queue.list[1:]
-			switch err := s.evict(oldest); {
-			case err == nil:
-				s.evicted.Add(1)
-				scanned = false
-			case !errors.Is(err, errInUse) && !errors.Is(err, errNotFound):
-				s.log.Error("evict blob", "error", err)
+		if len(s.queue.list) == 0 {
+			if scanned {
+				return // all blobs are in use or cannot be removed
 			}
+			if err := s.scan(); err != nil {
+				s.log.Error("select blobs for eviction", "error", err)
+				return
+			}
+			scanned = true
 			continue
 		}
-		if scanned {
-			return // all blobs are in use or cannot be removed
+		oldest := s.queue.list[0]
+		s.queue.list = s.queue.list[1:]
+		switch err := s.evict(oldest); {
+		case err == nil:
+			s.evicted.Add(1)
+			scanned = false
+		case !errors.Is(err, errInUse) && !errors.Is(err, errNotFound):
+			s.log.Error("evict blob", "error", err)
 		}
-		if err := s.scan(); err != nil {
-			s.log.Error("select blobs for eviction", "error", err)
-			return
-		}
-		scanned = true
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"go.opentelemetry.io/otel/propagation"
 
+	"telapi/internal/background"
 	"telapi/internal/redact"
 	"telapi/internal/speech"
 )
@@ -65,8 +66,8 @@ func (o *OpenAI) Resolve(voice, model string) (string, string) {
 // Synthesize implements speech.Provider. The timeout does not limit the whole response,
 // because a long text takes long: it is how long no data may arrive.
 func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (speech.Sound, error) {
-	ctx, watchdog, stop := newWatchdog(ctx, o.Timeout)
-	defer stop()
+	ctx, watchdog := background.NewWatchdog(ctx, o.Timeout, errStalled)
+	defer watchdog.Stop()
 	req, err := o.newRequest(ctx, u)
 	if err != nil {
 		return speech.Sound{}, err
@@ -79,7 +80,7 @@ func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (speech.Sou
 	if err := o.checkResponse(resp, u); err != nil {
 		return speech.Sound{}, err
 	}
-	audio, err := watchdog.readAll(ctx, resp.Body)
+	audio, err := readAudio(ctx, watchdog.Watch(resp.Body))
 	if err != nil {
 		return speech.Sound{}, err
 	}

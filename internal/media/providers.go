@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 	"unicode/utf8"
 
 	"telapi/internal/speech"
@@ -31,25 +30,9 @@ var (
 	errTooLong = fmt.Errorf("more than %d s of audio", maxAudioSeconds)
 )
 
-// watchdog cancels a context with errStalled when no data has arrived for a
-// while.
-type watchdog struct {
-	limit time.Duration
-	timer *time.Timer
-}
-
-func newWatchdog(ctx context.Context, limit time.Duration) (context.Context, *watchdog, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(limit, func() { cancel(errStalled) })
-	return ctx, &watchdog{limit, timer}, func() {
-		timer.Stop()
-		cancel(nil)
-	}
-}
-
-// readAll reads a stream of audio.
-func (w *watchdog) readAll(ctx context.Context, r io.Reader) ([]byte, error) {
-	all, err := io.ReadAll(io.LimitReader(io.TeeReader(r, w), maxAudioBytes+1))
+// readAudio reads audio until its end or that of ctx.
+func readAudio(ctx context.Context, r io.Reader) ([]byte, error) {
+	all, err := io.ReadAll(io.LimitReader(r, maxAudioBytes+1))
 	switch {
 	case context.Cause(ctx) != nil: // also after EOF: the output of a killed program ends normally
 		return nil, context.Cause(ctx)
@@ -59,12 +42,6 @@ func (w *watchdog) readAll(ctx context.Context, r io.Reader) ([]byte, error) {
 		return nil, errTooLong
 	}
 	return all, nil
-}
-
-// Write is called with data that has arrived.
-func (w *watchdog) Write(p []byte) (int, error) {
-	w.timer.Reset(w.limit)
-	return len(p), nil
 }
 
 // decode decodes WAV, or PCM with the given sample rate. It rejects other data.
@@ -94,7 +71,8 @@ func parseWAV(file []byte) (samples []byte, rate int, err error) {
 		switch {
 		case id == "fmt " && len(body) >= 16:
 			format, channels, bits := little.Uint16(body), little.Uint16(body[2:]), little.Uint16(body[14:])
-			if rate = int(little.Uint32(body[4:])); format != 1 || channels != 1 || bits != 16 || !slices.Contains(sampleRates, rate) {
+			rate = int(little.Uint32(body[4:]))
+			if format != 1 || channels != 1 || bits != 16 || !slices.Contains(sampleRates, rate) {
 				return nil, 0, fmt.Errorf("unsupported WAV: format %d, %d channels, %d bits, %d Hz", format, channels, bits, rate)
 			}
 		case id == "data" && rate != 0:

@@ -125,7 +125,7 @@ func (s *Service) route(w *httpserve.Response, r *http.Request) error {
 		return s.health(w)
 	case path == "/metrics":
 		return s.scrape(w, r)
-	case path == strings.TrimSuffix(Prefix, "/") && isRead && s.mayChange(r):
+	case path == strings.TrimSuffix(Prefix, "/") && isRead && s.mayChange(r): // otherwise it is not found
 		return s.list(w, r)
 	}
 	change := r.Method == http.MethodPut || r.Method == http.MethodDelete

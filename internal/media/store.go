@@ -50,7 +50,6 @@ type Store struct {
 	evicted        atomic.Uint64
 }
 
-// errNotFound is returned when a path has no blob.
 var errNotFound = fault.New(fault.NotFound, "Blob not found.")
 
 // OpenStore opens the root of a service and creates it if it is missing. It removes

@@ -144,7 +144,8 @@ func (s *Store) commit(from fd, temp string, p Path, size int64, condition Preco
 		return false, errPathOccupied
 	}
 	var tag string
-	if created = !isRegular(old); created { // a link or a special file is not a blob; it is replaced
+	created = !isRegular(old) // a link or a special file is not a blob; it is replaced
+	if created {
 		old.Size = 0
 	} else {
 		tag = etag(old)

@@ -1,7 +1,7 @@
 package ratelimit
 
 import (
-	"strconv"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,17 +112,17 @@ type Decision struct {
 // PolicyHeader returns the RateLimit-Policy header of
 // draft-ietf-httpapi-ratelimit-headers.
 func (d Decision) PolicyHeader() string {
-	return `"` + d.Policy + `";q=` + strconv.FormatInt(d.Limit, 10) + ";w=" + strconv.FormatInt(wholeSeconds(d.Window), 10)
+	return fmt.Sprintf("%q;q=%d;w=%d", d.Policy, d.Limit, wholeSeconds(d.Window))
 }
 
 // Header returns the RateLimit header of the same draft.
 func (d Decision) Header() string {
-	return `"` + d.Policy + `";r=` + strconv.FormatInt(d.Remaining, 10) + ";t=" + strconv.FormatInt(wholeSeconds(d.Reset), 10)
+	return fmt.Sprintf("%q;r=%d;t=%d", d.Policy, d.Remaining, wholeSeconds(d.Reset))
 }
 
 // rejection is the JSON of details in the error of a rejected request.
 type rejection struct {
-	Limit   string `json:"limit"`
+	Limit   string `json:"limit"` // ip, team_daily_quota or session_handshakes
 	Tier    string `json:"tier,omitempty"`
 	Max     int64  `json:"max"`
 	Window  int64  `json:"window"` // seconds
@@ -133,20 +133,20 @@ type rejection struct {
 func (d Decision) Rejection() *fault.Error {
 	wait := time.Duration(max(1, wholeSeconds(d.Reset))) * time.Second
 	details := rejection{
-		Limit:   "ip",
-		Tier:    d.Policy,
+		Limit:   d.Policy,
 		Max:     d.Limit,
 		Window:  wholeSeconds(d.Window),
 		ResetAt: time.Now().Add(wait).UTC().Format(time.RFC3339),
 	}
-	message := "Too many requests from your address."
+	var message string
 	switch d.Policy {
 	case teamPolicy:
-		details.Limit, details.Tier = teamPolicy, ""
 		message = "Your team's daily quota is used up."
 	case sessionPolicy:
-		details.Limit, details.Tier = sessionPolicy, ""
 		message = "The session has opened too many connections."
+	default:
+		details.Limit, details.Tier = "ip", d.Policy
+		message = "Too many requests from your address."
 	}
 	return fault.New(fault.RateLimitExceeded, "%s Try again in %d seconds.", message, wholeSeconds(wait)).
 		WithDetails(details).WithRetryAfter(wait)

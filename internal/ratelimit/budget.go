@@ -54,8 +54,7 @@ func (b *Budget) Share() int64 { return b.share }
 func (b *Budget) Take(holder string, n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err := b.take(holder, n)
-	if err != nil {
+	if err := b.take(holder, n); err != nil {
 		return b.reject(err)
 	}
 	return nil

@@ -181,55 +181,46 @@ func (l *Limiter) HandshakeRejection(sessionID string, perMinute int64) (d Decis
 	return d, now.Before(b.ends) && b.permits == 0 && b.remaining == 0
 }
 
-// decide sets the fields of d. It applies the rule only once, before the first wait.
-// If callers with different rules applied theirs after every wait, they could
-// invalidate each other's grants forever.
+// decide sets the fields of d and counts the decision.
 func (l *Limiter) decide(ctx context.Context, d *Decision, name string, r rule) error {
 	b := l.bucket(name)
 	defer b.users.Add(-1)
-	for pending := l.takeOrRequest(ctx, b, d, name, &r); pending != nil; pending = l.takeOrRequest(ctx, b, d, name, nil) {
-		var err error
+	err := l.take(ctx, b, d, name, r)
+	decision := "rejected"
+	switch {
+	case err != nil:
+		decision = "failed"
+	case d.Allowed:
+		decision = "allowed"
+	}
+	l.decisions.WithLabelValues(d.Policy, decision).Inc()
+	return err
+}
+
+// take sets the fields of d, after a wait if the bucket needs a grant. It applies the rule only
+// once, before the first wait. If callers with different rules applied theirs after every wait,
+// they could invalidate each other's grants forever.
+func (l *Limiter) take(ctx context.Context, b *bucket, d *Decision, name string, r rule) (err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.apply(r)
+	for now := time.Now(); err == nil && !b.take(d, now); now = time.Now() {
+		b.waiting++
+		if b.request == nil {
+			b.request = l.requestGrant(ctx, b, name, now)
+		}
+		pending := b.request
+		b.mu.Unlock()
 		select {
 		case <-pending.done:
 			err = pending.err
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
-		if err != nil {
-			b.mu.Lock()
-			b.waiting--
-			b.mu.Unlock()
-			l.decisions.WithLabelValues(d.Policy, "failed").Inc()
-			return err
-		}
-	}
-	decision := "rejected"
-	if d.Allowed {
-		decision = "allowed"
-	}
-	l.decisions.WithLabelValues(d.Policy, decision).Inc()
-	return nil
-}
-
-// takeOrRequest sets the fields of d, or returns the grant to wait for. Callers pass
-// their rule in the first call, and nil after a wait.
-func (l *Limiter) takeOrRequest(ctx context.Context, b *bucket, d *Decision, name string, first *rule) *grantRequest {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if first != nil {
-		b.apply(*first)
-	} else {
+		b.mu.Lock()
 		b.waiting--
 	}
-	now := time.Now()
-	if b.take(d, now) {
-		return nil
-	}
-	b.waiting++
-	if b.request == nil {
-		b.request = l.requestGrant(ctx, b, name, now)
-	}
-	return b.request
+	return err
 }
 
 // bucket returns the bucket with a name. The caller decrements its users.

@@ -132,12 +132,13 @@ func (s *Settings) Reload(ctx context.Context) error {
 	}
 	defer s.loaded.Store(true)
 	limits, invalid := ParseLimits(value)
-	if found && invalid == nil {
+	switch {
+	case !found:
+	case invalid == nil:
 		s.invalid = ""
 		s.adopt(limits)
 		return s.updateMirror(ctx, limits)
-	}
-	if found {
+	default:
 		if s.invalid != string(value) { // counted and logged once
 			s.invalid = string(value)
 			s.rejected.Inc()
@@ -151,7 +152,7 @@ func (s *Settings) Reload(ctx context.Context) error {
 	if limits, err = s.lastValid(ctx); err != nil {
 		return err
 	}
-	if !found && s.mirrored == limits {
+	if !found && s.mirrored == limits { // the Mirror has them
 		if _, err := s.store.SaveLimits(ctx, nil, limits.JSON()); err != nil {
 			return fmt.Errorf("restore limits: %w", err)
 		}

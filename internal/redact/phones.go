@@ -27,18 +27,18 @@ func maskPhones(s, name string, keep int) string {
 		case isDigit(c) && startsWithUUID(s[i:]): // in most paths; the checks of a number are slow
 			next, inWord = i+uuidLength, true
 		case isDigit(c), c == '(', c == '+' && !inWord, c == '%' && hasPrefixFold(s[i:], "%2b"):
-			digits := i // after the plus
+			body := i // after the plus
 			switch c {
 			case '+':
-				digits += len("+")
+				body += len("+")
 			case '%':
-				digits += len("%2b")
+				body += len("%2b")
 			}
-			if end := numberEnd(s, i, digits, name); end > 0 {
+			if end := numberEnd(s, i, body, name); end > 0 {
 				if out == nil {
 					out = []byte(s)
 				}
-				mask(out[digits:end], keep)
+				mask(out[body:end], keep)
 				next = end
 			} else if isDigit(c) {
 				next = wordEnd(s, i)

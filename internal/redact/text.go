@@ -82,6 +82,7 @@ var rules = []rule{
 	// invalid, and parsers quote it in their errors.
 	{"://", regexp.MustCompile(`(://[^\s/?#@:"'<>]*:)([^\s/?#"'<>]*|\d*[^\s/?#"'<>\d][^\s"'<>]*)@`), always},
 	{"bearer basic", regexp.MustCompile(`(?i)\b(bearer|basic)(?:\s+|%20)((?:[^\s"'\\%]|%[^2]|%2[^0])+)`), schemeValue},
+	// JWTs: base64 of {", "{ " or "{" with a line break. They need no name, so that group is empty.
 	{"eyj eya ewo", regexp.MustCompile(`()((?:eyJ|eyA|ewo)[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?)`), always},
 	{"tk_", regexp.MustCompile(`(tk_[A-Za-z0-9]+_)([A-Za-z0-9_-]+)`), always},
 	{"cbt_", regexp.MustCompile(`(cbt_)([A-Za-z0-9_-]{16,})`), always},
@@ -111,9 +112,9 @@ func (r rule) apply(s string) string {
 // match is a match of a rule. Matches can overlap, because the value of a name
 // can be a name with a value.
 type match struct {
-	start, end int // bounds of the searched text
-	from, to   int // bounds of the value
-	secret     bool
+	searched int // bytes up to the end of the match
+	from, to int // bounds of the value
+	secret   bool
 }
 
 // longValue is the length from which the inside of a secret value is skipped, so
@@ -128,23 +129,24 @@ func (r rule) matches(s string) iter.Seq[match] {
 			if index == nil {
 				return
 			}
-			groups, value := make([]string, 0, 5), 0
+			groups := make([]string, 0, 5)
+			from, to := 0, 0 // the value: the last group that has matched
 			for i := 2; i < len(index); i += 2 {
-				if index[i] < 0 {
-					groups = append(groups, "")
-					continue
+				group := ""
+				if index[i] >= 0 {
+					from, to = at+index[i], at+index[i+1]
+					group = s[from:to]
 				}
-				groups, value = append(groups, s[at+index[i]:at+index[i+1]]), i // the value is the last group
+				groups = append(groups, group)
 			}
-			quoted := s[at+index[value] : at+index[value+1]]
-			to := at + index[value+1]
-			found := match{at, at + index[1], to - len(strings.TrimLeft(quoted, `\"'`)), to, r.isSecret(groups)}
+			from = to - len(strings.TrimLeft(s[from:to], `\"'`)) // without quotes
+			found := match{index[1], from, to, r.isSecret(groups)}
 			if !yield(found) {
 				return
 			}
 			at += max(index[3], index[0]+1) // continue after the name
-			if found.secret && found.to > done {
-				if done = found.to; found.to-found.from > longValue {
+			if found.secret && to > done {
+				if done = to; to-from > longValue {
 					at = done
 				}
 			}

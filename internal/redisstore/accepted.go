@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -76,7 +75,8 @@ func (s *Store) replaced(ctx context.Context, client rueidis.Client) (replaced b
 	nodes := client.Nodes()
 	ids := make(chan string, len(nodes))
 	for _, node := range nodes {
-		go func() { ids <- replicationID(ctx, node) }()
+		// The ID of a server's data, which its replicas have too; empty if it does not reveal it.
+		go func() { ids <- replicationInfo(ctx, node)["master_replid"] }()
 	}
 	first := len(s.replicationIDs) == 0
 	for range nodes {
@@ -86,15 +86,6 @@ func (s *Store) replaced(ctx context.Context, client rueidis.Client) (replaced b
 		}
 	}
 	return replaced
-}
-
-// replicationID returns the ID of a server's data, which its replicas have too. It is empty
-// if the server does not reveal it.
-func replicationID(ctx context.Context, node rueidis.Client) string {
-	info, _ := node.Do(ctx, node.B().Info().Section("replication").Build()).ToString()
-	_, rest, _ := strings.Cut(info, "master_replid:")
-	id, _, _ := strings.Cut(rest, "\r\n")
-	return id
 }
 
 // checkLast is checkAccepted for an instance that stops before it has noticed a failover.

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,12 +51,11 @@ func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Cre
 
 // Deliver implements callback.Store.
 func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (result callback.DeliverResult, err error) {
-	args := make([]string, 0, 9+len(d.Entries))
 	duplicateFor, use := "", d.CallbackID // use: as the script callback names it
 	if d.DuplicateFor > 0 {
 		duplicateFor, use = millis(d.DuplicateFor), d.BodyDigest
 	}
-	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch, rueidis.BinaryString(d.Receipt), boolArg(d.Park))
+	args := []string{d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch, rueidis.BinaryString(d.Receipt), boolArg(d.Park)}
 	for _, entry := range d.Entries {
 		args = append(args, rueidis.BinaryString(entry))
 	}
@@ -68,12 +68,9 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (resu
 
 // DeliverStream implements callback.Store.
 func (c *Callbacks) DeliverStream(ctx context.Context, p callback.StreamParams) (result callback.DeliverResult, err error) {
-	args := make([]string, 0, 10+len(p.Parts)+len(p.Last))
-	args = append(args, p.Digest, string(p.Kind), p.WorkItemID, p.CallbackID, p.Digests, p.Epoch, boolArg(p.Park), rueidis.BinaryString(p.Receipt), strconv.Itoa(len(p.Parts)))
-	for _, entries := range [][][]byte{p.Parts, p.Last} {
-		for _, entry := range entries {
-			args = append(args, rueidis.BinaryString(entry))
-		}
+	args := []string{p.Digest, string(p.Kind), p.WorkItemID, p.CallbackID, p.Digests, p.Epoch, boolArg(p.Park), rueidis.BinaryString(p.Receipt), strconv.Itoa(len(p.Parts))}
+	for _, entry := range slices.Concat(p.Parts, p.Last) {
+		args = append(args, rueidis.BinaryString(entry))
 	}
 	result, err = parseDelivery(runScript(ctx, c.store, "deliver a streamed answer", "stream", p.ChannelID, rueidis.RedisResult.AsStrSlice, args...))
 	if p.Last != nil && result.Accepted() {

@@ -39,13 +39,12 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 
 // Attach implements channel.Store.
 func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attached channel.AttachResult, err error) {
-	args := []string{a.ConnectionID, a.Succeeds, boolArg(a.Reject), c.store.clock.At(a.ChannelID, time.Now()), millis(a.Lease)}
-	if a.Resume != nil {
-		args = append(args, "1", a.Resume.Epoch, a.Resume.ID)
-	} else {
-		args = append(args, "", "", "")
+	cursor := cmp.Or(a.Resume, &channel.Cursor{})
+	args := []string{
+		a.ConnectionID, a.Succeeds, boolArg(a.Reject), c.store.clock.At(a.ChannelID, time.Now()), millis(a.Lease),
+		boolArg(a.Resume != nil), cursor.Epoch, cursor.ID, string(a.Entry), string(a.Offer),
+		rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile),
 	}
-	args = append(args, string(a.Entry), string(a.Offer), rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile))
 	reply, err := runScript(ctx, c.store, "attach to a channel", "connect", a.ChannelID, rueidis.RedisResult.ToArray, append(args, c.limits...)...)
 	if err != nil {
 		return attached, err

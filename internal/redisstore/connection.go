@@ -144,8 +144,8 @@ func (s *Store) requestProbe() {
 func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
-	full := false // as logged
-	check := true // accepted callbacks: the store may have been restarted
+	full := false     // as logged
+	unchecked := true // accepted callbacks: the store may have been restarted
 	select {
 	case <-s.probes: // requested for an earlier connection
 	default:
@@ -166,8 +166,8 @@ func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 			s.logFull(full)
 		}
 		s.measureClock(ctx, client)
-		if s.replaced(ctx, client) || check {
-			check = s.checkAccepted(ctx) != nil
+		if s.replaced(ctx, client) || unchecked {
+			unchecked = s.checkAccepted(ctx) != nil
 		}
 	}
 }
@@ -280,14 +280,18 @@ func (n Node) Setting(ctx context.Context, name string) string {
 // Replicas returns the number of replicas that are connected to the node. isMaster is
 // false if the node is a replica itself, or does not reveal it.
 func (n Node) Replicas(ctx context.Context) (connected int, isMaster bool) {
-	info, _ := n.client.Do(ctx, n.client.B().Info().Section("replication").Build()).ToString()
+	replication := replicationInfo(ctx, n.client)
+	connected, _ = strconv.Atoi(replication["connected_slaves"])
+	return connected, replication["role"] == "master"
+}
+
+// replicationInfo returns what a server reveals of its replication.
+func replicationInfo(ctx context.Context, node rueidis.Client) map[string]string {
+	info, _ := node.Do(ctx, node.B().Info().Section("replication").Build()).ToString()
+	values := map[string]string{}
 	for line := range strings.Lines(info) {
-		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
-		case "role":
-			isMaster = value == "master"
-		case "connected_slaves":
-			connected, _ = strconv.Atoi(value)
-		}
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		values[name] = value
 	}
-	return connected, isMaster
+	return values
 }

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
+	"telapi/internal/background"
 	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/internal/redact"
@@ -49,8 +51,7 @@ type Embedded struct {
 	file      string
 	lock      *os.File
 	close     sync.Once
-	done      chan struct{}
-	jobs      sync.WaitGroup
+	jobs      *background.Group
 }
 
 // EmbeddedOptions configure an embedded engine.
@@ -90,7 +91,7 @@ func StartEmbedded(o EmbeddedOptions, log *slog.Logger) (_ *Embedded, err error)
 		pass:      redact.Secret(password),
 		file:      filepath.Join(o.DataDir, kv.EmbeddedFile),
 		lock:      lock,
-		done:      make(chan struct{}),
+		jobs:      background.NewGroup(),
 	}
 	if err = e.snapshots.load(); err != nil {
 		err = fmt.Errorf("write a snapshot to the data directory: %w", err)
@@ -101,8 +102,8 @@ func StartEmbedded(o EmbeddedOptions, log *slog.Logger) (_ *Embedded, err error)
 		engine.Close()
 		return nil, err
 	}
-	e.jobs.Go(e.tick)
-	e.jobs.Go(e.saveSnapshots)
+	_ = e.jobs.Go(context.Background(), e.tick) // the group is open
+	_ = e.jobs.Go(context.Background(), e.saveSnapshots)
 	log.Warn("using the embedded key-value store: for one machine and for development; a crash can lose its last seconds",
 		"address", e.addr, "record", e.file, "snapshot", e.snapshots.path)
 	return e, nil
@@ -122,29 +123,16 @@ func (e *Embedded) record() error {
 }
 
 // tick counts the engine's time until Close.
-func (e *Embedded) tick() {
-	ticker := time.NewTicker(engineTick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-e.done:
-			return
-		case <-ticker.C:
-			e.engine.tick()
-		}
+func (e *Embedded) tick(closing context.Context) {
+	for background.Sleep(closing, engineTick) == nil {
+		e.engine.tick()
 	}
 }
 
 // saveSnapshots saves the content regularly until Close.
-func (e *Embedded) saveSnapshots() {
-	wait := snapshotInterval
-	for {
-		select {
-		case <-e.done:
-			return
-		case <-time.After(wait):
-			wait = max(snapshotInterval, lockedShare*e.snapshots.save(false))
-		}
+func (e *Embedded) saveSnapshots(closing context.Context) {
+	for wait := snapshotInterval; background.Sleep(closing, wait) == nil; {
+		wait = max(snapshotInterval, lockedFactor*e.snapshots.save(false))
 	}
 }
 
@@ -157,8 +145,7 @@ func (e *Embedded) Options(log *slog.Logger) Options {
 func (e *Embedded) Close() {
 	e.close.Do(func() {
 		_ = os.Remove(e.file)
-		close(e.done)
-		e.jobs.Wait()
+		e.jobs.Close()
 		e.engine.Close() // waits for running commands
 		e.snapshots.save(true)
 		_ = e.lock.Close()

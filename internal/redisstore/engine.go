@@ -5,9 +5,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,7 +18,7 @@ import (
 // engine is the embedded engine. Its content can be dumped and loaded as a whole.
 type engine struct {
 	*miniredis.Miniredis
-	server *server.Server
+	server *server.Server // works also after Close, when the content is saved
 	// inScript is the context of commands that a script calls. Commands with this
 	// context do not lock the engine, because a script already holds the lock.
 	inScript any
@@ -39,7 +39,7 @@ func startEngine(password string, maxBytes int) (*engine, error) {
 		return nil, err
 	}
 	e.server = e.Server()
-	const capture = "TELAPI.CONTEXT"
+	const capture = "TELAPI.CONTEXT" // a command that a script calls, so that its context becomes known
 	err := e.server.Register(capture, func(c *server.Peer, _ string, _ []string) {
 		if e.inScript == nil {
 			e.inScript = c.Ctx
@@ -112,14 +112,13 @@ func (e *engine) load(commands [][]string) error {
 type console struct {
 	server *server.Server
 	peer   *server.Peer
-	output *bytes.Buffer
 	reader *bufio.Reader
 	err    error
 }
 
 func newConsole(s *server.Server, context any) *console {
 	output := &bytes.Buffer{}
-	c := &console{server: s, peer: server.NewPeer(bufio.NewWriter(output)), output: output, reader: bufio.NewReader(output)}
+	c := &console{server: s, peer: server.NewPeer(bufio.NewWriter(output)), reader: bufio.NewReader(output)}
 	c.peer.Ctx = context
 	return c
 }
@@ -140,15 +139,6 @@ func (c *console) do(args ...string) any {
 func (c *console) list(args ...string) []any {
 	list, _ := c.do(args...).([]any)
 	return list
-}
-
-func (c *console) strings(args ...string) []string {
-	list := c.list(args...)
-	texts := make([]string, len(list))
-	for i, item := range list {
-		texts[i], _ = item.(string)
-	}
-	return texts
 }
 
 // dump collects the commands that create keys.
@@ -217,12 +207,10 @@ func (d *dump) stream(key string) {
 		d.add("XADD", key, generated, "deleted", "")
 		d.add("XDEL", key, generated)
 	}
-	names := map[string]string{}
+	slices.SortFunc(groups, func(a, b any) int { return strings.Compare(field(a, "name"), field(b, "name")) })
 	for _, group := range groups {
-		names[field(group, "name")] = field(group, "last-delivered-id")
-	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		d.add("XGROUP", "CREATE", key, name, names[name], "MKSTREAM")
+		name := field(group, "name")
+		d.add("XGROUP", "CREATE", key, name, field(group, "last-delivered-id"), "MKSTREAM")
 		for _, consumer := range d.list("XINFO", "CONSUMERS", key, name) {
 			d.add("XGROUP", "CREATECONSUMER", key, name, field(consumer, "name"))
 		}

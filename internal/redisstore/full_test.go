@@ -140,7 +140,7 @@ func TestMemoryIsCounted(t *testing.T) {
 		e.memory.swept = time.Time{}
 		e.settle()
 		want := 0
-		for _, key := range c.strings("KEYS", "*") {
+		for _, key := range e.Keys() {
 			size, _ := c.do("MEMORY", "USAGE", key).(int)
 			want += size + 2*len(key) + keyOverhead
 		}
@@ -184,7 +184,7 @@ func TestFullEngineRunsScriptsWholeOrNotAtAll(t *testing.T) {
 			t.Errorf("%q: %v, %v, want it rejected: %t", test.command, reply, c.err, test.rejected)
 		}
 	}
-	if keys := c.strings("KEYS", "*"); strings.Join(keys, " ") != "k4" {
+	if keys := e.Keys(); strings.Join(keys, " ") != "k4" {
 		t.Errorf("keys %q, want only k4", keys)
 	}
 	e.settle()

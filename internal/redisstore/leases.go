@@ -68,7 +68,7 @@ func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx contex
 	run := func(closing context.Context) {
 		defer close(finished)
 		defer lost()
-		defer context.AfterFunc(closing, stop)()
+		defer context.AfterFunc(closing, stop)() // ends renewing when the store closes
 		for held := true; held; {
 			if background.Sleep(renewing, l.time/3) != nil {
 				return
@@ -95,10 +95,8 @@ func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx contex
 // hold renews a lease for a duration, or releases it if that is 0. After an error the lease counts as
 // held, so that the next renewal can succeed.
 func (l Leases) hold(ctx context.Context, name, holder string, duration time.Duration) (held bool, err error) {
-	held = true
-	err = l.store.do(ctx, "renew a lease", func(ctx context.Context, c rueidis.Client) (err error) {
-		held, err = leaseScript.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, millis(duration)}).AsBool()
-		return err
+	held, err = query(ctx, l.store, "renew a lease", func(ctx context.Context, c rueidis.Client) (bool, error) {
+		return leaseScript.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, millis(duration)}).AsBool()
 	})
 	return held || err != nil, err
 }

@@ -137,14 +137,14 @@ func newChannelInfo(id string, fields map[string]string, now int64) ChannelInfo 
 		OpenedAt:     time.UnixMilli(openedAt),
 		LastActivity: time.UnixMilli(max(openedAt, parseMillis(entryAt), parseMillis(messageAt))), BacklogEntries: entries - committed, BacklogBytes: bytes - committedBytes,
 	}
-	switch {
-	case claimUntil > now:
-		c.Claim = ClaimHeld
-		return c
-	case c.Runtime != "":
+	if c.Runtime != "" {
 		c.Claim = ClaimExpired
 	}
-	c.UnclaimedSince = time.UnixMilli(max(openedAt, claimUntil))
+	if claimUntil > now {
+		c.Claim = ClaimHeld
+	} else {
+		c.UnclaimedSince = time.UnixMilli(max(openedAt, claimUntil))
+	}
 	return c
 }
 

@@ -33,9 +33,10 @@ const (
 type effect int
 
 const (
-	adds    effect = iota + 1 // rejected by a full engine
-	removes                   // or has a small, bounded need
-	unknown                   // adds or removes; any argument may be a key
+	none    effect = iota
+	adds           // rejected by a full engine
+	removes        // or has a small, bounded need
+	unknown        // adds or removes; any argument may be a key
 )
 
 // effects has the commands that the program uses, and those that need no memory
@@ -49,9 +50,9 @@ var effects = map[string]effect{
 	"RENAME": removes, "RPOP": removes, "SREM": removes, "UNLINK": removes, "XACK": removes, "XAUTOCLAIM": removes, "XCLAIM": removes,
 	"XDEL": removes, "XREADGROUP": removes, "XTRIM": removes, "ZREM": removes, "ZREMRANGEBYSCORE": removes,
 
-	"AUTH": 0, "CLIENT": 0, "CLUSTER": 0, "COMMAND": 0, "DISCARD": 0, "ECHO": 0, "HELLO": 0, "INFO": 0, "MEMORY": 0, "MULTI": 0, "OBJECT": 0,
-	"PING": 0, "PSUBSCRIBE": 0, "PUBLISH": 0, "PUBSUB": 0, "PUNSUBSCRIBE": 0, "QUIT": 0, "SCRIPT": 0, "SELECT": 0, "SUBSCRIBE": 0, "TIME": 0,
-	"UNSUBSCRIBE": 0, "UNWATCH": 0, "WAIT": 0, "WATCH": 0, "XINFO": 0,
+	"AUTH": none, "CLIENT": none, "CLUSTER": none, "COMMAND": none, "DISCARD": none, "ECHO": none, "HELLO": none, "INFO": none, "MEMORY": none, "MULTI": none, "OBJECT": none,
+	"PING": none, "PSUBSCRIBE": none, "PUBLISH": none, "PUBSUB": none, "PUNSUBSCRIBE": none, "QUIT": none, "SCRIPT": none, "SELECT": none, "SUBSCRIBE": none, "TIME": none,
+	"UNSUBSCRIBE": none, "UNWATCH": none, "WAIT": none, "WATCH": none, "XINFO": none,
 }
 
 // memory limits the memory of an engine's content. Its count is an upper bound: what
@@ -89,13 +90,13 @@ func newMemory(e *engine, limit int) *memory {
 // does so only if the script has changed nothing before, so that a script runs as a
 // whole or not at all.
 func (m *memory) hook(c *server.Peer, command string, args ...string) bool {
-	if c.Ctx == nil { // the first command of a connection; scripts call commands with a context
+	if c.Ctx == nil { // the first command of a connection; commands of scripts have a context and no name
 		c.ClientName = "connection"
 	}
 	isScript := command == "EVAL" || command == "EVALSHA"
 	effect := m.effect(command)
 	switch {
-	case effect == 0 && !isScript || c == m.running.Load():
+	case effect == none && !isScript || c == m.running.Load():
 		return false
 	case command == "XREADGROUP": // may wait for others, so it does not hold the lock
 		m.count(effect, command, args)
@@ -130,7 +131,7 @@ func (m *memory) effect(command string) effect {
 		return effect
 	}
 	if m.engine.server.IsReadOnlyCommand(command) || !m.engine.server.IsRegisteredCommand(command) {
-		return 0
+		return none
 	}
 	return unknown
 }
@@ -264,7 +265,8 @@ func (m *memory) sweep(console *console) {
 		return
 	}
 	exists := map[string]bool{}
-	for _, name := range console.strings("KEYS", "*") {
+	for _, key := range console.list("KEYS", "*") {
+		name, _ := key.(string)
 		exists[name] = true
 		if m.keys[name] == nil {
 			m.keys[name] = &keySize{}

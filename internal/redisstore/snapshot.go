@@ -27,7 +27,7 @@ const (
 	// snapshotInterval is the time between snapshots. It grows with the time for
 	// which a snapshot locks the engine, so that this is at most 2 % of the time.
 	snapshotInterval = 2 * time.Second
-	lockedShare      = 50
+	lockedFactor     = 50
 )
 
 // snapshotHeader describes a snapshot.
@@ -153,6 +153,7 @@ func readSnapshot(path string) (header snapshotHeader, commands [][]string, err 
 		return header, nil, err
 	}
 	line, content, _ := bytes.Cut(file, []byte("\n"))
+	sum := sha256.Sum256(content)
 	switch err := json.Unmarshal(line, &header); {
 	case err != nil:
 		return header, nil, errors.New("it is damaged: its first line is not a header")
@@ -160,7 +161,7 @@ func readSnapshot(path string) (header snapshotHeader, commands [][]string, err 
 		return header, nil, fmt.Errorf("a newer version of telapi wrote it: its format is %d, and this version reads %d", header.Version, snapshotVersion)
 	case header.Bytes != len(content):
 		return header, nil, fmt.Errorf("it is damaged: %d bytes are missing", header.Bytes-len(content))
-	case header.SHA256 != checksum(content):
+	case header.SHA256 != hex.EncodeToString(sum[:]):
 		return header, nil, errors.New("it is damaged: its checksum is wrong")
 	}
 	decoder := gob.NewDecoder(bytes.NewReader(content))
@@ -173,11 +174,6 @@ func readSnapshot(path string) (header snapshotHeader, commands [][]string, err 
 		}
 		commands = append(commands, command)
 	}
-}
-
-func checksum(content []byte) string {
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:])
 }
 
 // replaceFile writes a file with mode 0600. After a crash the file has its old or its

@@ -143,8 +143,8 @@ func (s *Store) FullRemedy() string {
 }
 
 // do runs an operation within commandTimeout and the caller's deadline. It returns
-// fault.ServiceUnavailable if the store is the cause of a failure. A full store has no
-// effect of the operation.
+// fault.ServiceUnavailable if the store is the cause of a failure. If that is full, the
+// operation had no effect.
 func (s *Store) do(caller context.Context, operation string, run func(context.Context, rueidis.Client) error) error {
 	current := s.state.Load()
 	if current.client == nil && s.opts.ConnectTimeout > 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/background"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
@@ -108,19 +109,12 @@ func parseMessages(notice string) (after channel.Cursor, list []channel.Message,
 	epoch, ids, _ := strings.Cut(head, " ")
 	before, last, _ := strings.Cut(ids, " ")
 	after = channel.Cursor{Epoch: epoch, ID: before}
-	number, at := splitID(last)
-	previous, _ := splitID(before)
+	_, at, _ := strings.Cut(last, "-")
+	number := wire.EntryNumber(before) // IDs of messages have the form of positions
 	for line := range strings.SplitSeq(lines, "\n") {
-		previous++
-		id := strconv.FormatInt(previous, 10) + "-" + at
+		number++
+		id := strconv.FormatInt(number, 10) + "-" + at
 		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: id}, JSON: []byte(line)})
 	}
-	return after, list, previous == number
-}
-
-// splitID returns the number and the time of a stream ID. An empty ID has number 0.
-func splitID(id string) (number int64, at string) {
-	digits, at, _ := strings.Cut(id, "-")
-	number, _ = strconv.ParseInt(digits, 10, 64)
-	return number, at
+	return after, list, number == wire.EntryNumber(last)
 }

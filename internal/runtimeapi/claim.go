@@ -26,8 +26,8 @@ type claim struct {
 	timer  *time.Timer // calls Wake when the claim has to be renewed, or a work item times out
 
 	// Used by the goroutine of the requests only.
-	failure error  // of a request that the runtime may not know of
-	with    string // position that the request that runs commits too
+	failure    error  // of a request; later ones fail too until the runtime repeats it
+	alsoCommit string // position that the running request commits too; empty: none
 
 	// Guarded by conn.mu.
 	queued, working, woken bool
@@ -51,14 +51,12 @@ type pushedEntry struct{ number, bytes int64 }
 func (c *Conn) newClaim(channelID, secret string) *claim {
 	cl := &claim{conn: c, id: channelID, secret: secret}
 	cl.timer = time.AfterFunc(time.Hour, cl.Wake)
-	cl.timer.Stop()
+	cl.timer.Stop() // Reset starts it
 	return cl
 }
 
 // record returns how the store lists the claim.
-func (cl *claim) record() string { return record(cl.id, cl.secret) }
-
-func record(channelID, secret string) string { return channelID + "/" + secret }
+func (cl *claim) record() string { return cl.id + "/" + cl.secret }
 
 func records(claims map[string]*claim) (list []string) {
 	for _, cl := range claims {
@@ -112,8 +110,8 @@ func (c *Conn) add(cl *claim, ch *calls.Channel) bool {
 	return true
 }
 
-// start pushes entries, after a loss that was found when the claim was resumed. The reply that
-// announces the claim is sent before.
+// start pushes the claim's entries. Its caller has sent the reply that announces the claim. A loss
+// that was found when the claim was resumed is reported first.
 func (cl *claim) start() {
 	cl.mu.Lock()
 	if cl.channel.Lost {
@@ -170,9 +168,9 @@ func (cl *claim) current() *calls.Channel {
 	return cl.channel
 }
 
-// on runs an operation on a claimed channel. If the store has lost data, the channel is
+// withClaim runs an operation on a claimed channel. If the store has lost data, the channel is
 // claimed again and the operation repeated.
-func (c *Conn) on(ctx context.Context, r wire.Request, run func(*claim, *calls.Channel) error) error {
+func (c *Conn) withClaim(ctx context.Context, r wire.Request, run func(*claim, *calls.Channel) error) error {
 	for attempt := 1; ; attempt++ {
 		cl, err := c.find(r)
 		if err != nil {
@@ -182,7 +180,7 @@ func (c *Conn) on(ctx context.Context, r wire.Request, run func(*claim, *calls.C
 		if err = run(cl, ch); err == nil {
 			return nil
 		}
-		if err := cl.failed(ctx, ch, err); err != nil {
+		if err := cl.recoverFrom(ctx, ch, err); err != nil {
 			return err
 		}
 		if attempt == maxAttempts {
@@ -191,9 +189,9 @@ func (c *Conn) on(ctx context.Context, r wire.Request, run func(*claim, *calls.C
 	}
 }
 
-// failed handles an error of a claimed channel. It returns nil if the channel was claimed
-// again, because the store has lost data of it.
-func (cl *claim) failed(ctx context.Context, ch *calls.Channel, err error) error {
+// recoverFrom claims the channel again if an operation on ch has failed because the store lost
+// data of it. It returns nil if the operation can be repeated, and otherwise its error.
+func (cl *claim) recoverFrom(ctx context.Context, ch *calls.Channel, err error) error {
 	lost, claimLost := errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrClaimLost)
 	if !lost && !claimLost {
 		return err
@@ -221,11 +219,10 @@ func (cl *claim) beginRecovery(ctx context.Context, old *calls.Channel) (end fun
 		select {
 		case <-other:
 		case <-ctx.Done():
-			err = ctx.Err()
 		}
 		cl.mu.Lock()
-		if err != nil {
-			return nil, err
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
 	}
 	if cl.channel != old {
@@ -252,7 +249,7 @@ func (cl *claim) lose() {
 // the channel that failed.
 func (cl *claim) claimAgain(ctx context.Context, old *calls.Channel) error {
 	ch, err := cl.conn.calls.Recover(ctx, cl.recovery(), old)
-	if errors.Is(err, calls.ErrClaimLost) && errors.Is(old.CheckLoss(ctx), calls.ErrLost) {
+	if errors.Is(err, calls.ErrClaimLost) && errors.Is(old.CheckLoss(ctx), calls.ErrLost) { // the store has lost this claim, and has an older one again
 		ch, err = cl.conn.calls.Recover(ctx, cl.recovery(), old)
 	}
 	if calls.IsGone(err) {

@@ -124,7 +124,7 @@ func TestClaimMadeAgainIsSwept(t *testing.T) {
 	testkit.Must(t, c.service.start(t.Context(), c))
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, cl.record()))
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
-	testkit.Must(t, cl.failed(t.Context(), ch, calls.ErrLost))
+	testkit.Must(t, cl.recoverFrom(t.Context(), ch, calls.ErrLost))
 	c.Close()
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
 	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
@@ -153,12 +153,12 @@ func TestRecoveryWithLostReplyIsRepeated(t *testing.T) {
 	lost, err := c.calls.Recover(t.Context(), cl.recovery(), ch)
 	testkit.Must(t, err)
 	defer lost.Abandon()
-	testkit.Must(t, cl.failed(t.Context(), ch, calls.ErrLost))
-	testkit.NoError(t, "the next request", c.on(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
+	testkit.Must(t, cl.recoverFrom(t.Context(), ch, calls.ErrLost))
+	testkit.NoError(t, "the next request", c.withClaim(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
 	if frames := socket.sent(); strings.Contains(frames, "claim_lost") {
 		t.Errorf("pushed %s, want no claim_lost", frames)
 	}
-	testkit.Must(t, cl.failed(t.Context(), cl.current(), calls.ErrLost)) // with another token
+	testkit.Must(t, cl.recoverFrom(t.Context(), cl.current(), calls.ErrLost)) // with another token
 }
 
 // A channel that is lost again and again is reported as unavailable, and stays claimed.
@@ -166,7 +166,7 @@ func TestThirdLossInARowFailsTheRequest(t *testing.T) {
 	c, socket, cl, ch := claimedSession(t)
 	c.mustAdd(t, cl, ch)
 	attempts := 0
-	err := c.on(t.Context(), wire.Request{Channel: "s"}, func(*claim, *calls.Channel) error {
+	err := c.withClaim(t.Context(), wire.Request{Channel: "s"}, func(*claim, *calls.Channel) error {
 		attempts++
 		return calls.ErrLost
 	})
@@ -176,7 +176,7 @@ func TestThirdLossInARowFailsTheRequest(t *testing.T) {
 	if frames := socket.sent(); strings.Count(frames, `"event":"lost"`) != 3 {
 		t.Errorf("pushed %s, want each loss", frames)
 	}
-	testkit.NoError(t, "the next request", c.on(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
+	testkit.NoError(t, "the next request", c.withClaim(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
 }
 
 // A runtime that stops releases its sessions while its last accepts are outstanding.
@@ -222,7 +222,7 @@ func TestClaimIsKeptIfStoreHasOlderOne(t *testing.T) {
 			older := client.B().Hset().Key(kv.MetaKey("s")).FieldValue().FieldValue("claimToken", "older").FieldValue("claimRequestedAt", "1").Build()
 			testkit.Must(t, client.Do(t.Context(), older).Error())
 			attempts := 0
-			err = c.on(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error {
+			err = c.withClaim(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error {
 				if attempts++; attempts == 1 {
 					return failure
 				}

@@ -76,28 +76,28 @@ func (c *Conn) runNext(q *queue, r *request) {
 	c.mu.Unlock()
 	switch {
 	case !waiting || r.Op == wire.OpAudio:
-	case cl != nil && (r.Op == wire.OpSend || r.Op == wire.OpAwait) && (cl.failure == nil || r.Retry):
-		cl.with = position
-		ok, err := c.runInOrder(r)
-		cl.with = ""
-		if !errors.Is(err, calls.ErrUnknownPosition) {
-			c.answer(r, ok, err)
-			_ = c.runCommits(q) // those that were done with the request need no script
-			return
-		}
-		_ = c.runCommits(q)
+		_ = c.run(r)
 	case r.Op == wire.OpCommit: // it does what the others ask for, unless it fails
 		_ = c.run(r)
 		_ = c.runCommits(q)
-		return
-	default:
-		// The next claim would repeat the entries of a commit that the runtime tries again.
-		if err := c.runCommits(q); r.Op == wire.OpRelease && fault.Is(translate(err), fault.ServiceUnavailable) {
-			c.answer(r, nil, err)
+	case cl != nil && (r.Op == wire.OpSend || r.Op == wire.OpAwait) && (cl.failure == nil || r.Retry):
+		cl.alsoCommit = position
+		ok, err := c.runInOrder(r)
+		cl.alsoCommit = ""
+		if errors.Is(err, calls.ErrUnknownPosition) { // an error of the commits
+			_ = c.runCommits(q)
+			_ = c.run(r)
 			return
 		}
+		c.answer(r, ok, err)
+		_ = c.runCommits(q) // those that were done with the request need no script
+	default:
+		if err := c.runCommits(q); r.Op == wire.OpRelease && fault.Is(translate(err), fault.ServiceUnavailable) {
+			c.answer(r, nil, err) // the next claim would repeat the entries of a commit that the runtime tries again
+		} else {
+			_ = c.run(r)
+		}
 	}
-	_ = c.run(r)
 }
 
 // newestCommit returns the highest position of the commits of a claim that wait; empty if there is
@@ -117,14 +117,14 @@ func (cl *claim) canCommit(position string) bool {
 	return number > cl.committed && number <= wire.EntryNumber(cl.known)
 }
 
-// position returns the position that a request commits too; empty: none.
-func (cl *claim) position() string {
+// positionToCommit returns the position that the running request commits too; empty: none.
+func (cl *claim) positionToCommit() string {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	if !cl.canCommit(cl.with) {
+	if !cl.canCommit(cl.alsoCommit) {
 		return ""
 	}
-	return cl.with
+	return cl.alsoCommit
 }
 
 // flushCommits runs the commits that wait when the connection ends. The runtime does not

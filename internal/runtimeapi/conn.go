@@ -34,29 +34,28 @@ type Conn struct {
 	running sync.WaitGroup // goroutines of requests and pushes
 
 	// Set by hello, before other goroutines read them.
-	id     string
-	key    string // the credential of hello; empty: that of the handshake
-	team   string // the team of the credential
-	only   string // the team whose channels the runtime may have; empty: every team
-	name   string // of the runtime
-	resume time.Duration
+	id       string
+	key      string        // the credential of hello; empty: that of the handshake
+	team     string        // the team of the credential
+	onlyTeam string        // whose channels the runtime may have; empty: every team's
+	name     string        // of the runtime
+	resume   time.Duration // how long the claims outlive the connection
 
 	greeted    bool // read by Handle only
 	malformed  int  // requests in a row; used by Handle only
 	helloTimer *time.Timer
 	slots      chan struct{} // one element for each queued request
 
-	mu      sync.Mutex
-	closed  bool
-	claims  map[string]*claim       // by channel
-	queues  map[string]*queue       // by channel
-	accepts map[*calls.Demand]int64 // outstanding, with the bytes that they take from the budget of requests
-	// released are the sessions that the runtime has just released.
-	released map[string]bool
-	ready    []*claim // claims that wait for a worker
-	workers  int      // goroutines that push entries
-	unsent   int64    // bytes of entries since the socket was last idle
-	stalled  []*claim // claims that wait until the socket is idle
+	mu       sync.Mutex
+	closed   bool
+	claims   map[string]*claim       // by channel
+	queues   map[string]*queue       // by channel
+	accepts  map[*calls.Demand]int64 // outstanding, with the bytes that they take from the budget of requests
+	released map[string]bool         // sessions that the runtime has just released
+	ready    []*claim                // claims that wait for a worker
+	workers  int                     // goroutines that push entries
+	unsent   int64                   // bytes of entries since the socket was last idle
+	stalled  []*claim                // claims that wait until the socket is idle
 }
 
 // Start is called before Handle.
@@ -213,11 +212,9 @@ func (c *Conn) Drain(within time.Duration) {
 	c.mu.Lock()
 	started := c.socket != nil
 	c.mu.Unlock()
-	if !started {
-		return
+	if started {
+		c.push(wire.Push{Event: wire.PushDrain, WithinMs: new(within.Milliseconds())})
 	}
-	ms := within.Milliseconds()
-	c.push(wire.Push{Event: wire.PushDrain, WithinMs: &ms})
 }
 
 // Close ends the connection. Its claims are kept for the time that hello has named.

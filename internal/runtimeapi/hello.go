@@ -63,7 +63,7 @@ func (c *Conn) begin(ctx context.Context, hello *wire.Hello, arrived time.Time) 
 	}
 	c.team, c.name, c.resume = p.TeamID, hello.Name, defaultResume
 	if !p.RunsAllCalls() {
-		c.only = p.TeamID
+		c.onlyTeam = p.TeamID
 	}
 	if hello.ResumeMs != nil {
 		c.resume = time.Duration(*hello.ResumeMs) * time.Millisecond
@@ -105,31 +105,30 @@ func checkHello(h *wire.Hello, issues *fault.Issues) {
 }
 
 // resumeClaims continues the claims of an earlier connection. Those that the runtime has
-// lost are not returned. If the runtime has connected again since the request arrived, and
-// this connection does not notice, the claims of that connection are kept.
+// lost are not returned. The runtime may have connected again since hello arrived, without this
+// connection noticing: claims that it has resumed there since are not taken back.
 func (c *Conn) resumeClaims(ctx context.Context, list []wire.Resume, arrived time.Time) (map[*claim]wire.Resumed, error) {
-	byChannel := map[string]wire.Resume{}
-	var records []string
+	claims := map[string]*claim{}
 	for _, r := range list {
 		if wire.ValidID(r.Channel) {
-			byChannel[r.Channel] = r
-			records = append(records, record(r.Channel, r.Claim))
+			claims[r.Channel] = c.newClaim(r.Channel, r.Claim)
+			claims[r.Channel].known = r.Received
 		}
 	}
-	if err := c.calls.RecordClaims(ctx, c.id, records...); err != nil {
+	if err := c.calls.RecordClaims(ctx, c.id, records(claims)...); err != nil {
 		return nil, err
 	}
 	var mu sync.Mutex
 	resumed := map[*claim]wire.Resumed{}
 	var resuming errgroup.Group
 	resuming.SetLimit(resumeAtATime)
-	for _, r := range byChannel {
+	for _, cl := range claims {
 		resuming.Go(func() error {
-			cl, reply, err := c.resumeClaim(ctx, r, arrived)
+			reply, err := cl.resume(ctx, arrived)
 			mu.Lock()
 			defer mu.Unlock()
-			if cl != nil {
-				resumed[cl] = reply
+			if reply != nil {
+				resumed[cl] = *reply
 			}
 			return err
 		})
@@ -138,21 +137,20 @@ func (c *Conn) resumeClaims(ctx context.Context, list []wire.Resume, arrived tim
 	return resumed, err
 }
 
-// resumeClaim returns nil if the runtime has lost the claim.
-func (c *Conn) resumeClaim(ctx context.Context, r wire.Resume, arrived time.Time) (*claim, wire.Resumed, error) {
-	cl := c.newClaim(r.Channel, r.Claim)
-	request := cl.request()
+// resume returns nil if the runtime has lost the claim.
+func (cl *claim) resume(ctx context.Context, arrived time.Time) (*wire.Resumed, error) {
+	c, request := cl.conn, cl.request()
 	request.RequestedAt = arrived
-	ch, err := c.calls.Resume(ctx, request, r.Channel, r.Received, c.only)
+	ch, err := c.calls.Resume(ctx, request, cl.id, cl.known, c.onlyTeam)
 	if calls.IsGone(err) {
 		c.calls.ForgetClaim(ctx, c.id, cl.record())
-		return nil, wire.Resumed{}, nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, wire.Resumed{}, err
+		return nil, err
 	}
-	if !ch.Lost {
-		cl.known = r.Received
+	if ch.Lost {
+		cl.known = ""
 	}
 	items, err := ch.WorkItems(ctx)
 	if err == nil && !c.add(cl, ch) {
@@ -160,7 +158,7 @@ func (c *Conn) resumeClaim(ctx context.Context, r wire.Resume, arrived time.Time
 	}
 	if err != nil {
 		ch.Abandon()
-		return nil, wire.Resumed{}, err
+		return nil, err
 	}
-	return cl, wire.Resumed{Channel: ch.ID, Position: ch.Committed, WorkItems: items, LostAt: lostAt(ch)}, nil
+	return &wire.Resumed{Channel: ch.ID, Position: ch.Committed, WorkItems: items, LostAt: lostAt(ch)}, nil
 }

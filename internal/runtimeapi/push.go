@@ -3,10 +3,10 @@ package runtimeapi
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"time"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/calls"
 )
 
 const (
@@ -125,17 +125,18 @@ func (cl *claim) pushEntries() (again time.Duration) {
 	defer cancel()
 	found, again, err := ch.Poll(ctx, min(entries, pollBatch), size, empty)
 	if err != nil {
-		if cl.failed(ctx, ch, err) == nil {
+		if cl.recoverFrom(ctx, ch, err) == nil {
 			return 0
 		}
 		return pollRetry
 	}
 	cl.mu.Lock()
-	current, sent := cl.channel == ch && !cl.stopped, int64(0)
+	if cl.channel != ch || cl.stopped { // claimed again meanwhile
+		cl.mu.Unlock()
+		return 0
+	}
+	sent := int64(0)
 	for _, d := range found {
-		if !current {
-			break
-		}
 		size, number := int64(len(d.JSON)), wire.EntryNumber(d.Position)
 		if number <= cl.committed {
 			continue // the runtime has it from an earlier connection
@@ -146,28 +147,15 @@ func (cl *claim) pushEntries() (again time.Duration) {
 		cl.pushed = append(cl.pushed, pushedEntry{number, size})
 		cl.ended = cl.ended || bytes.HasPrefix(d.JSON, endPrefix)
 		cl.bytes += size
-		sent += cl.conn.pushEntry(cl.id, d)
+		frame := make([]byte, 0, len(d.JSON)+len(cl.id)+100) // fmt would copy the entry three times
+		frame = fmt.Appendf(frame, `{"event":"entry","channel":%q,"position":%q,"entry":`, cl.id, d.Position)
+		frame = append(append(frame, d.JSON...), '}')
+		cl.conn.write(frame)
+		sent += int64(len(frame))
 	}
 	cl.mu.Unlock()
 	cl.conn.mu.Lock()
 	cl.conn.unsent += sent
 	cl.conn.mu.Unlock()
-	if !current {
-		return 0 // claimed again meanwhile
-	}
 	return again
-}
-
-// pushEntry sends an entry. It returns the size of the frame.
-func (c *Conn) pushEntry(channelID string, d calls.Delivery) int64 {
-	frame := make([]byte, 0, len(d.JSON)+len(channelID)+100)
-	frame = append(frame, `{"event":"entry","channel":"`...)
-	frame = append(frame, channelID...)
-	frame = append(frame, `","position":"`...)
-	frame = append(frame, d.Position...)
-	frame = append(frame, `","entry":`...)
-	frame = append(frame, d.JSON...)
-	frame = append(frame, '}')
-	c.write(frame)
-	return int64(len(frame))
 }

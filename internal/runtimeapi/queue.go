@@ -30,7 +30,7 @@ type request struct {
 type queue struct {
 	requests []*request
 	commits  []*request // that wait for another request, and that no longer take a slot; see holdCommit
-	due      bool       // they have waited long enough
+	due      bool       // the commits have waited for commitDelay
 	working  bool       // a goroutine runs requests
 }
 

@@ -99,7 +99,9 @@ func newConn(t *testing.T) (*Conn, *countingSocket) {
 	t.Helper()
 	service := New(Deps{TeamShare: 50, Registry: prometheus.NewRegistry()})
 	socket := &countingSocket{}
-	c := service.conn(nil, Params{})
+	service.calls.Store(new(calls.Runtime))
+	c, err := service.Open(Params{})
+	testkit.Must(t, err)
 	c.socket, c.team, c.id = socket, "team", service.connectionID("team", rand.Text())
 	t.Cleanup(func() { markClosed(c); c.cancel(); c.running.Wait() }) // nothing starts while it waits
 	return c, socket

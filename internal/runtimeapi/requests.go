@@ -27,15 +27,14 @@ const (
 func decodeEnvelope(frame []byte) (wire.Request, error) {
 	var issues fault.Issues
 	var r wire.Request
-	err := strictjson.Decode(frame, &r, "", &issues)
-	if err == nil && !issues.Has("/id") && (r.ID < 1 || r.ID > maxID) && (r.Op != wire.OpAudio || r.ID != 0) {
+	if err := strictjson.Decode(frame, &r, "", &issues); err != nil {
+		return r, err
+	}
+	if !issues.Has("/id") && (r.ID < 1 || r.ID > maxID) && (r.Op != wire.OpAudio || r.ID != 0) {
 		issues.Add("/id", fault.IssueValue, "Must be an integer from 1 to 2^53-1.")
 		r.ID = 0
 	}
-	if err == nil {
-		err = issues.Err()
-	}
-	return r, err
+	return r, issues.Err()
 }
 
 // decode decodes a request and checks it.
@@ -137,7 +136,7 @@ func onChannel[T any](c *Conn, envelope wire.Request, frame []byte, check func(*
 		checkID(issues, "/channel", envelope.Channel)
 		check(r, issues)
 	}, func(ctx context.Context, r *T) (reply any, err error) {
-		err = c.on(ctx, envelope, func(cl *claim, ch *calls.Channel) (err error) {
+		err = c.withClaim(ctx, envelope, func(cl *claim, ch *calls.Channel) (err error) {
 			reply, err = run(ctx, cl, ch, r)
 			return err
 		})
@@ -186,8 +185,8 @@ func checkSend(r *wire.Send, issues *fault.Issues) {
 // send returns the function that sends the messages of a request.
 func (c *Conn) send(r *request) func(context.Context) (any, error) {
 	return func(ctx context.Context) (any, error) {
-		err := c.on(ctx, r.Request, func(cl *claim, ch *calls.Channel) error {
-			position := cl.position()
+		err := c.withClaim(ctx, r.Request, func(cl *claim, ch *calls.Channel) error {
+			position := cl.positionToCommit()
 			err := ch.CommitAndSend(ctx, position, r.messages...)
 			if err == nil {
 				cl.committedTo(ch, position)
@@ -215,14 +214,14 @@ func checkAwait(r *wire.Await, issues *fault.Issues) {
 func (c *Conn) await(ctx context.Context, cl *claim, ch *calls.Channel, r *wire.Await) (any, error) {
 	id := r.WorkItemID
 	var item calls.WorkItem
-	position := cl.position()
-	err := c.service.derive(calls.ErrWorkItemExists, func(secret string) (err error) {
+	position := cl.positionToCommit()
+	err := c.service.derive([]string{"await", ch.TeamID, ch.ID, id, string(r.Kind), string(r.Scope)}, calls.ErrWorkItemExists, func(secret string) (err error) {
 		item, err = ch.Await(ctx, calls.AwaitOptions{
 			Kind: r.Kind, Scope: r.Scope, WorkItemID: id, TTL: time.Duration(r.TTLMs) * time.Millisecond, Trace: r.Trace,
 			Token: wire.TokenPrefix + secret + "." + id, Commit: position,
 		})
 		return err
-	}, "await", ch.TeamID, ch.ID, id, string(r.Kind), string(r.Scope))
+	})
 	if err == nil {
 		cl.committedTo(ch, position)
 	}
@@ -269,7 +268,7 @@ func checkReports(r *wire.Report, issues *fault.Issues) {
 func (c *Conn) report(ctx context.Context, r *wire.Report) (any, error) {
 	for i := range r.Reports {
 		team := &r.Reports[i].TeamID
-		if *team = cmp.Or(*team, c.team); c.only != "" && *team != c.only {
+		if *team = cmp.Or(*team, c.team); c.onlyTeam != "" && *team != c.onlyTeam {
 			return nil, fault.New(fault.NotFound, "%s: Team not found.", fault.Pointer("/reports", i)+"/teamId")
 		}
 	}
@@ -284,19 +283,19 @@ func (c *Conn) report(ctx context.Context, r *wire.Report) (any, error) {
 // open opens a channel or claims it, and replies.
 func (c *Conn) open(ctx context.Context, r *wire.Open) (any, error) {
 	r.Team = cmp.Or(r.Team, c.team)
-	if c.only != "" && r.Team != c.only {
+	if c.onlyTeam != "" && r.Team != c.onlyTeam {
 		return nil, fault.New(fault.NotFound, "Team not found.")
 	}
 	var cl *claim
 	var ch *calls.Channel
-	err := c.service.derive(calls.ErrClaimed, func(secret string) (err error) {
+	err := c.service.derive([]string{"open", c.team, c.name, r.Channel}, calls.ErrClaimed, func(secret string) (err error) {
 		cl = c.newClaim(r.Channel, secret[:shortMAC])
 		if err := c.recordClaims(ctx, cl.record()); err != nil {
 			return err
 		}
 		ch, err = c.calls.Open(ctx, cl.request(), *r)
 		return err
-	}, "open", c.team, c.name, r.Channel)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -335,7 +334,7 @@ func checkFilter(issues *fault.Issues, path string, list []string) {
 // frame from the budget until it ends.
 func (c *Conn) acceptSession(r *wire.Accept, bytes int64) error {
 	var cl *claim
-	d := &calls.Demand{Team: c.only}
+	d := &calls.Demand{Team: c.onlyTeam}
 	d.Want = func(o *wire.Offer) bool {
 		c.mu.Lock()
 		released := c.released[o.SessionID]

@@ -75,7 +75,7 @@ const (
 
 // Deps are the dependencies of a Service.
 type Deps struct {
-	Calls     func() (*calls.Runtime, error) // connects to the store
+	Connect   func() (*calls.Runtime, error) // to the store
 	Secrets   auth.Secrets                   // from which credentials and claims are derived
 	Instance  string
 	TeamShare int
@@ -118,7 +118,7 @@ func (s *Service) Ready() bool { return s.calls.Load() != nil }
 // ctx ends.
 func (s *Service) Run(ctx context.Context) {
 	for !s.Ready() {
-		r, err := s.Calls()
+		r, err := s.Connect()
 		if err == nil {
 			s.calls.Store(r)
 		} else if background.Sleep(ctx, connectRetry) != nil {
@@ -134,20 +134,21 @@ func (s *Service) Run(ctx context.Context) {
 			s.checkCredentials(ctx)
 		}
 	})
-	var kept, quietUntil time.Time
+	var lastKept, sweepFrom time.Time
 	var sweeping sync.Mutex
 	for ; ctx.Err() == nil; _ = background.Sleep(ctx, tickInterval) {
-		list, err := s.keepAlive(ctx, r)
+		expired, err := s.keepAlive(ctx, r)
 		if err != nil {
-			continue // the connections of all instances may expire meanwhile
+			continue
 		}
-		if time.Since(kept) > instanceGrace {
-			quietUntil = time.Now().Add(instanceGrace) // until the other instances have kept theirs
+		now := time.Now()
+		if now.Sub(lastKept) > instanceGrace {
+			sweepFrom = now.Add(instanceGrace) // after an outage, once the other instances have kept their connections
 		}
-		if kept = time.Now(); kept.After(quietUntil) && len(list) > 0 && sweeping.TryLock() {
+		if lastKept = now; now.After(sweepFrom) && len(expired) > 0 && sweeping.TryLock() {
 			working.Go(func() {
 				defer sweeping.Unlock()
-				s.sweep(ctx, r, list)
+				s.sweep(ctx, r, expired)
 			})
 		}
 	}
@@ -208,12 +209,12 @@ func rejected(err error) bool {
 	return fault.Is(err, fault.Unauthorized) || fault.Is(err, fault.Forbidden)
 }
 
-// derive runs f with a secret that is derived from texts. If f fails with conflict, it runs f
-// with the one that an instance derives which has other secrets during a rotation.
-func (s *Service) derive(conflict error, f func(secret string) error, texts ...string) error {
-	err := f(mac(s.Secrets.Current, texts))
+// derive runs f with a secret that is derived from texts. If f fails with conflict, an instance
+// that did not have the new secrets yet may have run it: derive runs f with that one's secret.
+func (s *Service) derive(texts []string, conflict error, f func(secret string) error) error {
+	err := f(mac(s.Secrets.Current, texts...))
 	if s.Secrets.Previous != "" && errors.Is(err, conflict) {
-		err = f(mac(s.Secrets.Previous, texts))
+		err = f(mac(s.Secrets.Previous, texts...))
 	}
 	return err
 }
@@ -221,23 +222,20 @@ func (s *Service) derive(conflict error, f func(secret string) error, texts ...s
 // connectionID returns the ID of a connection of a team. It shows whose connection it is, so
 // that no team can release the claims of another one.
 func (s *Service) connectionID(team, random string) string {
-	return random + "." + mac(s.Secrets.Current, []string{"connection", team, random})[:shortMAC]
+	return connectionID(s.Secrets.Current, team, random)
 }
 
 // isConnectionID reports whether an ID is that of a connection of a team.
 func (s *Service) isConnectionID(id, team string) bool {
 	random, _, _ := strings.Cut(id, ".")
-	return s.derive(errOtherTeam, func(secret string) error {
-		if id != random+"."+secret[:shortMAC] {
-			return errOtherTeam
-		}
-		return nil
-	}, "connection", team, random) == nil
+	return id == s.connectionID(team, random) || s.Secrets.Previous != "" && id == connectionID(s.Secrets.Previous, team, random)
 }
 
-var errOtherTeam = errors.New("the connection is of another team")
+func connectionID(key redact.Secret, team, random string) string {
+	return random + "." + mac(key, "connection", team, random)[:shortMAC]
+}
 
-func mac(key redact.Secret, texts []string) string {
+func mac(key redact.Secret, texts ...string) string {
 	h := hmac.New(sha256.New, []byte(key.Reveal()))
 	_, _ = h.Write([]byte("telapi runtime\x00" + strings.Join(texts, "\x00"))) // never fails, and no JWT contains a zero
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
@@ -257,15 +255,11 @@ func (s *Service) Open(p Params) (*Conn, error) {
 	if r == nil {
 		return nil, fault.Unavailable("The key-value store", nil)
 	}
-	return s.conn(r, p), nil
-}
-
-func (s *Service) conn(r *calls.Runtime, p Params) *Conn {
 	c := &Conn{
 		service: s, calls: r, params: p,
 		claims: map[string]*claim{}, queues: map[string]*queue{}, slots: make(chan struct{}, maxRequests), accepts: map[*calls.Demand]int64{},
 		released: map[string]bool{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	return c
+	return c, nil
 }

@@ -31,7 +31,6 @@ const (
 // instances may sweep: each session is ended by one of them.
 type Sweeper struct {
 	service     *Service
-	store       Store
 	idle        time.Duration
 	retention   time.Duration
 	log         *slog.Logger
@@ -44,7 +43,7 @@ type Sweeper struct {
 // the idle duration and deletes sessions that ended longer ago than retention. If
 // retention is 0, ended sessions are kept forever.
 func NewSweeper(service *Service, idle, retention time.Duration, log *slog.Logger) *Sweeper {
-	return &Sweeper{service: service, store: service.Store, idle: idle, retention: retention, log: log, wake: make(chan struct{}, 1)}
+	return &Sweeper{service: service, idle: idle, retention: retention, log: log, wake: make(chan struct{}, 1)}
 }
 
 // Touch records that the session's browser is connected now. It does not block: the
@@ -87,7 +86,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 	}
 	shutdownCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), background.ShutdownTimeout)
 	defer cancel()
-	s.logError(shutdownCtx, s.touched.Flush(shutdownCtx, s.store.TouchSessions))
+	s.logError(shutdownCtx, s.touched.Flush(shutdownCtx, s.service.Store.TouchSessions))
 }
 
 func sweepDelay() time.Duration { return sweepInterval/2 + rand.N(sweepInterval) } //nolint:gosec // not a secret
@@ -105,7 +104,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	return errors.Join(
-		s.touched.Flush(ctx, s.store.TouchSessions),
+		s.touched.Flush(ctx, s.service.Store.TouchSessions),
 		s.expire(ctx),
 		s.settle(ctx),
 		s.prune(ctx),
@@ -115,7 +114,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 func (s *Sweeper) expire(ctx context.Context) error {
 	idleSince, idleErr := s.checkIdle(ctx)
 	for {
-		ids, err := s.store.ExpireSessions(ctx, s.service.Now(), idleSince, sweepPage)
+		ids, err := s.service.Store.ExpireSessions(ctx, s.service.Now(), idleSince, sweepPage)
 		if err == nil {
 			err = s.service.endChannels(ctx, Expired, ids...)
 		}
@@ -140,7 +139,7 @@ func (s *Sweeper) checkIdle(ctx context.Context) (since time.Time, err error) {
 	}
 	s.idleChecked = now
 	for after := ""; ; {
-		stale, err := s.store.StaleSessions(ctx, now.Add(-s.idle/staleFraction), after, sweepPage)
+		stale, err := s.service.Store.StaleSessions(ctx, now.Add(-s.idle/staleFraction), after, sweepPage)
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -161,7 +160,7 @@ func (s *Sweeper) checkIdle(ctx context.Context) (since time.Time, err error) {
 		for _, id := range connected {
 			seen[id] = now
 		}
-		if err := s.store.TouchSessions(ctx, seen); err != nil {
+		if err := s.service.Store.TouchSessions(ctx, seen); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -188,7 +187,7 @@ func (s *Sweeper) settleAll(ctx context.Context) error {
 }
 
 func (s *Sweeper) settlePage(ctx context.Context, endedBefore time.Time) (int, error) {
-	unsettled, err := s.store.UnsettledSessions(ctx, endedBefore, sweepPage)
+	unsettled, err := s.service.Store.UnsettledSessions(ctx, endedBefore, sweepPage)
 	for _, session := range unsettled {
 		err = errors.Join(err, s.service.endChannels(ctx, session.EndedAs, session.ID))
 	}
@@ -201,5 +200,5 @@ func (s *Sweeper) prune(ctx context.Context) error {
 	if s.retention > 0 {
 		endedBefore = s.service.Now().Add(-max(s.retention, keyTTL))
 	}
-	return s.store.PruneSessions(ctx, s.service.Now().Add(-keyTTL), endedBefore, sweepPage)
+	return s.service.Store.PruneSessions(ctx, s.service.Now().Add(-keyTTL), endedBefore, sweepPage)
 }

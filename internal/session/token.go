@@ -50,7 +50,7 @@ func NewTokens(secrets auth.Secrets) *Tokens {
 
 // Sign returns the call token of a session.
 func (t *Tokens) Sign(s Session) (string, error) {
-	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims{
+	return jwt.NewWithClaims(jwt.SigningMethodHS256, claims{
 		Audience:   auth.SessionAudience,
 		TeamID:     s.TeamID,
 		EndpointID: s.EndpointID,
@@ -64,26 +64,6 @@ func (t *Tokens) Sign(s Session) (string, error) {
 			ExpiresAt: jwt.NewNumericDate(s.ExpiresAt),
 		},
 	}).SignedString(t.signingKey)
-	if err != nil {
-		return "", fmt.Errorf("sign call token: %w", err)
-	}
-	return token, nil
-}
-
-// verify returns the claims of a correctly signed token, expired or not.
-func (t *Tokens) verify(token string) (c claims, err error) {
-	err = t.verifier.Verify(token, &c)
-	switch {
-	case err != nil:
-	case c.Audience != auth.SessionAudience || c.Issuer != tokenIssuer:
-		err = errors.New("not a call token")
-	case c.Subject == "" || c.ID == "" || c.ExpiresAt == nil || c.IssuedAt == nil || c.RedeemBy == nil:
-		err = errors.New("missing claim")
-	}
-	if err != nil {
-		err = errInvalidToken(err)
-	}
-	return c, err
 }
 
 // errInvalidToken returns the same public error for every invalid token. The cause is only
@@ -93,33 +73,36 @@ func errInvalidToken(cause error) error {
 		WithCause(fmt.Errorf("verify call token: %w", cause))
 }
 
-// CallToken is a parsed call token, which may be invalid.
+// CallToken is a parsed call token. An invalid one has an error and no claims.
 type CallToken struct {
 	claims claims
 	err    error
 }
 
-// Parse checks the signature and the claims of a call token, without a look into the
-// database.
+// Parse checks the signature and the claims of a call token, expired or not, without a
+// look into the database.
 func (s *Service) Parse(token string) CallToken {
-	tokenClaims, err := s.Tokens.verify(token)
-	return CallToken{tokenClaims, err}
+	var c claims
+	err := s.Tokens.verifier.Verify(token, &c)
+	switch {
+	case err != nil:
+	case c.Audience != auth.SessionAudience || c.Issuer != tokenIssuer:
+		err = errors.New("not a call token")
+	case c.Subject == "" || c.ID == "" || c.ExpiresAt == nil || c.IssuedAt == nil || c.RedeemBy == nil:
+		err = errors.New("missing claim")
+	}
+	if err != nil {
+		return CallToken{err: errInvalidToken(err)}
+	}
+	return CallToken{claims: c}
 }
 
 // SessionID returns the session of a well-signed token, or an empty string.
-func (t CallToken) SessionID() string {
-	if t.err != nil {
-		return ""
-	}
-	return t.claims.Subject
-}
+func (t CallToken) SessionID() string { return t.claims.Subject }
 
 // Traceparent returns the span of the request that created the session of a
 // well-signed token, or an empty string.
 func (t CallToken) Traceparent() string {
-	if t.err != nil {
-		return ""
-	}
 	_, traceparent, _ := strings.Cut(t.claims.ID, ".")
 	return traceparent
 }

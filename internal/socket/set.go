@@ -74,7 +74,7 @@ func (s *Set) start(socket *socket) bool {
 	defer s.mu.Unlock()
 	if s.ended {
 		_ = socket.ws.Close()
-		socket.channel.Close()
+		socket.connection.Close()
 		return false
 	}
 	s.sockets[socket] = struct{}{}
@@ -119,7 +119,7 @@ func (s *Set) Drain(ctx context.Context, window time.Duration) {
 	s.mu.Lock()
 	ctx, s.drained = context.WithCancel(ctx)
 	for socket := range s.sockets {
-		if c, ok := socket.channel.(interface{ Drain(within time.Duration) }); ok {
+		if c, ok := socket.connection.(interface{ Drain(within time.Duration) }); ok {
 			c.Drain(window) // a call runtime opens its next connection before this one closes
 		}
 		time.AfterFunc(rand.N(window+1), func() { socket.Close(channel.CloseRestart) }) //nolint:gosec // jitter, not a secret

@@ -59,10 +59,10 @@ type Connection interface {
 // queued, and a timer sends pings.
 type socket struct {
 	Options
-	ws      *websocket.Conn
-	conn    *batchConn // the connection of ws
-	channel Connection
-	set     *Set
+	ws         *websocket.Conn
+	netConn    *batchConn // under ws
+	connection Connection
+	set        *Set
 
 	mu          sync.Mutex
 	timer       *time.Timer // of the heartbeat
@@ -72,7 +72,7 @@ type socket struct {
 	afterWrites func()            // called when the writer ends; may be nil
 	closing     channel.CloseCode // code of the first close; 0 while the socket is open
 	lastRead    time.Time
-	unanswered  bool        // a frame was received that the channel has not handled
+	unanswered  bool        // a frame was received that the connection has not handled
 	watchdog    *time.Timer // disconnects a socket that does not answer; nil before the first frame
 }
 
@@ -90,17 +90,17 @@ func (s *socket) run() {
 func (s *socket) open() {
 	s.ws.SetPingHandler(func(data string) error { s.sendControl(websocket.PongMessage, []byte(data)); return nil })
 	s.ws.SetPongHandler(func(string) error { s.recordRead(); return nil })
-	s.conn.onDrained = s.flush
+	s.netConn.onDrained = s.flush
 	if s.Limits.FramesPerSecond > 0 {
-		s.conn.budget = newFrameBudget(s.Limits, s.channel.AllowFrame)
+		s.netConn.budget = newFrameBudget(s.Limits, s.connection.AllowFrame)
 	}
-	s.channel.Start(s)
+	s.connection.Start(s)
 	// Start comes first: the first heartbeat is due at once if the session has expired,
 	// and only a started channel connection can close the socket.
 	s.mu.Lock() // the heartbeat reads timer
 	defer s.mu.Unlock()
 	s.lastRead = time.Now()
-	s.timer = time.AfterFunc(s.channel.UntilHeartbeat(), s.heartbeat)
+	s.timer = time.AfterFunc(s.connection.UntilHeartbeat(), s.heartbeat)
 }
 
 // read handles the next message. It returns false when the connection has ended.
@@ -117,7 +117,7 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	switch {
 	case err == nil:
 	case errors.Is(err, errFlood):
-		s.channel.Flush(s.set.ctx)
+		s.connection.Flush(s.set.ctx)
 		s.Close(channel.CloseRateLimited)
 		s.discardInput()
 		return false
@@ -131,16 +131,16 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	switch {
 	case closing: // wait for the peer's close frame
 	case int64(len(frame)) > s.frameBytes():
-		s.channel.Flush(s.set.ctx)
+		s.connection.Flush(s.set.ctx)
 		s.Close(channel.CloseTooBig)
 	case kind != websocket.TextMessage:
-		s.channel.HandleBinary(s.set.ctx)
+		s.connection.HandleBinary(s.set.ctx)
 	case !utf8.Valid(frame):
-		s.channel.Flush(s.set.ctx)
+		s.connection.Flush(s.set.ctx)
 		s.Close(channel.CloseInvalidText)
 	default:
 		s.expectAnswer()
-		s.channel.Handle(s.set.ctx, frame)
+		s.connection.Handle(s.set.ctx, frame)
 	}
 	return true
 }
@@ -156,13 +156,13 @@ func (s *socket) expectAnswer() {
 	}
 	s.unanswered = true
 	if s.watchdog == nil {
-		s.watchdog = time.AfterFunc(answerTimeout, s.giveUp)
+		s.watchdog = time.AfterFunc(answerTimeout, s.timeOut)
 	}
 	s.recordProgress()
 }
 
-// giveUp disconnects a socket whose answers make no progress.
-func (s *socket) giveUp() {
+// timeOut disconnects a socket whose answers make no progress.
+func (s *socket) timeOut() {
 	s.mu.Lock()
 	slow := s.writing && !s.unanswered
 	s.mu.Unlock()
@@ -172,7 +172,7 @@ func (s *socket) giveUp() {
 	s.disconnect()
 }
 
-// recordProgress gives the rest of the answers time again. The caller holds mu.
+// recordProgress restarts the timeout of the answers that are still missing. The caller holds mu.
 func (s *socket) recordProgress() {
 	switch {
 	case s.watchdog == nil:
@@ -185,7 +185,7 @@ func (s *socket) recordProgress() {
 
 // flush answers the frames that were received.
 func (s *socket) flush() {
-	s.channel.Flush(s.set.ctx)
+	s.connection.Flush(s.set.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unanswered = false
@@ -194,7 +194,7 @@ func (s *socket) flush() {
 
 // frameBytes returns the maximum size of the next frame.
 func (s *socket) frameBytes() int64 {
-	if c, ok := s.channel.(interface{ FrameBytes() int64 }); ok {
+	if c, ok := s.connection.(interface{ FrameBytes() int64 }); ok {
 		return c.FrameBytes()
 	}
 	return s.Limits.FrameBytes
@@ -204,9 +204,9 @@ func (s *socket) frameBytes() int64 {
 // the time to close the socket is over. If a connection is closed with unread input,
 // the client may not receive the close frame.
 func (s *socket) discardInput() {
-	var err error
-	for b := make([]byte, discardBytes); err == nil; err = background.Sleep(s.set.ctx, discardInterval) {
-		if _, err := s.conn.Conn.Read(b); err != nil {
+	b := make([]byte, discardBytes)
+	for background.Sleep(s.set.ctx, discardInterval) == nil {
+		if _, err := s.netConn.Conn.Read(b); err != nil {
 			return
 		}
 	}
@@ -225,7 +225,7 @@ func (s *socket) end() {
 	s.timer.Stop()
 	_ = s.ws.Close()
 	code := s.markClosed(channel.CloseNormal)
-	s.channel.Close()
+	s.connection.Close()
 	s.set.remove(s, code)
 }
 
@@ -301,6 +301,6 @@ func (s *socket) heartbeat() {
 	s.sendControl(websocket.PingMessage, nil)
 	ctx, cancel := context.WithTimeout(s.set.ctx, heartbeatTimeout)
 	defer cancel()
-	s.channel.Heartbeat(ctx)
-	s.timer.Reset(s.channel.UntilHeartbeat())
+	s.connection.Heartbeat(ctx)
+	s.timer.Reset(s.connection.UntilHeartbeat())
 }

@@ -49,9 +49,9 @@ func (s *Set) Upgrade(x *httpserve.Response, r *http.Request, o Options, open fu
 	if conn == nil {
 		return err
 	}
-	socket := &socket{Options: o, conn: conn.batchConn, set: s}
+	socket := &socket{Options: o, netConn: conn.batchConn, set: s}
 	if err == nil {
-		socket.channel, err = open(ctx)
+		socket.connection, err = open(ctx)
 	}
 	if s.ctx.Err() != nil && err != nil {
 		err = ErrDraining()
@@ -74,7 +74,7 @@ func (s *Set) Upgrade(x *httpserve.Response, r *http.Request, o Options, open fu
 		err = conn.flushBatch() // the client speaks first
 	}
 	if err != nil {
-		socket.channel.Close()
+		socket.connection.Close()
 		return fmt.Errorf("upgrade to WebSocket: %w", err)
 	}
 	started = s.start(socket)

@@ -142,21 +142,20 @@ func (s *socket) write() {
 		}
 		var batch [][]byte
 		batch, written = s.queue.next()
-		control, code := s.control, s.closing
+		control, code, afterWrites := s.control, s.closing, s.afterWrites
 		s.control = nil
-		s.writing = len(batch) > 0 || control != nil
-		s.recordProgress()
-		var idle func()
-		if !s.writing {
-			idle, s.afterWrites = s.afterWrites, nil
+		done := len(batch) == 0 && control == nil
+		if done {
+			s.writing, s.afterWrites = false, nil
 		}
+		s.recordProgress()
 		s.mu.Unlock()
-		if len(batch) == 0 && control == nil {
+		if done {
 			switch {
 			case code != 0:
 				s.sendClose(code)
-			case idle != nil:
-				idle()
+			case afterWrites != nil:
+				afterWrites()
 			}
 			return
 		}
@@ -173,23 +172,23 @@ func (s *socket) write() {
 func (s *socket) writeBatch(batch [][]byte, control map[int][]byte) (err error) {
 	deadline := time.Now().Add(socketWriteTimeout)
 	_ = s.ws.SetWriteDeadline(deadline)
-	s.conn.beginBatch()
+	s.netConn.beginBatch()
 	for kind, data := range control {
 		err = errors.Join(err, s.ws.WriteControl(kind, data, deadline))
 	}
 	for _, frame := range batch {
 		err = errors.Join(err, s.ws.WriteMessage(websocket.TextMessage, frame))
 	}
-	return errors.Join(err, s.conn.flushBatch())
+	return errors.Join(err, s.netConn.flushBatch())
 }
 
 // sendClose sends the close frame. The reader waits up to closeTimeout for the
 // peer's close frame.
 func (s *socket) sendClose(code channel.CloseCode) {
 	message := websocket.FormatCloseMessage(int(code), code.Reason())
-	s.conn.beginBatch()
+	s.netConn.beginBatch()
 	err := s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(closeTimeout))
-	if err = errors.Join(err, s.conn.flushBatch()); err != nil {
+	if err = errors.Join(err, s.netConn.flushBatch()); err != nil {
 		_ = s.ws.Close()
 		return
 	}

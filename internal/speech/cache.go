@@ -104,20 +104,20 @@ func (s *Service) save(ctx context.Context, made *result, e Encoding) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, blobTimeout)
 	defer cancel()
-	err := s.Blobs.Put(bounded, BlobPath(made.recording.Hash, e), made.audio)
-	if err != nil && !errors.Is(err, ErrBlobRejected) {
+	rec := made.recording
+	rec.Variants = map[Encoding]string{e: checksum(made.audio)}
+	err := s.Blobs.Put(bounded, BlobPath(rec.Hash, e), made.audio)
+	if err == nil {
+		rec, err = s.Store.SaveRecording(ctx, rec)
+	} else if !errors.Is(err, ErrBlobRejected) {
 		s.blobsFailed(ctx, err)
 		return
 	}
-	if err == nil {
-		rec := made.recording
-		rec.Variants = map[Encoding]string{e: checksum(made.audio)}
-		if rec, err = s.Store.SaveRecording(ctx, rec); err == nil {
-			made.recording, made.stored = rec, !rec.expired(s.Now())
-			return
-		}
+	if err != nil {
+		s.Log.WarnContext(ctx, "speech not cached", "error", err)
+		return
 	}
-	s.Log.WarnContext(ctx, "speech not cached", "error", err)
+	made.recording, made.stored = rec, !rec.expired(s.Now())
 }
 
 // deleteVariant deletes a variant whose blob is missing or damaged, unless it has been
@@ -162,7 +162,8 @@ func (s *Service) encode(ctx context.Context, sound Sound, rate int, e Encoding)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait to encode speech: %w", ctx.Err())
 	}
-	if sound = sound.Resample(rate); e == ALaw {
+	sound = sound.Resample(rate)
+	if e == ALaw {
 		return sound.ALaw(), nil
 	}
 	return sound.PCM(), nil

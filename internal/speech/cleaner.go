@@ -93,7 +93,8 @@ func (c *Cleaner) cleanPeriodically(ctx context.Context) {
 	run := cleanup{Cleaner: c, report: func(Removal) {}}
 	var reconciled time.Time
 	for ctx.Err() == nil {
-		isComplete, work := c.now().Sub(reconciled) >= reconcileInterval, run.expire
+		work := run.expire
+		isComplete := c.now().Sub(reconciled) >= reconcileInterval
 		if isComplete {
 			work = run.all
 		}
@@ -135,7 +136,6 @@ func (c *Cleaner) exclusively(ctx context.Context, work func(context.Context) er
 	return work(leaseCtx)
 }
 
-// cleanup is one run of a Cleaner.
 type cleanup struct {
 	*Cleaner
 	dryRun bool
@@ -166,7 +166,6 @@ func (c cleanup) remove(r Removal, do func() (gone bool, err error)) (gone bool,
 	return true, nil
 }
 
-// expire removes expired recordings.
 func (c cleanup) expire(ctx context.Context) error {
 	return c.removeRecordings(ctx, Expired, Recordings{ExpiredBy: c.now()})
 }
@@ -250,7 +249,6 @@ func (c cleanup) reconcile(ctx context.Context) error {
 	return err
 }
 
-// variant is a variant of a recording.
 type variant struct {
 	Recording
 	encoding Encoding

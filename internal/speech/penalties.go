@@ -57,17 +57,18 @@ func (p *penalties) record(t target, text string, err error, now time.Time) {
 		delete(p.byTarget, t)
 		return
 	}
-	failure := penalty{now.Add(failureCooldown), err, text, p.byTarget[t].failures}
+	previous := p.byTarget[t]
+	next := penalty{now.Add(failureCooldown), err, text, previous.failures}
 	limited, isLimit := errors.AsType[*RateLimitError](err)
 	switch {
 	case isLimit: // not because of the text
-		failure.until, failure.failures = now.Add(limited.RetryAfter), maxFailures
+		next.until, next.failures = now.Add(limited.RetryAfter), maxFailures
 	case errors.Is(err, ErrMisconfigured):
-		failure.failures = maxFailures
-	case failure.failures == 0 || text != p.byTarget[t].text:
-		failure.failures++
+		next.failures = maxFailures
+	case previous.failures == 0 || text != previous.text:
+		next.failures++
 	}
-	p.byTarget[t] = failure
+	p.byTarget[t] = next
 }
 
 // rateLimit returns a *RateLimitError with the rest of the time for which the

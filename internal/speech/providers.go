@@ -118,8 +118,9 @@ func ProviderTimeout(configured time.Duration, providers int) time.Duration {
 // asks for a pause.
 func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, remaining int) (sound Sound, err error) {
 	end, _ := ctx.Deadline()
-	deadline, key := time.Now().Add(time.Until(end)/time.Duration(remaining)), targetOf(p, u)
-	err = s.penalties.rateLimit(key, u.Text, s.Now())
+	deadline := time.Now().Add(time.Until(end) / time.Duration(remaining))
+	key := targetOf(p, u)
+	err = s.penalties.rateLimit(key, u.Text, s.Now()) // replaced by the error of each attempt
 	for attempt := range s.Retries + 1 {
 		if err != nil {
 			delay := retryDelay * time.Duration(attempt)
@@ -153,7 +154,6 @@ func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, rema
 	return Sound{}, fmt.Errorf("%s: %w", p.Name(), err)
 }
 
-// call calls a provider once.
 func (s *Service) call(ctx context.Context, p Provider, u Utterance) (Sound, error) {
 	start := s.Now()
 	sound, err := p.Synthesize(ctx, u)

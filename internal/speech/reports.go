@@ -55,14 +55,18 @@ func NewReportConsumer(stream ReportStream, store ReportStore, log *slog.Logger,
 }
 
 // Run counts reports until ctx ends, and then the reports that are still on the
-// stream: no other instance counts those of the embedded store.
+// stream: no other instance counts those of the embedded store. It also deletes old
+// report IDs.
 func (c *ReportConsumer) Run(ctx context.Context) {
 	var measuring sync.WaitGroup
 	defer measuring.Wait()
 	measuring.Go(func() { c.measure(ctx) })
 	delays := background.StoreBackoff()
 	for ctx.Err() == nil {
-		_, err := c.countBatch(ctx, readWait)
+		err := c.prune(ctx)
+		if err == nil {
+			_, err = c.countBatch(ctx, readWait)
+		}
 		if err == nil {
 			delays.Reset()
 			continue
@@ -79,22 +83,26 @@ func (c *ReportConsumer) Run(ctx context.Context) {
 	}
 }
 
-// countBatch counts the next entries and returns their number.
-func (c *ReportConsumer) countBatch(ctx context.Context, wait time.Duration) (n int, err error) {
-	if now := c.now(); now.Sub(c.pruned) > pruneInterval {
-		if err := c.store.DeleteReports(ctx, now.Add(-idRetention)); err != nil {
-			return 0, err
-		}
+// prune deletes report IDs once per pruneInterval.
+func (c *ReportConsumer) prune(ctx context.Context) error {
+	now := c.now()
+	if now.Sub(c.pruned) <= pruneInterval {
+		return nil
+	}
+	err := c.store.DeleteReports(ctx, now.Add(-idRetention))
+	if err == nil {
 		c.pruned = now
 	}
+	return err
+}
+
+// countBatch counts the next entries and returns their number.
+func (c *ReportConsumer) countBatch(ctx context.Context, wait time.Duration) (int, error) {
 	entries, err := c.stream.Read(ctx, batchSize, wait)
 	if err == nil {
 		err = c.count(ctx, entries)
 	}
-	if err != nil {
-		return 0, err
-	}
-	return len(entries), nil
+	return len(entries), err
 }
 
 // measure updates the number of waiting reports until ctx ends, also while the
@@ -108,7 +116,6 @@ func (c *ReportConsumer) measure(ctx context.Context) {
 	}
 }
 
-// parsedEntry is an entry with its parsed report.
 type parsedEntry struct {
 	ReportEntry
 	report wire.SpeechReport

@@ -97,16 +97,13 @@ func Parse(body []byte, providers []string) (Request, error) {
 	}
 	fault.CheckOneOf(&issues, "/encoding", r.Encoding, Encodings)
 	validRate := slices.Contains(SampleRates, r.SampleRate) && (r.Encoding != ALaw || r.SampleRate == telephoneRate)
-	if !validRate && !issues.Has("/sampleRate") {
-		issues.Add("/sampleRate", fault.IssueValue, "sampleRate must be 8000 for alaw, and 8000, 16000 or 24000 for pcm.")
-	}
+	issues.Check(validRate || issues.Has("/sampleRate"), "/sampleRate", fault.IssueValue, "sampleRate must be 8000 for alaw, and 8000, 16000 or 24000 for pcm.")
 	if in.TTL != nil {
 		fault.CheckRange(&issues, "/ttl", *in.TTL, 1, int64(MaxTTL.Seconds()))
 	}
 	return r, issues.Err()
 }
 
-// valueOr returns the value of a member, or a default if the member is missing.
 func valueOr[T any](member *T, missing T) T {
 	if member == nil {
 		return missing

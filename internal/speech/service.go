@@ -125,21 +125,19 @@ func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (R
 			return Response{}, err
 		}
 	}
-	made, billed, err := s.share(ctx, r, providers)
+	found, billed, err := s.share(ctx, r, providers)
 	if err != nil {
 		return Response{}, err
 	}
+	rec := found.recording
 	if !billed {
-		s.report(ctx, r, made.recording, true)
+		s.report(ctx, r, rec, true)
 	}
-	response := Response{
-		Hash: made.recording.Hash, Cached: !billed, Provider: made.recording.Provider, Encoding: r.Encoding, SampleRate: r.SampleRate,
-		Characters: r.Characters(), ExpiresAt: made.recording.ExpiresAt,
-	}
-	if made.stored {
-		response.URL = Route + "/" + made.recording.Hash + "." + string(r.Encoding)
+	response := Response{Hash: rec.Hash, Cached: !billed, Provider: rec.Provider, Encoding: r.Encoding, SampleRate: r.SampleRate, Characters: r.Characters()}
+	if found.stored {
+		response.URL, response.ExpiresAt = Route+"/"+rec.Hash+"."+string(r.Encoding), rec.ExpiresAt
 	} else {
-		response.Audio, response.ExpiresAt = made.audio, time.Time{}
+		response.Audio = found.audio
 	}
 	return response, nil
 }
@@ -148,10 +146,10 @@ func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (R
 // Billed reports whether this request caused the synthesis. A synthesis continues
 // when its client disconnects: others may wait for it, and paid audio is worth
 // caching.
-func (s *Service) share(ctx context.Context, r Request, providers []Provider) (made result, billed bool, err error) {
+func (s *Service) share(ctx context.Context, r Request, providers []Provider) (found result, billed bool, err error) {
 	if r.DisableCache {
-		made, err := s.run(ctx, r, providers)
-		return made, true, err
+		found, err = s.run(ctx, r, providers)
+		return found, true, err
 	}
 	first := false
 	done := s.flights.DoChan(s.requestKey(r, providers), func() (any, error) {
@@ -165,13 +163,13 @@ func (s *Service) share(ctx context.Context, r Request, providers []Provider) (m
 		if flight.Err != nil {
 			return result{}, false, flight.Err
 		}
-		made := flight.Val.(result)
-		return made, first && made.synthesized, nil
+		found = flight.Val.(result)
+		return found, first && found.synthesized, nil
 	}
 }
 
 // runTask is run, but only Close cancels it.
-func (s *Service) runTask(ctx context.Context, r Request, providers []Provider) (made result, err error) {
+func (s *Service) runTask(ctx context.Context, r Request, providers []Provider) (found result, err error) {
 	finished := make(chan struct{})
 	closed := s.tasks.Go(ctx, func(ctx context.Context) {
 		defer close(finished)
@@ -180,13 +178,13 @@ func (s *Service) runTask(ctx context.Context, r Request, providers []Provider) 
 				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 			}
 		}()
-		made, err = s.run(ctx, r, providers)
+		found, err = s.run(ctx, r, providers)
 	})
 	if closed != nil {
 		return result{}, closed
 	}
 	<-finished
-	return made, err
+	return found, err
 }
 
 // run waits until the team may use the memory for the audio of a request, and runs it.
@@ -247,7 +245,6 @@ func (s *Service) findOrSynthesize(ctx context.Context, r Request, providers []P
 	return s.synthesize(ctx, r, providers, true)
 }
 
-// find looks up the results of the given providers.
 func (s *Service) find(ctx context.Context, r Request, providers []Provider) (found result, ok bool, err error) {
 	for _, p := range providers {
 		if found, ok, err = s.lookUp(ctx, s.recording(r, p).Hash, r.Encoding); ok || err != nil {
@@ -270,12 +267,13 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 			}
 		}
 		sound, err := s.tryProvider(ctx, p, rec.Utterance, len(list)-i)
-		switch {
-		case err != nil && errors.Is(ctx.Err(), context.Canceled):
+		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 			return result{}, err
-		case err != nil:
-			if failures = append(failures, err); ctx.Err() != nil { // timed out: the remaining providers did not fail
-				return result{}, s.allFailed(failures)
+		}
+		if err != nil {
+			failures = append(failures, err)
+			if ctx.Err() != nil { // timed out: the remaining providers did not fail
+				break
 			}
 			continue
 		}
@@ -294,7 +292,6 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 	return result{}, s.allFailed(failures)
 }
 
-// report records the usage of one request.
 func (s *Service) report(ctx context.Context, r Request, rec Recording, cached bool) {
 	s.Usage.Report(ctx, wire.SpeechReport{
 		TeamID: r.TeamID, EndpointID: r.EndpointID, Provider: rec.Provider, Voice: rec.Voice, Model: rec.Model,

@@ -3,6 +3,7 @@ package speech
 import (
 	"encoding/binary"
 	"math"
+	"math/big"
 
 	"github.com/zaf/g711"
 )
@@ -16,18 +17,13 @@ type Sound struct {
 // DecodePCM decodes signed 16-bit little-endian samples. It ignores a last odd byte.
 func DecodePCM(rate int, pcm []byte) Sound {
 	s := Sound{rate, make([]int16, len(pcm)/2)}
-	for i := range s.Samples {
-		s.Samples[i] = int16(binary.LittleEndian.Uint16(pcm[2*i:])) //nolint:gosec // reinterprets the bits
-	}
+	_, _ = binary.Decode(pcm, binary.LittleEndian, s.Samples) // the lengths fit
 	return s
 }
 
 // PCM is the inverse of DecodePCM.
 func (s Sound) PCM() []byte {
-	pcm := make([]byte, 2*len(s.Samples))
-	for i, v := range s.Samples {
-		binary.LittleEndian.PutUint16(pcm[2*i:], uint16(v)) //nolint:gosec // reinterprets the bits
-	}
+	pcm, _ := binary.Append(nil, binary.LittleEndian, s.Samples) // int16 can always be encoded
 	return pcm
 }
 
@@ -53,8 +49,9 @@ func DecodeALaw(rate int, alaw []byte) Sound {
 // WAV returns the sound as a WAV file.
 func (s Sound) WAV() []byte {
 	const format, channels, sampleBytes = 1, 1, 2
-	size, rate, little := uint32(sampleBytes*len(s.Samples)), uint32(s.Rate), binary.LittleEndian //nolint:gosec // a sound in memory is shorter than 4 GiB
-	const formatBytes, headerBytes = 16, 36                                                       // of the part "fmt ", and of all before the samples without the first 8
+	const formatBytes, headerBytes = 16, 36 // of the part "fmt ", and of all before the samples without the first 8
+	little := binary.LittleEndian
+	size, rate := uint32(sampleBytes*len(s.Samples)), uint32(s.Rate) //nolint:gosec // a sound in memory is shorter than 4 GiB
 	file := little.AppendUint32([]byte("RIFF"), headerBytes+size)
 	file = little.AppendUint32(append(file, "WAVEfmt "...), formatBytes)
 	file = little.AppendUint16(little.AppendUint16(file, format), channels)
@@ -78,7 +75,8 @@ func (s Sound) Resample(rate int) Sound {
 	if rate == s.Rate || len(s.Samples) == 0 {
 		return Sound{rate, s.Samples}
 	}
-	up, down := reduce(rate, s.Rate)                   // rate / s.Rate
+	ratio := big.NewRat(int64(rate), int64(s.Rate)) // in lowest terms
+	up, down := int(ratio.Num().Int64()), int(ratio.Denom().Int64())
 	band := cutoff * min(1, float64(up)/float64(down)) // relative to half the original rate
 	reach := int(math.Ceil(crossings * cutoff / band)) // input samples on each side of an output sample
 	filter := newFilter(up, reach, band)
@@ -133,13 +131,4 @@ func bessel(x float64) float64 {
 		sum += term
 	}
 	return sum
-}
-
-// reduce returns the fraction a/b in lowest terms.
-func reduce(a, b int) (int, int) {
-	x, y := a, b
-	for y != 0 {
-		x, y = y, x%y
-	}
-	return a / x, b / x
 }

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -153,10 +154,6 @@ var hashForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 // ParseBlobName parses the last element of a BlobPath.
 func ParseBlobName(name string) (hash string, e Encoding, ok bool) {
 	hash, extension, _ := strings.Cut(name, ".")
-	for _, e := range Encodings {
-		if string(e) == extension && hashForm.MatchString(hash) {
-			return hash, e, true
-		}
-	}
-	return "", "", false
+	e = Encoding(extension)
+	return hash, e, slices.Contains(Encodings, e) && hashForm.MatchString(hash)
 }

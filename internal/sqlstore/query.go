@@ -153,10 +153,8 @@ func (s *Store) execBatch(ctx context.Context, op, query string, sets ...[]any) 
 	}
 	if s.engine.dialect == goose.DialectPostgres {
 		err = s.do(ctx, op, func(ctx context.Context) error {
-			for _, args := range sets {
-				if !validText(args) {
-					return errInvalidText
-				}
+			if !validText(slices.Concat(sets...)) {
+				return errInvalidText
 			}
 			return sendBatch(ctx, s.write, func(batch *pgx.Batch) {
 				for _, args := range sets {
@@ -258,7 +256,8 @@ func (t timestamp) Scan(from any) error {
 	if err := ms.Scan(from); err != nil {
 		return err
 	}
-	if *t.Time = (time.Time{}); ms.Valid {
+	*t.Time = time.Time{}
+	if ms.Valid {
 		*t.Time = time.UnixMilli(ms.V).UTC()
 	}
 	return nil

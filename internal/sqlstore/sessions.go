@@ -183,10 +183,7 @@ func (s *Store) ExpireSessions(ctx context.Context, now, unseenSince time.Time, 
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return ended, nil
+	return ended, err
 }
 
 // StaleSessions returns a page of redeemed sessions last seen before unseenSince.

@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -174,15 +175,11 @@ func isUnavailable(err error) bool {
 	if state := sqlState(err); len(state) == 5 {
 		return unavailableStates[state] || unavailableStates[state[:2]]
 	}
-	for _, lost := range []error{io.EOF, io.ErrUnexpectedEOF, driver.ErrBadConn, sql.ErrConnDone, pgconn.ErrConnClosed} {
-		if errors.Is(err, lost) {
-			return true
-		}
-	}
+	lost := []error{io.EOF, io.ErrUnexpectedEOF, driver.ErrBadConn, sql.ErrConnDone, pgconn.ErrConnClosed}
 	_, connect := errors.AsType[*pgconn.ConnectError](err)
 	_, network := errors.AsType[net.Error](err)
 	_, path := errors.AsType[*fs.PathError](err)
-	return connect || network || path
+	return connect || network || path || slices.ContainsFunc(lost, func(l error) bool { return errors.Is(err, l) })
 }
 
 // constraintError turns a constraint violation into an error for the caller and

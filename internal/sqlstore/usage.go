@@ -14,22 +14,14 @@ import (
 	"telapi/internal/speech"
 )
 
-// addUsage and addTotals are format strings. Their argument is a list of rows, each with a
-// different key and in the order of the keys.
-const (
-	addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, voice, model, characters, cached_characters, requests)
-	VALUES %s
-	ON CONFLICT (team_id, day, endpoint_id, provider, voice, model) DO UPDATE SET
-		characters = tts_usage.characters + excluded.characters,
-		cached_characters = tts_usage.cached_characters + excluded.cached_characters,
-		requests = tts_usage.requests + excluded.requests`
-	addTotals = `INSERT INTO usage_totals (team_id, property, day, value, characters, cached_characters, requests)
-	VALUES %s
-	ON CONFLICT (team_id, property, day, value) DO UPDATE SET
-		characters = usage_totals.characters + excluded.characters,
-		cached_characters = usage_totals.cached_characters + excluded.cached_characters,
-		requests = usage_totals.requests + excluded.requests`
-)
+// addSums is a format string. Its arguments are a table, the columns of the table's primary
+// key, and a list of rows, each with a different key and in the order of the keys.
+const addSums = `INSERT INTO %[1]s AS known (%[2]s, characters, cached_characters, requests)
+	VALUES %[3]s
+	ON CONFLICT (%[2]s) DO UPDATE SET
+		characters = known.characters + excluded.characters,
+		cached_characters = known.cached_characters + excluded.cached_characters,
+		requests = known.requests + excluded.requests`
 
 // sumUsage sums by day or by month: $5 is the length of such a date, 2006-01-02 or 2006-01.
 const sumUsage = `SELECT substr(day, 1, $5), value, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
@@ -90,22 +82,16 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 				totals.add(usageKey{r.TeamID, string(property), on, value}, r)
 			}
 		}
-		if err := usage.write(ctx, tx, addUsage, usageColumns); err != nil {
+		if err := usage.write(ctx, tx, "tts_usage", "team_id", "day", "endpoint_id", "provider", "voice", "model"); err != nil {
 			return err
 		}
-		return totals.write(ctx, tx, addTotals, totalsColumns)
+		return totals.write(ctx, tx, "usage_totals", "team_id", "property", "day", "value")
 	})
 	return added, err
 }
 
-// Columns of the primary keys.
-const (
-	usageColumns  = 6
-	totalsColumns = 4
-)
-
-// usageKey is a primary key of usage or totals.
-type usageKey [usageColumns]string
+// usageKey is a primary key of usage, or of totals, which has fewer columns.
+type usageKey [6]string
 
 type usageSums map[usageKey]speech.UsageCounts
 
@@ -119,18 +105,18 @@ func (s usageSums) add(key usageKey, r wire.SpeechReport) {
 	s[key] = sum
 }
 
-// write adds the sums to a table. insert is a format string.
-func (s usageSums) write(ctx context.Context, tx *sql.Tx, insert string, columns int) error {
+// write adds the sums to a table. columns are those of its primary key.
+func (s usageSums) write(ctx context.Context, tx *sql.Tx, table string, columns ...string) error {
 	sorted := slices.SortedFunc(maps.Keys(s), func(a, b usageKey) int { return slices.Compare(a[:], b[:]) })
 	for keys := range slices.Chunk(sorted, maxUsageRows) {
 		var args []any
 		for _, key := range keys {
-			for _, column := range key[:columns] {
+			for _, column := range key[:len(columns)] {
 				args = append(args, column)
 			}
 			args = append(args, s[key].Characters, s[key].Cached, s[key].Requests)
 		}
-		if _, err := execRows(ctx, tx, fmt.Sprintf(insert, placeholders(len(keys), len(args))), args...); err != nil {
+		if _, err := execRows(ctx, tx, fmt.Sprintf(addSums, table, strings.Join(columns, ", "), placeholders(len(keys), len(args))), args...); err != nil {
 			return err
 		}
 	}

@@ -66,8 +66,7 @@ type EndpointRegistry struct {
 
 // Create stores a new endpoint with a new ID.
 func (r *EndpointRegistry) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
-	id := uuid.Must(uuid.NewV7()) // IDs sort by age
-	e.ID, e.CreatedAt = endpointIDPrefix+id.String(), r.Now()
+	e.ID, e.CreatedAt = endpointIDPrefix+uuid.Must(uuid.NewV7()).String(), r.Now()
 	if err := r.prepare(&e); err != nil {
 		return Endpoint{}, err
 	}

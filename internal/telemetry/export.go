@@ -31,22 +31,22 @@ import (
 )
 
 // export starts the pipelines of the signals that have an endpoint. It returns the
-// handler that exports logs, or nil. Failures of the export are logged to console only:
+// handler that exports logs, or nil. Failures of the export are logged to t.Logger only:
 // exporting them would cause further failures.
-func (t *Telemetry) export(ctx context.Context, endpoints config.OTLPEndpoints, version string, redact redactor, console *slog.Logger) (logs slog.Handler, err error) {
+func (t *Telemetry) export(ctx context.Context, endpoints config.OTLPEndpoints, version string, redact redactor) (logs slog.Handler, err error) {
 	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		attribute.String("service.name", "telapi"),
 		attribute.String("service.version", version),
 		attribute.String("service.instance.id", rand.Text()),
 	), resource.WithFromEnv())
 	if err != nil {
-		console.WarnContext(ctx, "invalid OTEL_RESOURCE_ATTRIBUTES; ignoring invalid attributes", "error", err)
+		t.Logger.WarnContext(ctx, "invalid OTEL_RESOURCE_ATTRIBUTES; ignoring invalid attributes", "error", err)
 	}
-	newPipeline := func(signal string) *pipeline { return &pipeline{signal: signal, console: console, ended: t.ended} }
+	newPipeline := func(signal string) *pipeline { return &pipeline{signal: signal, console: t.Logger, ended: t.ended} }
 	// These are global: the last instance in a process receives the messages of
 	// the SDK, which otherwise writes to stderr.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(newPipeline("all").report))
-	otel.SetLogger(logr.FromSlogHandler(console.Handler()))
+	otel.SetLogger(logr.FromSlogHandler(t.Logger.Handler()))
 
 	if endpoints.Traces != "" {
 		spans, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoints.Traces))

@@ -51,7 +51,7 @@ func New(ctx context.Context, cfg config.Config, version string, w io.Writer) (*
 	case endpoints == config.OTLPEndpoints{}:
 		t.Logger.InfoContext(ctx, "OTEL_ENABLED is set, but nothing is exported: set OTEL_EXPORTER_OTLP_ENDPOINT")
 	default:
-		exportHandler, err := t.export(ctx, endpoints, version, redactor{cfg.MSISDNUnmaskedDigits}, t.Logger)
+		exportHandler, err := t.export(ctx, endpoints, version, redactor{cfg.MSISDNUnmaskedDigits})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("export telemetry: %w", err), t.Shutdown(ctx))
 		}

@@ -12,11 +12,11 @@ import (
 
 // StartSpan starts a span below that of ctx, with the same provider. It costs nothing if
 // that of ctx is not recorded.
-func StartSpan(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+func StartSpan(ctx context.Context, name string) (context.Context, trace.Span) {
 	if span := trace.SpanFromContext(ctx); !span.IsRecording() {
 		return ctx, span
 	}
-	return TracerOf(ctx).Start(ctx, name, opts...)
+	return TracerOf(ctx).Start(ctx, name)
 }
 
 // TracerOf returns the tracer of the span in ctx.

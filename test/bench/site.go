@@ -12,6 +12,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/internal/calls"
+	"telapi/internal/config"
+	"telapi/internal/kv"
 	"telapi/test/testkit"
 )
 
@@ -47,7 +49,7 @@ func (s *site) storeOptions() rueidis.ClientOption { return must(rueidis.ParseUR
 
 // directRuntime returns a runtime that uses the store itself.
 func (s *site) directRuntime() *calls.Runtime {
-	return must(calls.New(calls.Options{Store: s.storeOptions(), Name: "direct"}))
+	return must(calls.New(calls.Options{Store: kv.ClientOption(must(config.ParseRedisURL(s.redis[0].URL()))), Name: "direct"}))
 }
 
 // storePIDs returns the process IDs of Redis, and of PostgreSQL with its children.

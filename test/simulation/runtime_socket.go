@@ -23,7 +23,7 @@ import (
 // newRuntimes returns the service for runtimes of a process.
 func newRuntimes(p *serviceProcess, log *slog.Logger) *runtimeapi.Service {
 	return runtimeapi.New(runtimeapi.Deps{
-		Calls: func() (*calls.Runtime, error) {
+		Connect: func() (*calls.Runtime, error) {
 			return calls.New(calls.Options{Store: p.kv.ClientOption(), Name: "simulation", Lease: runtimeapi.Lease, MinReplicas: p.instance.world.replicas})
 		},
 		Secrets: auth.Secrets{Current: "a secret that all instances have"}, Instance: p.host.name, TeamShare: 100, Log: log, Registry: prometheus.NewRegistry(),

@@ -36,7 +36,7 @@ local function renewalRejection(runtime, token, message, item, entry, epoch, ear
   -- reported since. Its work items may be settled.
   local mayReport = not rejection or rejection == 'claim_lost' and not isLaterEpoch(channel.epoch, epoch)
   local isOpen = channel.state == 'open' -- an ended channel needs its entries only
-  local entryLost = isLost(IN, entry, lastEntryID(), committed)
+  local entryLost = isEntryLost(entry)
   if mayReport and (isOpen and isMessageLost(message)
     or isOpen and not rejection and isItemLost(item) or entryLost and early ~= '1') then
     reportLoss()
@@ -111,7 +111,7 @@ function claim(runtime, token, lease, action, requestedAt)
     return { 'taken' }
   else
     setField('claimRequestedAt', requestedAt == '' and now or math.min(now, requestedAt))
-    if action == 'resume' and isLost(IN, ARGV[6], lastEntryID(), committed) then
+    if action == 'resume' and isEntryLost(ARGV[6]) then
       if ARGV[8] == '1' then reportLossToRuntime() else reportLoss() end
       entryLost = '1'
     end

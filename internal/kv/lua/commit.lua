@@ -61,9 +61,8 @@ end
 
 -- Removes everything from an ended channel that is not needed to answer late calls, until RETENTION
 -- after the last credential expires, or to read the history. Late callbacks learn that the channel has
--- ended. A callback of a work item that is repeated has its receipt as an argument. Both hashes are
--- created anew: META because Redis then stores it in half the memory, if no value has more
--- than 64 bytes.
+-- ended. A callback of a work item that is repeated has its receipt as an argument. META is
+-- created anew, because Redis then stores it in half the memory if no value has more than 64 bytes.
 local function compact() -- rare
   redis.call('ZREM', FORGET, '') -- the empty member has the highest score
   local forgetAt = redis.call('ZRANGE', FORGET, -1, -1, 'WITHSCORES')[2]
@@ -74,9 +73,11 @@ local function compact() -- rare
     'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'lostToken', 'lostAt' }
   local values, work = redis.call('HMGET', META, unpack(names)), redis.call('HGETALL', WORK)
   redis.call('UNLINK', META, WORK, SEEN, SENT, FORGET, SEEN_BEFORE, SENT_BEFORE)
+  local fields = {}
   for i, name in ipairs(names) do
-    if values[i] then redis.call('HSET', META, name, values[i]) end
+    if values[i] then fields[#fields + 1], fields[#fields + 2] = name, values[i] end
   end
+  redis.call('HSET', META, unpack(fields))
   for i = 1, #work, 2 do
     local credential = #work[i] == DIGEST_LENGTH and string.match(work[i + 1], '^%S+ %d+ %S+ %d+ %S+ %S* ')
     if credential then redis.call('HSET', WORK, work[i], credential .. ' ') end

@@ -119,7 +119,7 @@ function connect(connection, resumed, rejectDuplicate, requestedAt, lease, resum
   local recovered, missed = 0, {}
   if resume == '1' then
     if channel.held ~= '' and parseID(cursor) and toNumber(cursor) > toNumber(channel.held) and #redis.call('XRANGE', OUT, cursor, cursor) > 0 then
-      setField('held', cursor == channel.outLast and '' or cursor) -- a failover has lost that it was shown
+      setField('held', cursor == channel.outLast and '' or cursor) -- it was shown before a failover lost that
     end
     local page = readAfter(cursorEpoch == '*' and channel.epoch or cursorEpoch, cursor)
     if page then
@@ -169,7 +169,7 @@ function renew(connection, number, lease, offerAgain, epoch, message, entry)
   loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed', 'held')
   if channel.owner ~= connection or connection == '' then return { ownerRejection(number) } end
   if channel.epoch ~= epoch then return { 'lost' } end
-  if isMessageLost(message) or isLost(IN, entry, lastEntryID(), committed) then
+  if isMessageLost(message) or isEntryLost(entry) then
     reportLoss()
     return { 'lost' }
   end
@@ -200,7 +200,7 @@ function detach(connection, event, entry, epoch, cancelConnect)
   loadChannel('state', 'epoch', 'cancelled')
   -- The browser may have another connection already, which does not know the entry. A loss
   -- that was reported before has started a new epoch.
-  if channel.state == 'open' and channel.epoch == epoch and isLost(IN, entry, lastEntryID(), committed) then reportLoss() end
+  if channel.state == 'open' and channel.epoch == epoch and isEntryLost(entry) then reportLoss() end
   if channel.state ~= 'open' or channel.owner ~= connection then
     if cancelConnect == '1' then
       setField('cancelled', string.sub(connection .. ' ' .. channel.cancelled, 1, CANCELLED_BYTES))

@@ -42,7 +42,7 @@ function frame(connection, number, newest, flags)
   liveConnection = connection
   loadChannel('chatOff', 'epoch', 'claimUntil', 'offeredAt')
   local rejection = (channel.owner ~= connection or connection == '') and ownerRejection(number)
-  if not rejection and isLost(IN, newest, lastEntryID(), committed) then
+  if not rejection and isEntryLost(newest) then
     reportLoss()
     rejection = 'lost'
   end

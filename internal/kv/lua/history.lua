@@ -146,13 +146,13 @@ function send(token, flags, newest, position)
   end
   local count = (#ARGV - 4) / 2
   local before, number = channel.outLast, toNumber(channel.outLast)
-  -- As in frame.
-  local direct = isOpen and number + count < MAX_SENT - 1
+  -- As in frame, the reply of SADD tells whether an ID is known. Nothing is added to an ended channel.
+  local addTells = isOpen and number + count < MAX_SENT - 1
   local known, newIDs, outcomes, notice = {}, {}, {}, { '' }
-  if not direct then known = findIDs(SENT, SENT_BEFORE, { unpack(ARGV, 5, 4 + count) }) end
+  if not addTells then known = findIDs(SENT, SENT_BEFORE, { unpack(ARGV, 5, 4 + count) }) end
   for i = 1, count do
     local id, message = ARGV[4 + i], ARGV[4 + count + i]
-    if known[id] or direct and redis.call('SADD', SENT, id) == 0 then
+    if known[id] or addTells and redis.call('SADD', SENT, id) == 0 then
       outcomes[1 + i] = 'repeated'
     elseif not isOpen then
       outcomes[1 + i] = 'ended'
@@ -170,7 +170,7 @@ function send(token, flags, newest, position)
   outcomes[1] = channel.outLast
   if #newIDs > 0 then
     changes[#changes + 1], changes[#changes + 2] = 'outLast', channel.outLast
-    if not direct then rememberIDs(SENT, SENT_BEFORE, MAX_SENT, newIDs) end
+    if not addTells then rememberIDs(SENT, SENT_BEFORE, MAX_SENT, newIDs) end
     if number % TRIM_INTERVAL < #newIDs then trimHistory() end
     if string.sub(flags, count + 1) == 'h' then
       redis.call('HSET', META, 'held', channel.held ~= '' and channel.held or before ~= '' and before or NO_MESSAGE)

@@ -9,8 +9,11 @@ local function parseID(id)
   if number and #number <= MAX_DIGITS and #at <= MAX_DIGITS then return tonumber(number) end
 end
 
--- Returns whether a stream does not have an item, though it was not removed on purpose.
-local function isMissing(stream, id, newest, removed)
+-- Returns whether the store has lost an item of a stream that it acknowledged before,
+-- for example in a failover. newest is the ID of the stream's newest item, removed the
+-- number up to which items may have been removed on purpose. id may be empty.
+local function isLost(stream, id, newest, removed)
+  if id == '' or id == newest then return false end
   local number = parseID(id)
   if not number or number >= toNumber(newest) then return true end
   local item = redis.call('XRANGE', stream, number, number)[1]
@@ -18,12 +21,8 @@ local function isMissing(stream, id, newest, removed)
   return number > removed
 end
 
--- Returns whether the store has lost an item of a stream that it acknowledged before,
--- for example in a failover. newest is the ID of the stream's newest item, removed the
--- number up to which items may have been removed on purpose. id may be empty.
-local function isLost(stream, id, newest, removed)
-  return id ~= '' and id ~= newest and isMissing(stream, id, newest, removed)
-end
+-- isLost for an entry of the runtime stream.
+local function isEntryLost(id) return isLost(IN, id, lastEntryID(), committed) end
 
 -- isLost for a message of the history. Needs outLast and trimmed.
 local function isMessageLost(id) return isLost(OUT, id, channel.outLast, toNumber(channel.trimmed)) end

@@ -9,15 +9,15 @@
 --             the first item needs a timer, since later items wait for it. An item with parked
 --             parts starts with +, which the first item never does
 --   <number>+<part>  the entry of a parked part of a streamed answer
---   <digest>  of a credential: state (awaiting, streaming, routed, parked or cancelled), number of
---             the work item (0 for a channel credential), kind, deadline, work item ID,
+--   <digest>  the SHA-256 of a token. Eight words: state (awaiting, streaming, routed, parked or
+--             cancelled), number of the work item (0 for a channel credential), kind, deadline, work item ID,
 --             and after a callback its ID, the digest of its body and the receipt, which
 --             starts with deadline, @ and ID of the item it waits for, and a space, if it was parked.
 --             The digest of a streamed answer is +, the digests of its parts and, once it is settled, a dot
 --             and the digest of its last line
 --   @<ID>     of a work item: the digest of its credential
 --   <digest> <ID or body digest>  a use of a channel credential: callback ID, body digest and receipt
---   #<number> the field of a use; uses are numbered, so that the oldest can be dropped
+--   #<number> the field of a use; uses are numbered, so that those beyond MAX_USES can be dropped
 
 -- Expired fields of work are deleted with every FORGET_INTERVAL-th item, and with every channel
 -- credential and its uses, at most FORGET_BATCH: more than are added meanwhile.

@@ -116,7 +116,7 @@ func (c *conn) serve(p []byte) (int, error) {
 			}
 			n, begun, later = copy(p, p[r.head:n]), false, true
 		case upload:
-			if r.body > c.fastPath.maxUpload {
+			if r.body > c.fastPath.options.MaxUpload {
 				return c.passToServer(p, n, r, framed)
 			}
 			m, err := c.upload(p[:n], r)
@@ -132,10 +132,11 @@ func (c *conn) serve(p []byte) (int, error) {
 
 // acceptsHost reports whether the fast path may serve a request with this Host.
 func (c *conn) acceptsHost(host []byte) bool {
-	if c.fastPath.acceptHost == nil || c.host == string(host) {
+	accept := c.fastPath.options.AcceptHost
+	if accept == nil || c.host == string(host) {
 		return true
 	}
-	if !c.fastPath.acceptHost(string(host)) {
+	if !accept(string(host)) {
 		return false
 	}
 	c.host = string(host)
@@ -161,8 +162,8 @@ func (c *conn) respond(e *entry) error {
 	if !c.state.CompareAndSwap(busy, idle) || c.fastPath.draining.Load() {
 		return net.ErrClosed
 	}
-	if err == nil {
-		c.fastPath.served(e.path, int(e.length))
+	if served := c.fastPath.options.Served; err == nil && served != nil {
+		served(e.path, int(e.length))
 	}
 	return err
 }
@@ -287,7 +288,6 @@ func (c *conn) CloseWrite() error {
 	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }
 
-// remote returns the address of the client.
 func (c *conn) remote() string {
 	if addr := c.socket.RemoteAddr(); c.remoteAddr == "" && addr != nil {
 		c.remoteAddr = addr.String()

@@ -57,13 +57,11 @@ type Options struct {
 
 // FastPath is the fast path of one server, for any number of listeners.
 type FastPath struct {
+	options    Options
 	cache      *cache
-	served     func(path string, bytes int)
-	acceptHost func(host string) bool // nil: any
 	date       atomic.Pointer[dateField]
 	handler    http.Handler // of the server
-	maxUpload  int64
-	tlsBuffers sync.Pool // of *[]byte
+	tlsBuffers sync.Pool    // of *[]byte
 
 	headerTimeout, idleTimeout, writeTimeout time.Duration
 
@@ -75,11 +73,8 @@ type FastPath struct {
 
 // New returns a FastPath with an empty cache.
 func New(o Options) *FastPath {
-	f := &FastPath{cache: newCache(o.MaxBytes, o.Load), served: o.Served, acceptHost: o.AcceptHost, maxUpload: min(o.MaxUpload, maxUploadBytes), conns: map[*conn]struct{}{}}
-	if f.served == nil {
-		f.served = func(string, int) {}
-	}
-	return f
+	o.MaxUpload = min(o.MaxUpload, maxUploadBytes)
+	return &FastPath{options: o, cache: newCache(o.MaxBytes, o.Load), conns: map[*conn]struct{}{}}
 }
 
 // Attach connects the FastPath to srv. Call it once, before srv serves. The FastPath
@@ -171,7 +166,6 @@ func (f *FastPath) each(do func(*conn)) {
 	}
 }
 
-// listener wraps the connections of a listener.
 type listener struct {
 	net.Listener
 	fastPath *FastPath

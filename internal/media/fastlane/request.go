@@ -50,7 +50,7 @@ func parse(b []byte) (r request, v verdict) {
 		if len(line) == 0 {
 			break
 		}
-		kind, value := field(line)
+		kind, value := parseField(line)
 		switch kind {
 		case harmless:
 		case harmlessOnGet:
@@ -61,17 +61,17 @@ func parse(b []byte) (r request, v verdict) {
 			if v == plain {
 				v = framed
 			}
-		case host:
+		case hostField:
 			hosts++
 			r.host = value
 			if !all(value, isHost) {
 				v = framed
 			}
-		case connection:
+		case connectionField:
 			if !bytes.EqualFold(value, []byte("keep-alive")) {
 				v = framed
 			}
-		case contentLength:
+		case contentLengthField:
 			lengths++
 			n, err := strconv.ParseUint(string(value), 10, 62)
 			if err != nil || value[0] == '+' {
@@ -80,7 +80,7 @@ func parse(b []byte) (r request, v verdict) {
 			if r.body = int64(n); v == plain {
 				v = framed
 			}
-		case other:
+		case otherField:
 			v = framed
 		default:
 			return r, unframed
@@ -138,21 +138,20 @@ func requestLine(line []byte) (path []byte, v verdict) {
 	return nil, framed
 }
 
-// kind classifies a header field.
-type kind int
+type fieldKind int
 
 const (
-	malformed     kind = iota
-	harmless           // does not affect the response to a GET or PUT
-	harmlessOnGet      // does not affect a GET; net/http derives another field from it on a PUT
-	allowedOnPut       // the handler of a PUT uses it
-	host
-	connection
-	contentLength
-	other // for net/http
+	malformed     fieldKind = iota
+	harmless                // does not affect the response to a GET or PUT
+	harmlessOnGet           // does not affect a GET; net/http derives another field from it on a PUT
+	allowedOnPut            // the handler of a PUT uses it
+	hostField
+	connectionField
+	contentLengthField
+	otherField // for net/http
 )
 
-func field(line []byte) (k kind, value []byte) {
+func parseField(line []byte) (kind fieldKind, value []byte) {
 	name, value, found := bytes.Cut(line, []byte{':'})
 	if !found || !all(name, isToken) {
 		return malformed, nil
@@ -163,7 +162,7 @@ func field(line []byte) (k kind, value []byte) {
 		if bytes.EqualFold(name, []byte("transfer-encoding")) {
 			return malformed, nil // the length of the body is unknown
 		}
-		return other, value
+		return otherField, value
 	}
 	for i, c := range name {
 		if 'A' <= c && c <= 'Z' {
@@ -173,11 +172,11 @@ func field(line []byte) (k kind, value []byte) {
 	}
 	switch string(lower[:len(name)]) {
 	case "host":
-		return host, value
+		return hostField, value
 	case "connection":
-		return connection, value
+		return connectionField, value
 	case "content-length":
-		return contentLength, value
+		return contentLengthField, value
 	case "accept", "accept-charset", "accept-encoding", "accept-language", "baggage", "cache-control",
 		"priority", "referer", "traceparent", "tracestate", "user-agent":
 		return harmless, value
@@ -186,7 +185,7 @@ func field(line []byte) (k kind, value []byte) {
 	case "authorization", "content-type":
 		return allowedOnPut, value
 	default:
-		return other, value
+		return otherField, value
 	}
 }
 

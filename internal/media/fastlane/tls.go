@@ -14,7 +14,6 @@ type plainConn struct{ *conn }
 
 func (c plainConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
 
-// tlsConn is a connection with TLS.
 type tlsConn struct {
 	*conn
 	tls *tls.Conn

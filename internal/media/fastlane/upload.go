@@ -26,11 +26,11 @@ type exchange struct {
 	url     url.URL
 	values  []string // storage for the request's header
 
-	buffered                    []byte    // unread part of the body that is already in memory
-	unread                      int64     // bytes of the body that were not read yet
-	readErr                     error     // error of an earlier read
-	deadlineApplied             bool      // readDeadline is set on the connection
-	readDeadline, writeDeadline time.Time // set by the handler
+	buffered                       []byte    // unread part of the body that is already in memory
+	unread                         int64     // bytes of the body that were not read yet
+	readErr                        error     // error of an earlier read
+	deadlineApplied                bool      // bodyDeadline is set on the connection
+	bodyDeadline, responseDeadline time.Time // set by the handler
 
 	header http.Header
 	status int
@@ -83,7 +83,6 @@ func (x *exchange) begin(head []byte, r request, buffered []byte) {
 	}
 }
 
-// addField adds a header field to the request.
 func (x *exchange) addField(key, value string) {
 	header := x.request.Header
 	switch existing := header[key]; {
@@ -97,7 +96,6 @@ func (x *exchange) addField(key, value string) {
 	}
 }
 
-// uploadBody is the body of an upload.
 type uploadBody struct{ x *exchange }
 
 func (u uploadBody) Close() error { return nil }
@@ -115,8 +113,8 @@ func (u uploadBody) Read(p []byte) (int, error) {
 		return n, nil
 	case !x.deadlineApplied:
 		x.deadlineApplied = true
-		x.conn.readDeadline.Store(x.readDeadline.UnixNano())
-		_ = x.Conn.SetReadDeadline(x.readDeadline)
+		x.readDeadline.Store(x.bodyDeadline.UnixNano())
+		_ = x.Conn.SetReadDeadline(x.bodyDeadline)
 	}
 	n, err := x.Conn.Read(p[:min(int64(len(p)), x.unread)])
 	if x.unread -= int64(n); x.unread == 0 {
@@ -133,14 +131,14 @@ func (u uploadBody) Read(p []byte) (int, error) {
 // SetReadDeadline implements the method that http.ResponseController calls. It
 // takes effect with the next read from the connection.
 func (x *exchange) SetReadDeadline(t time.Time) error {
-	x.readDeadline, x.deadlineApplied = t, false
+	x.bodyDeadline, x.deadlineApplied = t, false
 	return nil
 }
 
 // SetWriteDeadline implements the method that http.ResponseController calls. It
 // applies to the response.
 func (x *exchange) SetWriteDeadline(t time.Time) error {
-	x.writeDeadline = t
+	x.responseDeadline = t
 	return nil
 }
 
@@ -167,15 +165,15 @@ func (x *exchange) finish() error {
 	closeConn := err != nil || x.fastPath.draining.Load() || x.header.Get("Connection") == "close"
 	x.WriteHeader(http.StatusOK)
 	now, timeout := time.Now(), x.fastPath.writeTimeout
-	if !x.writeDeadline.IsZero() {
-		timeout = max(x.writeDeadline.Sub(now), 1)
+	if !x.responseDeadline.IsZero() {
+		timeout = max(x.responseDeadline.Sub(now), 1)
 	}
-	extendDeadline(&x.conn.writeDeadline, now, timeout, x.Conn.SetWriteDeadline)
-	x.conn.head = x.fastPath.appendDate(x.appendHead(x.conn.head[:0], closeConn), now)
+	extendDeadline(&x.writeDeadline, now, timeout, x.Conn.SetWriteDeadline)
+	x.head = x.fastPath.appendDate(x.appendHead(x.head[:0], closeConn), now)
 	if x.status != http.StatusNoContent {
-		x.conn.head = append(x.conn.head, x.body...)
+		x.head = append(x.head, x.body...)
 	}
-	if _, err := x.Conn.Write(x.conn.head); err != nil {
+	if _, err := x.Conn.Write(x.head); err != nil {
 		return err
 	}
 	if closeConn {
