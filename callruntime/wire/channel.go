@@ -3,7 +3,6 @@
 package wire
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -12,24 +11,26 @@ import (
 // ValidID reports whether id is a valid ID of a channel, message or work item: 1 to
 // 128 characters from A-Z a-z 0-9 . _ : -. Other characters could end the hash tag of
 // a key or change the path of a URL.
-func ValidID(id string) bool { return len(id) <= 128 && idPattern.MatchString(id) }
+func ValidID(id string) bool {
+	return id != "" && len(id) <= 128 && strings.Trim(id, idCharacters) == ""
+}
 
-var idPattern = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
+const idCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-"
 
 // TokenPrefix lets secret scanners, and the service's log redaction, recognize a
 // credential.
 const TokenPrefix = "cbt_"
 
-// tokenSecret is the length of a credential's random part: 32 bytes in base64url.
-const tokenSecret = 43
+// tokenSecretLength is that of a credential's random part: 32 bytes in base64url.
+const tokenSecretLength = 43
 
 // TokenWorkItem returns the work item ID in a credential of the form TokenPrefix,
-// the random part, a dot and the ID. It returns "" for any other form. If the service
-// knows the ID, the store need not insert it into every entry.
+// the random part, a dot and the ID. It returns "" for any other form: only the store
+// knows which work item that belongs to.
 func TokenWorkItem(token string) string {
 	rest, ok := strings.CutPrefix(token, TokenPrefix)
 	secret, id, _ := strings.Cut(rest, ".")
-	if !ok || len(secret) != tokenSecret || !ValidID(id) {
+	if !ok || len(secret) != tokenSecretLength || !ValidID(id) {
 		return ""
 	}
 	return id

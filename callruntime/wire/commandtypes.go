@@ -7,7 +7,7 @@ import (
 
 // Optional fields are pointers, strings or raw values and are omitted if unset: an
 // absent member keeps the call's current value. The tag shape restricts the type
-// of a raw value. A command without a field that is tagged as required is denied.
+// of a raw value, max the length of a list. A command without a required field is denied.
 
 // Hangup ends the call after optional playback drain and disconnect delay.
 type Hangup struct {
@@ -18,8 +18,8 @@ type Hangup struct {
 	CallControl
 }
 
-// Transfer transfers the call to a configured or allowed destination. Only
-// sip_bye transfers have no Target.
+// Transfer transfers the call to a configured or allowed destination. It has no
+// Target if the TransferMethod is sip_bye.
 type Transfer struct {
 	CommonFields
 	Target       string `json:"target,omitzero"`

@@ -57,8 +57,8 @@ type Trace struct {
 }
 
 // Query returns the parameters that a runtime adds to a callback URL, such as
-// ?traceId=…&parentSpanId=…, so that the callback belongs to this trace. It is empty
-// without a trace.
+// ?traceId=…&parentSpanId=…, so that the callback belongs to this trace, or "". The callback's
+// transaction ID comes from its TransactionHeader, or else from the channel.
 func (t Trace) Query() string {
 	query := url.Values{}
 	for name, value := range map[string]string{"traceId": t.TraceID, "parentSpanId": t.ParentSpanID, "callId": t.CallID} {
@@ -94,7 +94,7 @@ type Entry struct {
 	// Set if the entry comes from a callback.
 	Source     string `json:"source,omitzero"`
 	CallbackID string `json:"callbackId,omitzero"`
-	WorkItemID string `json:"workItemId,omitzero"`
+	WorkItemID string `json:"workItemId,omitzero"` // also of a timeout
 
 	Message *ChannelMessage `json:"message,omitzero"` // frame
 
@@ -122,8 +122,8 @@ type Entry struct {
 
 	// Part is the number of a part of a streamed answer, from 1 on: llm_part, bot_message.
 	Part int `json:"part,omitzero"`
-	// Parts is the number of parts that came before: llm_result, and bot_event empty at the
-	// end of a bot's streamed answer.
+	// Parts is the number of parts that came before: llm_result, and the bot_event that ends
+	// a bot's streamed answer.
 	Parts int `json:"parts,omitzero"`
 }
 

@@ -44,9 +44,9 @@ type cli struct {
 	Out     io.Writer
 	Err     io.Writer
 
-	cfg     config.Config // set by withConfig
-	json    bool
-	running bool // the command line is valid, so errors are not usage errors
+	cfg        config.Config // set by withConfig
+	json       bool
+	validUsage bool // errors are not about the command line
 }
 
 // execute runs the command and returns the exit code.
@@ -57,7 +57,7 @@ func (c *cli) execute(ctx context.Context) int {
 		return exitOK
 	case errors.Is(err, errReported):
 		return exitFailed
-	case !c.running:
+	case !c.validUsage:
 		c.printUsageError(cmd, err)
 		return exitUsage
 	}
@@ -126,7 +126,7 @@ Configure it with environment variables; see docs/configuration.md.`,
 	}
 	root.InitDefaultCompletionCmd()
 	completion, _, _ := root.Find([]string{"completion"})
-	completion.Args, completion.RunE = cobra.ArbitraryArgs, requireSubcommand
+	completion.Args, completion.RunE = cobra.ArbitraryArgs, requireSubcommand // like a group
 	return root
 }
 
@@ -137,7 +137,7 @@ type runE = func(*cobra.Command, []string) error
 // nil. Errors of body are not usage errors.
 func (c *cli) run(body func(ctx context.Context, args []string) (any, error)) runE {
 	return func(cmd *cobra.Command, args []string) error {
-		c.running = true
+		c.validUsage = true
 		result, err := body(cmd.Context(), args)
 		if err != nil || result == nil {
 			return err
@@ -146,7 +146,7 @@ func (c *cli) run(body func(ctx context.Context, args []string) (any, error)) ru
 	}
 }
 
-// withConfig is run for a command that needs the configuration but is not a server.
+// withConfig is like run, for a command that needs the configuration but is not a server.
 func (c *cli) withConfig(body func(ctx context.Context, args []string) (any, error)) runE {
 	return c.run(func(ctx context.Context, args []string) (_ any, err error) {
 		var warnings []config.Warning
@@ -164,10 +164,10 @@ func (c *cli) withConfig(body func(ctx context.Context, args []string) (any, err
 // adminBody is the body of a command that needs the stores.
 type adminBody = func(ctx context.Context, a *app.Admin, args []string) (any, error)
 
-// withAdmin is run for a command that needs existing stores.
+// withAdmin is like withConfig, for a command that needs existing stores.
 func (c *cli) withAdmin(body adminBody) runE { return c.openAdmin(app.Existing, body) }
 
-// withSetup is withAdmin for a command that creates the database if there is none.
+// withSetup is like withAdmin, for a command that creates the database if there is none.
 func (c *cli) withSetup(body adminBody) runE { return c.openAdmin(app.Create, body) }
 
 func (c *cli) openAdmin(mode app.OpenMode, body adminBody) runE {
@@ -187,7 +187,7 @@ func operator() auth.Principal {
 	return auth.Principal{Subject: userName(), Scopes: auth.Scopes, Type: audit.CLI}
 }
 
-// withTeams is withAdmin for a list. It adds the flag --team: body gets that team, or all
+// withTeams is like withAdmin, for a list. It adds the flag --team: body gets that team, or all
 // teams without the flag.
 func (c *cli) withTeams(cmd *cobra.Command, usage string, body func(context.Context, *app.Admin, page.Teams) (any, error)) runE {
 	teamID := cmd.Flags().String("team", "", usage)
@@ -210,7 +210,7 @@ func userName() string {
 	return strconv.Itoa(os.Getuid())
 }
 
-// withRuntime is run for a command that acts as a call runtime.
+// withRuntime is like withConfig, for a command that acts as a call runtime, on the channel args[0] if given.
 func (c *cli) withRuntime(body func(ctx context.Context, r *calls.Runtime, args []string) (any, error)) runE {
 	return c.withConfig(func(ctx context.Context, args []string) (any, error) {
 		if len(args) > 0 {
@@ -271,16 +271,16 @@ func (c *cli) printError(err error) {
 		c.printProblem("%v", err)
 		return
 	}
-	// Print the operation and the public text without the error code.
-	operation, _, _ := strings.Cut(err.Error(), string(failure.Code))
+	operation, _, _ := strings.Cut(err.Error(), string(failure.Code)) // what wraps the failure, whose text begins with its code
 	issues, _ := failure.Details.([]fault.Issue)
-	if len(issues) == 0 {
-		c.printProblem("%s%s", operation, failure.Message)
-	}
 	for _, i := range issues {
 		c.printProblem("%s%s", operation, i)
 	}
-	if failure.Cause != nil && len(issues) == 0 {
+	if len(issues) > 0 {
+		return
+	}
+	c.printProblem("%s%s", operation, failure.Message)
+	if failure.Cause != nil {
 		_, _ = fmt.Fprintf(c.Err, "  (%v)\n", failure.Cause)
 	}
 }

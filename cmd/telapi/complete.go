@@ -20,7 +20,7 @@ const completeTimeout = 3 * time.Second
 // addCompletion makes a shell complete the IDs in arguments and flags. Files are
 // offered only where a file is expected.
 func (c *cli) addCompletion(cmd *cobra.Command) {
-	arguments, _ := words(cmd)
+	arguments, _ := parseUse(cmd)
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) >= len(arguments) {

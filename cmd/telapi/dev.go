@@ -191,7 +191,7 @@ func (c *cli) commandLine(cfg config.Config, url string) string {
 func startMedia(ctx context.Context, cfg *config.Config, opts app.Options) (stop func() error, err error) {
 	opts.Warnings = nil // the API server logs them
 	mediaConfig := *cfg
-	mediaConfig.DrainDelay, mediaConfig.ShutdownTimeout = 0, devMediaShutdown // the API server has stopped before
+	mediaConfig.DrainDelay, mediaConfig.ShutdownTimeout = 0, devMediaShutdown // it stops after the API server, its only client
 	m, err := app.NewMedia(ctx, mediaConfig, opts)
 	if err != nil {
 		return nil, err
@@ -219,8 +219,8 @@ func (c *cli) instanceCommand(ctx context.Context, cfg config.Config) *exec.Cmd 
 	return cmd
 }
 
-// devInstanceCommand runs an instance behind a process of telapi dev. The instance shuts
-// down when its input ends: when that process stops it, or has ended.
+// devInstanceCommand runs an instance behind a process of telapi dev. It prints its address when
+// it is ready. It shuts down when its input ends: when that process stops it, or has ended.
 func (c *cli) devInstanceCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "dev-instance", Short: "Run an instance of telapi dev, which starts it", Hidden: true,

@@ -17,7 +17,7 @@ import (
 
 // usageError returns a usage error that a command's body has detected.
 func (c *cli) usageError(format string, args ...any) error {
-	c.running = false
+	c.validUsage = false
 	return fmt.Errorf(format, args...)
 }
 
@@ -30,10 +30,10 @@ func (c *cli) printUsageError(cmd *cobra.Command, err error) {
 	_, _ = fmt.Fprintf(c.Err, "See '%s --help'.\n", cmd.CommandPath())
 }
 
-// words returns the names of a command's arguments and of its required flags, which
+// parseUse returns the names of a command's arguments and of its required flags, which
 // are those of its Use line. Words before the first flag are arguments. Flags in
 // brackets are optional.
-func words(cmd *cobra.Command) (arguments, flags []string) {
+func parseUse(cmd *cobra.Command) (arguments, flags []string) {
 	inFlags := false
 	for _, word := range strings.Fields(cmd.Use)[1:] {
 		inFlags = inFlags || word[0] == '-' || word[0] == '['
@@ -49,7 +49,7 @@ func words(cmd *cobra.Command) (arguments, flags []string) {
 // requireUse makes a command require the arguments and flags of its Use line, and
 // values of oneOf for its flags.
 func requireUse(cmd *cobra.Command) {
-	arguments, flags := words(cmd)
+	arguments, flags := parseUse(cmd)
 	for _, flag := range flags { // for completion; the function below reports missing ones
 		if err := cmd.MarkFlagRequired(flag); err != nil {
 			panic(err) // the flag does not exist
@@ -190,7 +190,7 @@ func withFlags(cmd *cobra.Command, err error, names map[string]string) error {
 func givenValue(cmd *cobra.Command, name string, index int) string {
 	f := cmd.Flags().Lookup(strings.TrimPrefix(name, "--"))
 	if f == nil {
-		arguments, _ := words(cmd)
+		arguments, _ := parseUse(cmd)
 		return fmt.Sprintf("%s %q", name, cmd.Flags().Arg(slices.Index(arguments, name)))
 	}
 	value := f.Value.String()

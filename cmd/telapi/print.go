@@ -39,11 +39,9 @@ func (c *cli) print(v any) error {
 	}
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
-	switch {
-	case c.json || !isTable:
-	case len(t.rows) == 0:
+	if isTable && len(t.rows) == 0 {
 		writeRow(w, "none")
-	default:
+	} else if isTable {
 		writeRow(w, strings.ToUpper(label(strings.Join(t.columns, "\t"))))
 	}
 	for _, row := range t.rows {
@@ -51,21 +49,23 @@ func (c *cli) print(v any) error {
 		if err != nil {
 			return err
 		}
-		names, values := members(object)
-		switch {
+		switch names, values := members(object); {
 		case c.json:
 			_, _ = fmt.Fprintf(c.Out, "%s\n", object)
-		case !isTable:
-			for _, name := range names {
-				writeRow(w, label(name), values[name])
-			}
-		default:
+		case isTable:
 			var cells []string
 			for _, column := range t.columns {
 				cells = append(cells, values[column])
 			}
 			writeRow(w, cells...)
+		default:
+			for _, name := range names {
+				writeRow(w, label(name), values[name])
+			}
 		}
+	}
+	if c.json {
+		return nil
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -76,7 +76,7 @@ Try it:
   curl -X DELETE http://127.0.0.1:3002/media/ab/hello.pcm
 
 API servers use it if TTS_MEDIA_CACHE_BASE_URL is set. telapi dev runs its own.`,
-		RunE: serve(c, config.Tool, app.NewMedia),
+		RunE: serve(c, config.Tool, app.NewMedia), // what the other modes require is for the API server
 	}
 	cmd.AddCommand(c.mediaGCCommand())
 	return cmd

@@ -43,9 +43,9 @@ does not have the scope READ_TEAM_APPS.`,
 	f := cmd.Flags()
 	key := f.String("key", "", "API key, or @FILE with one")
 	url := f.String("url", "", "URL of the server (default: from the configuration)")
-	defaults := map[string]*string{}
+	defaultFlags := map[string]*string{}
 	for _, name := range []string{"voice", "model", "provider", "encoding"} {
-		defaults[name] = f.String(name, "", "default "+name)
+		defaultFlags[name] = f.String(name, "", "default "+name)
 	}
 	offer(cmd, "provider", []string{"espeak", "openai", "tone"})
 	oneOf(cmd, "encoding", speech.Encodings)
@@ -66,13 +66,13 @@ does not have the scope READ_TEAM_APPS.`,
 		if !auth.ValidKey(*key) {
 			return nil, c.usageError("invalid --key: it does not have the form tk_<id>_<secret>. Use a key as telapi key create prints it, or @FILE")
 		}
-		params := map[string]any{}
-		for name, value := range defaults {
+		defaults := map[string]any{}
+		for name, value := range defaultFlags {
 			if *value != "" {
-				params[name] = *value
+				defaults[name] = *value
 			}
 		}
-		requests, err := c.readWarmRequests(ctx, args[0], params)
+		requests, err := c.readWarmRequests(ctx, args[0], defaults)
 		if err != nil {
 			return nil, err
 		}
@@ -81,8 +81,8 @@ does not have the scope READ_TEAM_APPS.`,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // do not send the key elsewhere
 		}
 		server := &speechClient{strings.TrimRight(*url, "/"), *key, client}
-		if *defaults["voice"] != "" {
-			if err := c.checkVoice(ctx, server, *defaults["provider"], *defaults["voice"]); err != nil {
+		if voice := *defaultFlags["voice"]; voice != "" {
+			if err := c.checkVoice(ctx, server, *defaultFlags["provider"], voice); err != nil {
 				return nil, err
 			}
 		}
@@ -101,8 +101,8 @@ func (r warmRequest) failed(reason string) warmResult {
 	return warmResult{Line: r.line, Error: reason, status: "failed"}
 }
 
-// readWarmRequests reads the lines of a file. params are the defaults of each line.
-func (c *cli) readWarmRequests(ctx context.Context, name string, params map[string]any) (list []warmRequest, err error) {
+// readWarmRequests reads the lines of a file. defaults are the members that a line can omit.
+func (c *cli) readWarmRequests(ctx context.Context, name string, defaults map[string]any) (list []warmRequest, err error) {
 	content, err := c.readFile(ctx, name)
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (c *cli) readWarmRequests(ctx context.Context, name string, params map[stri
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		request := maps.Clone(params)
+		request := maps.Clone(defaults)
 		if line[0] != '{' {
 			request["text"] = line
 		} else if json.Unmarshal([]byte(line), &request) != nil {
@@ -257,8 +257,8 @@ func (s *speechClient) do(ctx context.Context, method, path string, body []byte,
 	return fault.New(envelope.Error.Code, "%s", envelope.Error.Message).WithRetryAfter(time.Duration(seconds) * time.Second)
 }
 
-// checkVoice returns a usage error if the provider does not have the voice. It warns
-// if the provider does not list its voices.
+// checkVoice returns a usage error if the provider, by default the first, does not have the
+// voice. It warns if it can't find out.
 func (c *cli) checkVoice(ctx context.Context, server *speechClient, provider, voice string) error {
 	var list struct {
 		Providers []speech.ProviderInfo `json:"providers"`
@@ -269,19 +269,19 @@ func (c *cli) checkVoice(ctx context.Context, server *speechClient, provider, vo
 			return err
 		}
 		c.printWarning("--voice %q is not checked: %s", voice, failure.Message)
-	}
-	for _, p := range list.Providers {
-		if provider != "" && p.Name != provider {
-			continue
-		}
-		base, _, _ := strings.Cut(voice, "+") // a variant, as in de+f3
-		switch {
-		case len(p.Voices) == 0:
-			c.printWarning("--voice %q is not checked: the provider %s does not list its voices", voice, p.Name)
-		case !slices.Contains(p.Voices, base):
-			return c.usageError("invalid --voice %q: the provider %s has %s", voice, p.Name, joinWords(p.Voices, "and"))
-		}
 		return nil
 	}
-	return nil // the requests are rejected
+	chosen := slices.IndexFunc(list.Providers, func(p speech.ProviderInfo) bool { return provider == "" || p.Name == provider })
+	if chosen < 0 {
+		return nil // the server rejects every request, with the reason
+	}
+	p := list.Providers[chosen]
+	base, _, _ := strings.Cut(voice, "+") // a variant, as in de+f3
+	switch {
+	case len(p.Voices) == 0:
+		c.printWarning("--voice %q is not checked: the provider %s does not list its voices", voice, p.Name)
+	case !slices.Contains(p.Voices, base):
+		return c.usageError("invalid --voice %q: the provider %s has %s", voice, p.Name, joinWords(p.Voices, "and"))
+	}
+	return nil
 }

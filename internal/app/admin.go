@@ -25,9 +25,9 @@ import (
 	"telapi/internal/telemetry"
 )
 
-// commandTimeout is how long a command waits for a connection to a store, and for one
+// storeTimeout is how long a command of telapi waits for a connection to a store, and for one
 // operation of the key-value store.
-const commandTimeout = 5 * time.Second
+const storeTimeout = 5 * time.Second
 
 // Admin gives administration commands access to the server's stores, even if no
 // server is running.
@@ -45,7 +45,7 @@ type Admin struct {
 	stores stores
 }
 
-// OpenMode says whether a command creates a missing database.
+// OpenMode says whether a missing database is created.
 type OpenMode string
 
 // Modes of opening the stores.
@@ -61,9 +61,9 @@ func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer, mode OpenMod
 		return nil, err
 	}
 	var s stores
-	log := commandLogger(cfg, w)
+	log := toolLogger(cfg, w)
 	err := s.join(cfg, log)
-	if err == nil || errors.Is(err, redisstore.ErrNoServer) { // then newAdmin uses an offlineStore
+	if err == nil || errors.Is(err, redisstore.ErrNoServer) { // without a server, newAdmin uses an offlineStore
 		err = s.ensureSchema(ctx, cfg)
 	}
 	if err != nil {
@@ -164,10 +164,10 @@ func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly b
 			return sqlstore.SchemaStatus{}, err
 		}
 	}
-	if err := s.openDatabase(cfg, commandLogger(cfg, log)); err != nil {
+	if err := s.openDatabase(cfg, toolLogger(cfg, log)); err != nil {
 		return sqlstore.SchemaStatus{}, err
 	}
-	schema, err := s.schemaStatus(ctx, cfg)
+	schema, err := s.connectDatabase(ctx, cfg)
 	if err == nil && !statusOnly {
 		if err = s.sql.Migrate(ctx); err == nil {
 			schema, err = s.sql.SchemaStatus(ctx)
@@ -176,16 +176,16 @@ func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly b
 	return schema, err
 }
 
-// commandLogger returns the logger of a command. Its level is LOG_LEVEL if that is
+// toolLogger returns the logger of a command of telapi. Its level is LOG_LEVEL if that is
 // set explicitly, and otherwise error: the command itself reports failures.
-func commandLogger(cfg config.Config, w io.Writer) *slog.Logger {
+func toolLogger(cfg config.Config, w io.Writer) *slog.Logger {
 	if !cfg.IsSet("LOG_LEVEL") {
 		cfg.LogLevel = "error"
 	}
 	return telemetry.NewLogger(cfg, w)
 }
 
-// OpenRuntime returns a call runtime for commands and the playground's feed.
+// OpenRuntime returns a call runtime for the commands of telapi and the playground's feed.
 func OpenRuntime(cfg config.Config) (*calls.Runtime, error) {
 	opts, err := locateKeyValue(cfg, nil)
 	if err != nil {
@@ -202,10 +202,10 @@ func OpenRuntime(cfg config.Config) (*calls.Runtime, error) {
 func ListChannels(ctx context.Context, cfg config.Config, log io.Writer) (list []redisstore.ChannelInfo, err error) {
 	var s stores
 	defer s.close()
-	if err := s.openRunningKeyValue(cfg, commandLogger(cfg, log)); err != nil {
+	if err := s.openRunningKeyValue(cfg, toolLogger(cfg, log)); err != nil {
 		return nil, noServerError(cfg, err)
 	}
-	connecting, cancel := context.WithTimeout(ctx, commandTimeout)
+	connecting, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	if err := s.kv.Connect(connecting); err != nil {
 		return nil, keyValueError(err)

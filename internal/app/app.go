@@ -88,7 +88,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}
 	var deps httpapi.Deps
 	for _, assemble := range []func(context.Context, *httpapi.Deps) error{
-		a.openStores, a.assembleIdentity, a.assembleConversations, a.assembleSpeech, a.assembleServer,
+		a.listenAndOpenStores, a.assembleIdentity, a.assembleConversations, a.assembleSpeech, a.assembleServer,
 	} {
 		if err := assemble(ctx, &deps); err != nil {
 			return nil, err
@@ -97,12 +97,12 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	return a, nil
 }
 
-// openStores binds the port, starts telemetry and opens the stores.
-func (a *App) openStores(ctx context.Context, deps *httpapi.Deps) (err error) {
+// listenAndOpenStores binds the port, starts telemetry and opens the stores.
+func (a *App) listenAndOpenStores(ctx context.Context, deps *httpapi.Deps) (err error) {
 	if a.listener, err = listenAPI(ctx, a.cfg); err != nil {
 		return err
 	}
-	a.onClose(func() { _ = a.listener.Close() }) // Shutdown has closed it already
+	a.onClose(func() { _ = a.listener.Close() }) // if New fails; Shutdown closes it earlier
 	if err := a.startTelemetry(ctx, a.opts); err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ type announcer struct {
 	caches []cached
 }
 
-// cached is a cache that announcements invalidate.
+// cached is a cache that drops a value when it gets the message of an announcement.
 type cached interface{ Message(topic string) }
 
 // Announce implements cache.Announcer.

@@ -68,7 +68,8 @@ func (a *App) runDemo(ctx context.Context) {
 	defer close(a.demo.stopped)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(a.demo.ctx, cancel)()
+	disconnect := context.AfterFunc(a.demo.ctx, cancel)
+	defer disconnect()
 	run, err := a.prepareDemo(ctx)
 	if err != nil {
 		a.demo.err = fmt.Errorf("prepare demo: %w", err)
@@ -92,8 +93,8 @@ func (a *App) WaitForStores(ctx context.Context) error {
 	return nil
 }
 
-// prepareDemo creates the demo's resources, starts the instances and opens the demo's
-// runtime and bot. It returns a function that runs these two, or nil without DemoBot.
+// prepareDemo waits for the stores, creates the demo's resources, starts the instances and opens
+// the demo's runtime and bot. It returns a function that runs these two, or nil without DemoBot.
 func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err error) {
 	if err := a.WaitForStores(ctx); err != nil {
 		return nil, err
@@ -138,21 +139,21 @@ func (a *App) openRuntimeAndBot(resources demo.Resources) (run func(context.Cont
 	insecure := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the client only connects to this machine, over loopback
 	transport.TLSClientConfig = insecure
 	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
-	page := &a.demo.playgroundConfig
-	page.BotURL, page.OwnBot = a.opts.BotURL, a.opts.BotURL != ""
+	pageConfig := &a.demo.playgroundConfig
+	pageConfig.BotURL, pageConfig.OwnBot = a.opts.BotURL, a.opts.BotURL != ""
 	runBot, closeBot := func(context.Context) {}, func() {} // replaced unless the user has a bot
-	if !page.OwnBot {
+	if !pageConfig.OwnBot {
 		bot, err := demo.NewBot(a.URL(), client, demo.NewModel("DEMO_LLM_URL", a.cfg.DemoLLMURL, a.cfg.DemoLLMModel, a.cfg.DemoLLMKey), a.demo.events, a.log)
 		if err != nil {
 			return nil, err
 		}
-		page.BotURL, runBot, closeBot = bot.URL(), bot.Run, bot.Close
+		pageConfig.BotURL, runBot, closeBot = bot.URL(), bot.Run, bot.Close
 		for _, p := range demo.Phrases() {
-			page.Phrases = append(page.Phrases, httpapi.Phrase{Say: p.Say, Does: p.Does})
+			pageConfig.Phrases = append(pageConfig.Phrases, httpapi.Phrase{Say: p.Say, Does: p.Does})
 		}
 	}
 	runtime, err := demo.NewRuntime(demo.RuntimeOptions{
-		Name: fmt.Sprintf("demo-%s-%d", host, a.Address().Port), Demo: resources, API: a.URL(), TLS: insecure, Bot: page.BotURL, OwnBot: page.OwnBot, Client: client,
+		Name: fmt.Sprintf("demo-%s-%d", host, a.Address().Port), Demo: resources, API: a.URL(), TLS: insecure, Bot: pageConfig.BotURL, OwnBot: pageConfig.OwnBot, Client: client,
 		Recognizer: demo.NewModel("DEMO_STT_URL", a.cfg.DemoSTTURL, a.cfg.DemoSTTModel, a.cfg.DemoSTTKey), Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {

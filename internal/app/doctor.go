@@ -44,16 +44,16 @@ type Finding struct {
 func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log io.Writer) []Finding {
 	var err error
 	cfg, warnings, development := developmentConfig(env)
-	valid := "valid for telapi dev, whose JWT secret is in " + cfg.DataDir + "; telapi serve needs JWT_SECRET"
+	success := "valid for telapi dev, whose JWT secret is in " + cfg.DataDir + "; telapi serve needs JWT_SECRET"
 	if !development {
 		cfg, warnings, err = config.Load(env, config.Serve)
-		valid = "valid for telapi serve"
+		success = "valid for telapi serve"
 	}
-	d := &diagnosis{development: development}
 	if err == nil {
 		_, err = PlatformPolicy(cfg)
 	}
-	d.configuration(valid, warnings, err)
+	d := &diagnosis{development: development}
+	d.configuration(success, warnings, err)
 	if err != nil {
 		// Continue if only a setting that serve requires is missing.
 		if cfg, _, err = config.Load(env, config.Tool); err != nil {
@@ -61,7 +61,7 @@ func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log 
 			return d.findings
 		}
 	}
-	d.cfg, d.log, d.consoleFingerprint = cfg, commandLogger(cfg, log), consoleFingerprint
+	d.cfg, d.log, d.consoleFingerprint = cfg, toolLogger(cfg, log), consoleFingerprint
 	defer d.stores.close()
 	for _, check := range []struct {
 		name string
@@ -130,7 +130,7 @@ func (d *diagnosis) add(check, text string, err error) {
 	}
 }
 
-func (d *diagnosis) configuration(valid string, warnings []config.Warning, err error) {
+func (d *diagnosis) configuration(success string, warnings []config.Warning, err error) {
 	const check = "configuration"
 	problems, listed := errors.AsType[config.Problems](err)
 	for _, p := range problems {
@@ -143,7 +143,7 @@ func (d *diagnosis) configuration(valid string, warnings []config.Warning, err e
 	case err != nil && !listed:
 		d.add(check, "", err)
 	case err == nil && len(warnings) == 0:
-		d.add(check, valid, nil)
+		d.add(check, success, nil)
 	}
 }
 
@@ -236,7 +236,7 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 		return "", err
 	}
 	kv := d.stores.kv
-	connecting, cancel := context.WithTimeout(ctx, commandTimeout)
+	connecting, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	if err := kv.Connect(connecting); err != nil {
 		d.stores.kv = nil
@@ -358,7 +358,7 @@ func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
 		return "", warningf("not configured: speech is synthesized on every request. Run telapi media and set TTS_MEDIA_CACHE_BASE_URL")
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err = client.Ping(ctx)
 	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {

@@ -91,12 +91,12 @@ func probeICE(ctx context.Context, url string, server wire.ICEServer) (string, e
 }
 
 func dialICE(ctx context.Context, address string, secure, tcp bool) (net.PacketConn, error) {
-	dial := new(net.Dialer).DialContext
-	switch {
-	case secure:
-		dial = new(tls.Dialer).DialContext
-	case !tcp: // UDP has no connection: only the probe shows whether the server answers
+	if !secure && !tcp { // UDP has no connection: only the probe shows whether the server answers
 		return new(net.ListenConfig).ListenPacket(ctx, "udp", ":0")
+	}
+	dial := new(net.Dialer).DialContext
+	if secure {
+		dial = new(tls.Dialer).DialContext
 	}
 	conn, err := dial(ctx, "tcp", address)
 	if err != nil {

@@ -37,7 +37,7 @@ type instances struct {
 
 	mu       sync.Mutex
 	all      []*instance          // by number, which counts from 1; nil: stopped
-	sessions map[string]*instance // that have the newest socket of a session
+	sessions map[string]*instance // by session: the one that has its newest socket
 	// lastHandshake is the index of the instance that got the newest handshake, lastRequest
 	// that of the newest other request. A session begins with one of each: with a common
 	// index, every second instance would get all handshakes and the others none.
@@ -71,12 +71,12 @@ func (s *instances) List(sessionID string) []httpapi.Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := make([]httpapi.Instance, len(s.all))
-	for n, i := range s.all {
+	for n, current := range s.all {
 		list[n] = httpapi.Instance{Number: n + 1, State: "stopped"}
-		if i != nil {
-			list[n].State, list[n].PID, list[n].Serving = "starting", i.cmd.Process.Pid, s.sessions[sessionID] == i
+		if current != nil {
+			list[n].State, list[n].PID, list[n].Serving = "starting", current.cmd.Process.Pid, s.sessions[sessionID] == current
 		}
-		if i.isRunning() {
+		if current.isRunning() {
 			list[n].State = "running"
 		}
 	}

@@ -24,7 +24,7 @@ func releaseMemory(ctx context.Context, interval time.Duration) {
 		metrics.Read(collections)
 		current := collections[0].Value.Uint64()
 		if current == previous {
-			debug.FreeOSMemory() // which is a collection: after the next interval, nothing is released
+			debug.FreeOSMemory() // counts as a collection, so that the next interval has one
 		}
 		previous = current
 	}

@@ -74,7 +74,7 @@ func locateKeyValue(cfg config.Config, log *slog.Logger) (opts redisstore.Option
 	} else {
 		opts, err = redisOptions(cfg, log)
 	}
-	opts.Logger, opts.ConnectTimeout = log, commandTimeout
+	opts.Logger, opts.ConnectTimeout = log, storeTimeout
 	return opts, err
 }
 
@@ -100,7 +100,7 @@ func redisOptions(cfg config.Config, log *slog.Logger) (redisstore.Options, erro
 // ensureSchema creates the schema of an empty database. It does not upgrade an existing
 // one: the operator decides when to do that.
 func (s *stores) ensureSchema(ctx context.Context, cfg config.Config) error {
-	schema, err := s.schemaStatus(ctx, cfg)
+	schema, err := s.connectDatabase(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -113,10 +113,10 @@ func (s *stores) ensureSchema(ctx context.Context, cfg config.Config) error {
 	return nil
 }
 
-// schemaStatus returns which migrations the database has. Commands call it before they use
-// the database, so that its error explains why the database is unavailable.
-func (s *stores) schemaStatus(ctx context.Context, cfg config.Config) (sqlstore.SchemaStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+// connectDatabase returns which migrations the database has. telapi's commands call it before
+// they use the database: its error explains why the database is unavailable.
+func (s *stores) connectDatabase(ctx context.Context, cfg config.Config) (sqlstore.SchemaStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	schema, err := s.sql.SchemaStatus(ctx)
 	if err != nil {

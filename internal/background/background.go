@@ -11,8 +11,8 @@ import (
 // ErrClosed is returned instead of starting work in a closed Group.
 var ErrClosed = errors.New("the server is shutting down")
 
-// Group owns goroutines whose results several requests share. They outlive the
-// request that started them and are canceled by Close.
+// Group owns goroutines that outlive the call that started them, and are canceled by
+// Close.
 type Group struct {
 	ctx     context.Context // canceled by Close
 	cancel  context.CancelFunc

@@ -38,6 +38,9 @@ func markdownToText(s string) string {
 	return collapseSpace(stripTags(out.String(), "\n"))
 }
 
+// blockStarts are the first characters of lines that stripBlockMarkers changes.
+const blockStarts = ">-*+0123456789[#|_=:"
+
 var (
 	// codeFence matches the start of a line that opens or closes a code block.
 	codeFence = regexp.MustCompile("^(?:`{3,}|~{3,})")
@@ -51,6 +54,9 @@ var (
 // stripBlockMarkers removes the markers of quotes, lists, headings and tables from
 // a line. Rules and link definitions become empty lines.
 func stripBlockMarkers(s string) string {
+	if s == "" || strings.IndexByte(blockStarts, s[0]) < 0 { // most lines
+		return s
+	}
 	if isRule(strings.TrimLeft(s, "> ")) {
 		return ""
 	}

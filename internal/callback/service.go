@@ -305,10 +305,12 @@ func (s *Service) storeOrPark(ctx context.Context, teamID string, stored [][]byt
 		delivered, err = deliver(storing, noRoom == nil)
 	}
 	span.End()
-	if err == nil && delivered.Status == Parked {
+	switch {
+	case noRoom != nil:
+	case err == nil && delivered.Status == Parked:
 		item.Number, item.Since = delivered.Number, s.now()
 		s.parked.track(item, teamID, size)
-	} else if noRoom == nil {
+	default:
 		s.parked.budget.Return(teamID, size)
 	}
 	switch {

@@ -65,11 +65,8 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) error {
 			return err
 		}
 	}
-	switch rt.Method {
-	case http.MethodPost, http.MethodPut, http.MethodPatch: // read and limit the body themselves
-		return nil
-	}
-	if r.ContentLength > maxBody {
+	readsBody := slices.Contains([]string{http.MethodPost, http.MethodPut, http.MethodPatch}, rt.Method) // and limits it
+	if !readsBody && r.ContentLength > maxBody {
 		return tooLarge(maxBody)
 	}
 	return nil
@@ -122,7 +119,7 @@ func (x *exchange) applyLimit(d ratelimit.Decision, err error) error {
 		return err
 	}
 	h := x.Header()
-	appendToList(h, "Ratelimit-Policy", d.PolicyHeader()) // a canonical name needs no conversion
+	appendToList(h, "Ratelimit-Policy", d.PolicyHeader())
 	appendToList(h, "Ratelimit", d.Header())
 	if !d.Allowed {
 		return d.Rejection()
@@ -130,8 +127,8 @@ func (x *exchange) applyLimit(d ratelimit.Decision, err error) error {
 	return nil
 }
 
-// appendToList appends an item to a header that is a list. The list stays one
-// line, because many clients read only the first of several.
+// appendToList appends an item to a header that is a list, whose name is canonical. The
+// list stays one line, because many clients read only the first of several.
 func appendToList(h http.Header, name, item string) {
 	if lines := h[name]; len(lines) > 0 {
 		item = lines[0] + ", " + item
@@ -143,22 +140,22 @@ func appendToList(h http.Header, name, item string) {
 // X-Forwarded-For from the right and stops at the first address that is not a
 // trusted proxy: a client can send any addresses further left.
 func clientAddr(r *http.Request, trusted []netip.Prefix) netip.Addr {
-	peer, ok := parseAddr(r.RemoteAddr)
-	if !ok || !contains(trusted, peer) {
-		return peer
+	client, ok := parseAddr(r.RemoteAddr)
+	if !ok || !contains(trusted, client) {
+		return client
 	}
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
 	for i := len(hops) - 1; i >= 0 && len(hops)-i <= maxHops; i-- {
 		hop, ok := parseAddr(strings.TrimSpace(hops[i]))
 		if !ok {
-			return peer
+			return client
 		}
-		peer = hop
-		if !contains(trusted, hop) {
-			return peer
+		client = hop
+		if !contains(trusted, client) {
+			return client
 		}
 	}
-	return peer
+	return client
 }
 
 // parseAddr parses an address with or without a port.

@@ -242,7 +242,7 @@ func (c *Client) do(ctx context.Context, method string, u *url.URL, header http.
 }
 
 func unavailable(ctx context.Context, method string, err error) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
+	if errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), speech.ErrBlobsUnavailable) { // by the caller
 		return fmt.Errorf("%s blob: %w", method, ctx.Err())
 	}
 	return fmt.Errorf("%w: %s: %w", speech.ErrBlobsUnavailable, method, err)

@@ -208,6 +208,20 @@ func TestStalledServiceTimesOut(t *testing.T) {
 	})
 }
 
+func TestStalledErrorIsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := pipeClient(t, func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		})
+		defer c.Close()
+		if _, err := c.Fetch(t.Context(), http.MethodGet, "ab/abc.pcm", nil); !errors.Is(err, speech.ErrBlobsUnavailable) {
+			t.Errorf("error %v, want ErrBlobsUnavailable", err)
+		}
+	})
+}
+
 func TestInvalidTokenIsRejected(t *testing.T) {
 	for _, token := range []string{"with\nbreak", "trailing\n", "two words", "nul\x00"} {
 		if _, err := NewClient("https://media", redact.Secret(token), nil); err == nil || strings.Contains(err.Error(), token) {

@@ -54,8 +54,8 @@ func unmarshal(data []byte, v any, base string, issues *fault.Issues) error {
 		reflect.ValueOf(v).Elem().SetZero()
 		err = json.Unmarshal(data, v, json.WithUnmarshalers(recordTypeErrors(base, issues)))
 	}
-	if other, ok := errors.AsType[*json.SemanticError](err); ok && jsontext.Value(data).IsValid() {
-		issues.Add(base+string(other.JSONPointer), fault.IssueType, "Has the wrong type or form.")
+	if semantic, ok := errors.AsType[*json.SemanticError](err); ok && jsontext.Value(data).IsValid() { // of a type's own method; no syntax error follows
+		issues.Add(base+string(semantic.JSONPointer), fault.IssueType, "Has the wrong type or form.")
 		return nil
 	}
 	if err != nil {
@@ -90,8 +90,8 @@ func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 		field := reflect.ValueOf(v).Elem()
 		kind := dec.PeekKind()
 		want, checked := jsonTypes[field.Kind()]
-		fits := !checked || kind == 'n' || strings.IndexByte(want.kinds, byte(kind)) >= 0
-		if fits && (!checked || kind != '0') {
+		fits, isNumber := kind == 'n' || strings.IndexByte(want.kinds, byte(kind)) >= 0, kind == '0'
+		if !checked || fits && !isNumber {
 			return errors.ErrUnsupported // decode the value as usual
 		}
 		raw, err := dec.ReadValue()
@@ -106,8 +106,8 @@ func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 	})
 }
 
-// setNumber sets a field to a number. It returns false if the number is out of range
-// or not an integer.
+// setNumber sets a field to a number, even an integer to one written as 10.0. It returns false
+// if the number is out of range or not an integer.
 func setNumber(field reflect.Value, raw jsontext.Value) bool {
 	if field.Kind() == reflect.Float64 {
 		f, ok := Number(raw)

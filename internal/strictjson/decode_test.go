@@ -211,7 +211,7 @@ type policy struct {
 
 func TestUnknownMembersAreReportedWithSuggestion(t *testing.T) {
 	const value = `{"sources":["a"],"Policies":1,"policies":[{"allowedTarget":[]},{"allowedTargets":["x"],"why":1},7],"free":{"any":1},"default":{"a/b":1},"rules":[]}`
-	for allowEmbedded, want := range map[bool][]string{
+	for allowOthers, want := range map[bool][]string{
 		false: {
 			`/Policies: "Policies" has no effect. Did you mean "policies"?`,
 			`/policies/0/allowedTarget: "allowedTarget" has no effect. Did you mean "allowedTargets"?`,
@@ -222,11 +222,11 @@ func TestUnknownMembersAreReportedWithSuggestion(t *testing.T) {
 		true: nil,
 	} {
 		var got []string
-		for _, w := range UnknownMembers(jsontext.Value(value), profile{}, "", allowEmbedded, map[string]string{"rules": "policies"}) {
+		for _, w := range UnknownMembers(jsontext.Value(value), profile{}, "", allowOthers, map[string]string{"rules": "policies"}) {
 			got = append(got, w.String())
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("allowEmbedded %v: warnings\n%s\nwant\n%s", allowEmbedded, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			t.Errorf("allowOthers %v: warnings\n%s\nwant\n%s", allowOthers, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
 }

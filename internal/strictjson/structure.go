@@ -95,7 +95,7 @@ func (s *sizer) walk(t reflect.Type, limit int) error {
 		elem = func(string) (reflect.Type, int) { return t.Elem(), maxItems }
 	case t.Kind() == reflect.Struct:
 		fields = map[string]reflect.StructField{}
-		collectFields(t, fields)
+		addFields(t, fields)
 		elem = func(name string) (reflect.Type, int) {
 			most, _ := strconv.Atoi(fields[name].Tag.Get("max"))
 			return fields[name].Type, cmp.Or(most, maxItems)

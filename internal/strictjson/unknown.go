@@ -28,33 +28,33 @@ func (w Warning) String() string { return w.Path + ": " + w.Message }
 const MaxWarnings = 100
 
 // UnknownMembers returns up to MaxWarnings warnings, one for each member of a JSON value
-// that does not exist in the type of v, into which the value is decoded. If allowEmbedded is
+// that does not exist in the type of v, into which the value is decoded. If allowOthers is
 // set, a struct with a field tagged "embed", which collects all other members, has no
 // unknown members. hints maps names that clients use by mistake to the right ones.
-func UnknownMembers(raw jsontext.Value, v any, path string, allowEmbedded bool, hints map[string]string) []Warning {
-	u := unknownMembers{allowEmbedded: allowEmbedded, hints: hints, types: map[reflect.Type]structType{}}
+func UnknownMembers(raw jsontext.Value, v any, path string, allowOthers bool, hints map[string]string) []Warning {
+	u := unknownMembers{allowOthers: allowOthers, hints: hints, types: map[reflect.Type]structType{}}
 	u.walk(raw, reflect.TypeOf(v), path)
 	return u.warnings
 }
 
 type unknownMembers struct {
-	allowEmbedded bool
-	hints         map[string]string
-	types         map[reflect.Type]structType
-	warnings      []Warning
+	allowOthers bool
+	hints       map[string]string
+	types       map[reflect.Type]structType
+	warnings    []Warning
 }
 
 // structType holds the members of a struct, and whether it collects others.
 type structType struct {
-	fields map[string]reflect.StructField
-	embeds bool
+	fields         map[string]reflect.StructField
+	collectsOthers bool
 }
 
 func (u *unknownMembers) structType(t reflect.Type) structType {
 	s, ok := u.types[t]
 	if !ok {
 		s.fields = map[string]reflect.StructField{}
-		s.embeds = collectFields(t, s.fields)
+		s.collectsOthers = addFields(t, s.fields)
 		u.types[t] = s
 	}
 	return s
@@ -75,7 +75,7 @@ func (u *unknownMembers) walk(raw jsontext.Value, t reflect.Type, path string) {
 		}
 	case t.Kind() == reflect.Struct:
 		s := u.structType(t)
-		if s.embeds && u.allowEmbedded {
+		if s.collectsOthers && u.allowOthers {
 			return
 		}
 		for name, value := range Members(raw) {
@@ -91,21 +91,21 @@ func (u *unknownMembers) walk(raw jsontext.Value, t reflect.Type, path string) {
 	}
 }
 
-// collectFields adds a struct's fields by the names of their members, and reports whether
+// addFields adds a struct's fields by the names of their members, and reports whether
 // the struct has a field tagged "embed".
-func collectFields(t reflect.Type, fields map[string]reflect.StructField) (embeds bool) {
+func addFields(t reflect.Type, fields map[string]reflect.StructField) (collectsOthers bool) {
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case f.Anonymous && name == "":
-			embeds = collectFields(f.Type, fields) || embeds
+			collectsOthers = addFields(f.Type, fields) || collectsOthers
 		case options == "embed":
-			embeds = true
+			collectsOthers = true
 		case name != "" && name != "-":
 			fields[name] = f
 		}
 	}
-	return embeds
+	return collectsOthers
 }
 
 // UnknownMember returns the warning for a member of the object at path whose name is

@@ -94,7 +94,7 @@ type redactor struct {
 
 func (r redactor) text(key, value string) string { return redact.Field(key, value, r.unmaskedDigits) }
 
-// minPhoneDigits is the minimum number of digits of a phone number.
+// minPhoneDigits is the minimum number of digits of a phone number: shorter numbers need no check.
 const minPhoneDigits = 7
 
 func (r redactor) attr(a slog.Attr) slog.Attr {
@@ -109,12 +109,10 @@ func (r redactor) value(key string, v slog.Value) slog.Value {
 	case slog.KindBool:
 		return v // a flag such as has_token is not a secret
 	case slog.KindInt64, slog.KindUint64:
-		text := v.String()
-		if len(text) < minPhoneDigits && !redact.IsSecretName(key) {
-			return v
-		}
-		if redacted := r.text(key, text); redacted != text {
-			return slog.StringValue(redacted)
+		if text := v.String(); len(text) >= minPhoneDigits || redact.IsSecretName(key) {
+			if redacted := r.text(key, text); redacted != text {
+				return slog.StringValue(redacted)
+			}
 		}
 		return v
 	}
@@ -183,8 +181,8 @@ func (r redactor) attributes(list []attribute.KeyValue) []attribute.KeyValue {
 	return redacted
 }
 
-// spanContext removes the members of tracestate that contain a secret, or that as a call
-// ID would be a phone number. The caller of the API chooses their names and values.
+// spanContext removes the members of tracestate that contain a secret or a phone number. The
+// caller of the API chooses their names, so every value is also checked like one of call_id.
 func (r redactor) spanContext(sc trace.SpanContext) trace.SpanContext {
 	state := sc.TraceState()
 	redacted := state

@@ -18,8 +18,11 @@ test.for(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, repe
   await playground.chooseMode(mode);
   await playground.click("Call");
   await callState.filter({ hasText: "In a call" }).waitFor();
+  await voice.speak();
+  await playground.timelineEvent("caller speaks").first().waitFor();
+  await expect.poll(async () => Number(await page.getByRole("meter", { name: meters.bot }).getAttribute("aria-valuenow"))).toBeLessThan(audible); // the greeting is interrupted
   const answer = await highest(page, meters.bot);
-  await voice.say(playground);
+  await voice.silence();
 
   // The runtime has measured the same sound, and sends it back.
   const heard = playground.timelineEvent(/heard [\d.]+ s, level/);
