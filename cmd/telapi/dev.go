@@ -78,11 +78,10 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return a.Run(ctx) })
 		group.Go(func() error {
-			err := c.printBanner(ctx, a, cfg, opts)
-			if ctx.Err() != nil {
-				return nil // the server ended before the demo was ready
+			if err := c.printBanner(ctx, a, cfg, opts); ctx.Err() == nil {
+				return err // an error stops the server
 			}
-			return err // an error stops the server
+			return nil // the server ended before the demo was ready
 		})
 		return nil, group.Wait()
 	})
