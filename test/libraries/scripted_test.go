@@ -1,6 +1,7 @@
 package libraries
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,9 +68,14 @@ type call struct {
 // newScript starts a service for a library.
 func newScript(t *testing.T, l *library) *script {
 	t.Helper()
-	s := &script{t: t, library: l, handshakes: make(chan handshake), variables: map[string]string{"big": strings.Repeat("x", 1<<20)}, requests: map[string]*request{}, calls: map[string]call{}}
+	key := "tk_" + rand.Text() + "_secret"
+	s := &script{t: t, library: l, handshakes: make(chan handshake), variables: map[string]string{"big": strings.Repeat("x", 1<<20), "key": key}, requests: map[string]*request{}, calls: map[string]call{}}
 	stopped := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if other := r.Header.Get("X-Api-Key"); other != "" && other != key {
+			w.WriteHeader(http.StatusUnauthorized) // a runtime of an earlier test, whose server had this port
+			return
+		}
 		h := handshake{w, r, make(chan struct{})}
 		select {
 		case s.handshakes <- h:
@@ -132,7 +138,7 @@ func (s *script) control(verb, rest string) {
 	name, rest, _ := strings.Cut(rest, " ")
 	switch verb {
 	case "start":
-		options := object{"url": s.url, "key": "tk_1_secret", "name": "test"}
+		options := object{"url": s.url, "key": s.variables["key"], "name": "test"}
 		maps.Copy(options, s.object(name))
 		s.started = true
 		arg, _ := json.Marshal(options) // of texts and numbers
