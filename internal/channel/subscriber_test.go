@@ -209,6 +209,7 @@ func TestNoticesDuringRenewalCauseOneMore(t *testing.T) {
 				synctest.Wait()
 			}
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			testkit.Equal(t, "renewals", len(m.leases), 2)
 		}
 	})
