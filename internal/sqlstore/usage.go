@@ -14,14 +14,15 @@ import (
 	"telapi/internal/speech"
 )
 
-// addSums is a format string. Its arguments are a table, the columns of the table's primary
-// key, and a list of rows, each with a different key and in the order of the keys.
-const addSums = `INSERT INTO %[1]s AS known (%[2]s, characters, cached_characters, requests)
-	VALUES %[3]s
-	ON CONFLICT (%[2]s) DO UPDATE SET
+// addUsage adds rows, each with a different key and in the order of the keys. Their placeholders
+// follow before addUsageTo.
+const (
+	addUsage   = `INSERT INTO usage_totals AS known (team_id, property, day, value, characters, cached_characters, requests) VALUES `
+	addUsageTo = ` ON CONFLICT (team_id, property, day, value) DO UPDATE SET
 		characters = known.characters + excluded.characters,
 		cached_characters = known.cached_characters + excluded.cached_characters,
 		requests = known.requests + excluded.requests`
+)
 
 // sumUsage sums by day or by month: $5 is the length of such a date, 2006-01-02 or 2006-01.
 const sumUsage = `SELECT substr(day, 1, $5), value, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
@@ -55,8 +56,8 @@ func (s *Store) UsageBuckets(ctx context.Context, q speech.UsageQuery) ([]speech
 	return buckets, err
 }
 
-// AddReports implements speech.ReportStore. It writes IDs, usage and totals in this order,
-// and each of them in the order of the keys, so that instances cannot deadlock.
+// AddReports implements speech.ReportStore. It writes IDs and then usage, both in the order of the
+// keys, so that instances cannot deadlock.
 func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now time.Time) (added int, err error) {
 	byID := make(map[string]wire.SpeechReport, len(reports))
 	for _, r := range reports {
@@ -71,52 +72,39 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 			return err
 		}
 		added = len(newIDs)
-		usage, totals := usageSums{}, usageSums{}
+		sums := map[usageKey]speech.UsageCounts{}
 		for _, id := range newIDs {
 			r := byID[id]
-			on := day(time.UnixMilli(r.At))
-			usage.add(usageKey{r.TeamID, on, r.EndpointID, r.Provider, r.Voice, r.Model}, r)
 			for property, value := range map[speech.Property]string{
 				"": "", speech.ByProvider: r.Provider, speech.ByVoice: r.Voice, speech.ByModel: r.Model, speech.ByEndpoint: r.EndpointID,
 			} {
-				totals.add(usageKey{r.TeamID, string(property), on, value}, r)
+				key := usageKey{r.TeamID, string(property), day(time.UnixMilli(r.At)), value}
+				sum := sums[key]
+				sum.Characters += r.Characters
+				sum.Requests++
+				if r.Cached {
+					sum.Cached += r.Characters
+				}
+				sums[key] = sum
 			}
 		}
-		if err := usage.write(ctx, tx, "tts_usage", "team_id", "day", "endpoint_id", "provider", "voice", "model"); err != nil {
-			return err
-		}
-		return totals.write(ctx, tx, "usage_totals", "team_id", "property", "day", "value")
+		return writeUsage(ctx, tx, sums)
 	})
 	return added, err
 }
 
-// usageKey is a primary key of usage, or of totals, which has fewer columns.
-type usageKey [6]string
+// usageKey is a primary key: team, property, day and value.
+type usageKey [4]string
 
-type usageSums map[usageKey]speech.UsageCounts
-
-func (s usageSums) add(key usageKey, r wire.SpeechReport) {
-	sum := s[key]
-	sum.Characters += r.Characters
-	sum.Requests++
-	if r.Cached {
-		sum.Cached += r.Characters
-	}
-	s[key] = sum
-}
-
-// write adds the sums to a table. columns are those of its primary key.
-func (s usageSums) write(ctx context.Context, tx *sql.Tx, table string, columns ...string) error {
-	sorted := slices.SortedFunc(maps.Keys(s), func(a, b usageKey) int { return slices.Compare(a[:], b[:]) })
+func writeUsage(ctx context.Context, tx *sql.Tx, sums map[usageKey]speech.UsageCounts) error {
+	sorted := slices.SortedFunc(maps.Keys(sums), func(a, b usageKey) int { return slices.Compare(a[:], b[:]) })
 	for keys := range slices.Chunk(sorted, maxUsageRows) {
 		var args []any
 		for _, key := range keys {
-			for _, column := range key[:len(columns)] {
-				args = append(args, column)
-			}
-			args = append(args, s[key].Characters, s[key].Cached, s[key].Requests)
+			sum := sums[key]
+			args = append(args, key[0], key[1], key[2], key[3], sum.Characters, sum.Cached, sum.Requests)
 		}
-		if _, err := execRows(ctx, tx, fmt.Sprintf(addSums, table, strings.Join(columns, ", "), placeholders(len(keys), len(args))), args...); err != nil {
+		if _, err := execRows(ctx, tx, addUsage+placeholders(len(keys), len(args))+addUsageTo, args...); err != nil {
 			return err
 		}
 	}

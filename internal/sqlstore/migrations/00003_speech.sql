@@ -22,22 +22,8 @@ CREATE TABLE tts_media_cache (
 );
 CREATE INDEX tts_media_cache_expiring ON tts_media_cache (expires_at) WHERE expires_at IS NOT NULL;
 
--- Usage has no foreign keys: it outlives its endpoint.
-CREATE TABLE tts_usage (
-    team_id           TEXT   NOT NULL,
-    day               TEXT   NOT NULL,
-    endpoint_id       TEXT   NOT NULL,
-    provider          TEXT   NOT NULL,
-    voice             TEXT   NOT NULL,
-    model             TEXT   NOT NULL,
-    characters        BIGINT NOT NULL,
-    cached_characters BIGINT NOT NULL,
-    requests          BIGINT NOT NULL,
-    PRIMARY KEY (team_id, day, endpoint_id, provider, voice, model)
-);
-
--- Sums of tts_usage per day and value of one property (provider, voice, model or
--- endpoint), and with the property '' per day.
+-- Usage per day and value of one property (provider, voice, model or endpoint), and with the
+-- property '' per day. It has no foreign keys: it outlives its endpoint.
 CREATE TABLE usage_totals (
     team_id           TEXT   NOT NULL,
     property          TEXT   NOT NULL,
@@ -49,7 +35,7 @@ CREATE TABLE usage_totals (
     PRIMARY KEY (team_id, property, day, value)
 );
 
--- The reports that tts_usage contains, so that none is counted twice.
+-- The reports that usage_totals contains, so that none is counted twice.
 CREATE TABLE usage_reports (
     id         TEXT   NOT NULL PRIMARY KEY,
     counted_at BIGINT NOT NULL
