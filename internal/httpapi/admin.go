@@ -103,6 +103,18 @@ func (x *exchange) teamFilter(issues *fault.Issues) (page.Teams, error) {
 	return page.OfTeam(x.principal.TeamID), nil
 }
 
+// respondPage sends the page of a list that cursor and limit select. id returns the cursor after
+// an item, and view what the response has of it.
+func respondPage[T, V any](x *exchange, validID func(string) bool, read func(page.Query) ([]T, error), id func(T) string, view func(T) V) error {
+	var issues fault.Issues
+	query := page.Parse(x.params, validID, &issues)
+	if err := issues.Err(); err != nil {
+		return err
+	}
+	found, err := page.Read(query, read, id)
+	return x.respond(http.StatusOK, page.Map(found, view), err)
+}
+
 func (x *exchange) noContent(err error) error {
 	if err == nil {
 		x.WriteHeader(http.StatusNoContent)

@@ -57,8 +57,14 @@ func (s *Server) listTeamEndpoints(x *exchange, r *http.Request) error {
 	if err := s.findTeam(x, r, id); err != nil {
 		return err
 	}
-	found, err := s.deps.Endpoints.List(r.Context(), id, x.params)
-	return x.respond(http.StatusOK, page.Map(found, s.deps.Endpoints.Deployment.AdminView), err)
+	return respondEndpoints(s, x, r, id, s.deps.Endpoints.Deployment.AdminView)
+}
+
+// respondEndpoints sends one page of a team's endpoints.
+func respondEndpoints[V any](s *Server, x *exchange, r *http.Request, teamID string, view func(team.Endpoint) V) error {
+	return respondPage(x, team.ValidEndpointID, func(q page.Query) ([]team.Endpoint, error) {
+		return s.deps.Admin.Endpoints.Store.Endpoints(r.Context(), page.OfTeam(teamID), q)
+	}, func(e team.Endpoint) string { return e.ID }, view)
 }
 
 func (s *Server) createEndpoint(x *exchange, r *http.Request, body []byte) error {

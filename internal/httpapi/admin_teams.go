@@ -57,25 +57,21 @@ func decodeTeam(body []byte, base team.Team) (apply func(*team.Team), err error)
 }
 
 func (s *Server) listTeams(x *exchange, r *http.Request) error {
-	query, err := x.page(team.ValidID)
-	if err != nil {
-		return err
-	}
-	found, err := page.Read(query, func(q page.Query) ([]team.Team, error) { return s.deps.Admin.Teams.Store.Teams(r.Context(), q) },
-		func(t team.Team) string { return t.ID })
-	if err != nil {
-		return err
-	}
-	ids := page.Map(found, func(t team.Team) string { return t.ID }).Data
-	used, err := ratelimit.UsedToday(r.Context(), s.deps.Admin.Quotas, ids...)
-	if err != nil {
-		return err
-	}
-	views := page.Map(found, func(t team.Team) team.View { return t.View(nil) })
-	for i := range views.Data {
-		views.Data[i].UsedToday = &used[i]
-	}
-	return x.WriteJSON(http.StatusOK, views)
+	return respondPage(x, team.ValidID, func(q page.Query) (views []team.View, err error) {
+		teams, err := s.deps.Admin.Teams.Store.Teams(r.Context(), q)
+		if err != nil {
+			return nil, err
+		}
+		var ids []string
+		for _, t := range teams {
+			ids = append(ids, t.ID)
+		}
+		used, err := ratelimit.UsedToday(r.Context(), s.deps.Admin.Quotas, ids...)
+		for i := range used {
+			views = append(views, teams[i].View(&used[i]))
+		}
+		return views, err
+	}, func(v team.View) string { return v.ID }, func(v team.View) team.View { return v })
 }
 
 func (s *Server) createTeam(x *exchange, r *http.Request, body []byte) error {
@@ -132,26 +128,14 @@ func (s *Server) respondTeam(x *exchange, r *http.Request, status int, id string
 	return x.respondVersion(status, t.View(nil), t.View(&used[0]))
 }
 
-// page reads cursor and limit.
-func (x *exchange) page(validID func(string) bool) (page.Query, error) {
-	var issues fault.Issues
-	query := page.Parse(x.params, validID, &issues)
-	return query, issues.Err()
-}
-
 func (s *Server) listKeys(x *exchange, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := s.findTeam(x, r, id); err != nil {
 		return err
 	}
-	query, err := x.page(auth.ValidKeyID)
-	if err != nil {
-		return err
-	}
-	found, err := page.Read(query, func(q page.Query) ([]auth.Key, error) {
+	return respondPage(x, auth.ValidKeyID, func(q page.Query) ([]auth.Key, error) {
 		return s.deps.Admin.Keys.Store.Keys(r.Context(), page.OfTeam(id), q)
-	}, func(k auth.Key) string { return k.ID })
-	return x.respond(http.StatusOK, page.Map(found, func(k auth.Key) auth.KeyView { return k.View(s.deps.Now()) }), err)
+	}, func(k auth.Key) string { return k.ID }, func(k auth.Key) auth.KeyView { return k.View(s.deps.Now()) })
 }
 
 // findTeam returns NOT_FOUND unless the team exists and the caller may manage it.

@@ -17,7 +17,6 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
-	"telapi/internal/page"
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 	"telapi/internal/speech"
@@ -124,8 +123,7 @@ func (s *Server) deleteSession(x *exchange, r *http.Request) error {
 }
 
 func (s *Server) listEndpoints(x *exchange, r *http.Request) error {
-	found, err := s.deps.Endpoints.List(r.Context(), x.principal.TeamID, x.params)
-	return x.respond(http.StatusOK, page.Map(found, s.deps.Endpoints.Deployment.View), err)
+	return respondEndpoints(s, x, r, x.principal.TeamID, s.deps.Endpoints.Deployment.View)
 }
 
 func (s *Server) ttsUsage(x *exchange, r *http.Request) error {

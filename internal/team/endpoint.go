@@ -70,7 +70,8 @@ const (
 	maxOrigin        = 300 // characters
 )
 
-var validEndpointID = page.UUID(endpointIDPrefix)
+// ValidEndpointID reports whether the ID of an endpoint has the right form.
+var ValidEndpointID = page.UUID(endpointIDPrefix)
 
 // ParseProfile parses a gateway profile. The error lists every issue. Unknown
 // members are kept.

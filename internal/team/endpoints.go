@@ -12,7 +12,6 @@ import (
 	"telapi/internal/audit"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/page"
 )
 
 // EndpointView is an endpoint in a team's list.
@@ -170,16 +169,4 @@ func (c *EndpointCatalog) Capabilities(ctx context.Context, teamID, id string) (
 		return nil, err
 	}
 	return c.Deployment.endpointCapabilities(e)
-}
-
-// List returns one page of a team's endpoints, oldest first. It reads the query
-// parameters cursor and limit.
-func (c *EndpointCatalog) List(ctx context.Context, teamID string, params map[string][]string) (page.Page[Endpoint], error) {
-	var issues fault.Issues
-	q := page.Parse(params, validEndpointID, &issues)
-	if err := issues.Err(); err != nil {
-		return page.Page[Endpoint]{}, err
-	}
-	return page.Read(q, func(q page.Query) ([]Endpoint, error) { return c.endpoints.Endpoints(ctx, page.OfTeam(teamID), q) },
-		func(e Endpoint) string { return e.ID })
 }

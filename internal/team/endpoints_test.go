@@ -32,7 +32,7 @@ type service struct {
 func newService(t *testing.T, n int) service {
 	t.Helper()
 	store := stores.OpenSQLite(t, t.TempDir())
-	deployment := team.Deployment{Version: "0.9.18", Features: team.Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}}
+	deployment := team.Deployment{Version: "0.9.20", Features: team.Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}}
 	service := service{
 		&team.EndpointRegistry{Store: store, Announcer: announcements{}, Now: func() time.Time { return created }},
 		team.NewEndpointCatalog(store, deployment),
@@ -45,6 +45,17 @@ func newService(t *testing.T, n int) service {
 		}
 	}
 	return service
+}
+
+// list returns one page of a team's endpoints.
+func (s service) list(ctx context.Context, teamID string, params map[string][]string) (page.Page[team.Endpoint], error) {
+	var issues fault.Issues
+	query := page.Parse(params, team.ValidEndpointID, &issues)
+	if err := issues.Err(); err != nil {
+		return page.Page[team.Endpoint]{}, err
+	}
+	return page.Read(query, func(q page.Query) ([]team.Endpoint, error) { return s.Store.Endpoints(ctx, page.OfTeam(teamID), q) },
+		func(e team.Endpoint) string { return e.ID })
 }
 
 // announcements ignores announcements.
@@ -71,7 +82,7 @@ func TestListReturnsOwnEndpointsOldestFirst(t *testing.T) {
 	var names []string
 	query := map[string][]string{"limit": {"3"}}
 	for pages := 0; ; pages++ {
-		page, err := s.List(t.Context(), "ours", query)
+		page, err := s.list(t.Context(), "ours", query)
 		if err != nil || pages > 3 {
 			t.Fatalf("page %d: error %v, want three pages", pages, err)
 		}
@@ -84,20 +95,20 @@ func TestListReturnsOwnEndpointsOldestFirst(t *testing.T) {
 		query["cursor"] = []string{*page.NextCursor}
 	}
 	testkit.Equal(t, "listed", names, []string{"ours 0", "ours 1", "ours 2", "ours 3", "ours 4", "ours 5", "ours 6"})
-	page, err := s.List(t.Context(), "unknown", nil)
+	page, err := s.list(t.Context(), "unknown", nil)
 	if err != nil || page.Data == nil || len(page.Data) != 0 || page.NextCursor != nil {
 		t.Errorf("team without endpoints: page %+v (error %v), want an empty list", page, err)
 	}
-	full, err := s.List(t.Context(), "ours", map[string][]string{"limit": {"7"}})
+	full, err := s.list(t.Context(), "ours", map[string][]string{"limit": {"7"}})
 	if err != nil || full.NextCursor != nil {
 		t.Errorf("full last page: next cursor %v (error %v), want none", full.NextCursor, err)
 	}
-	testkit.WantFault(t, "invalid limit", testkit.ErrorOf(s.List(t.Context(), "ours", map[string][]string{"limit": {"0"}})), fault.Validation)
+	testkit.WantFault(t, "invalid limit", testkit.ErrorOf(s.list(t.Context(), "ours", map[string][]string{"limit": {"0"}})), fault.Validation)
 }
 
 func TestListIncludesCapabilities(t *testing.T) {
 	s := newService(t, 1)
-	found, err := s.List(t.Context(), "ours", nil)
+	found, err := s.list(t.Context(), "ours", nil)
 	testkit.Must(t, err)
 	page := page.Map(found, s.Deployment.View)
 	page.Data[0].ID = "ep_1"
