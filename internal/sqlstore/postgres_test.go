@@ -75,27 +75,35 @@ func TestSSLMode(t *testing.T) {
 	}
 }
 
+// openURL opens a store with DATABASE_URL.
+func openURL(url string) (*Store, error) {
+	cfg, _, err := config.Load([]string{"DATABASE_URL=" + url}, config.Tool)
+	if err != nil {
+		return nil, err
+	}
+	return Open(Options{DSN: cfg.DatabaseDSN()})
+}
+
 func TestInvalidURLErrorHidesPassword(t *testing.T) {
 	notPEM := filepath.Join(t.TempDir(), "ca.pem")
 	testkit.Must(t, os.WriteFile(notPEM, []byte("nothing"), 0o600))
 	for name, tt := range map[string]struct{ dsn, want string }{
-		"another scheme":                           {"mysql://u:hunter2@db/x", "postgres://"},
-		"no scheme":                                {"host=db password=hunter2", "postgres://"},
-		"slash in the password":                    {"postgres://u:hunter2/x@db/x", "percent-encode"},
-		"at sign in the password":                  {"postgres://u:hunter2@x@db/x", "percent-encode"},
-		"question mark in the password":            {"postgres://u:hunter2?x@db/x", "percent-encode"},
-		"digits and slash in the password":         {"postgres://u:22/hunter2@db/x", "percent-encode"},
-		"digits and question mark in the password": {"postgres://u:22?hunter2@db/x", "percent-encode"},
-		"broken escape":                            {"postgres://u:hunter2%zz@db/x", "percent-encode"},
-		"broken parameter":                         {"postgres://u:hunter2@db/x?a=%zz", "parameter"},
-		"wrong port":                               {"postgres://u:hunter2@db:port/x", "percent-encode"},
+		"another scheme":                           {"mysql://u:hunter2@db/x", "scheme"},
+		"no scheme":                                {"host=db password=hunter2", "not a URL"},
+		"slash in the password":                    {"postgres://u:hunter2/x@db/x", "percent-encoded"},
+		"question mark in the password":            {"postgres://u:hunter2?x@db/x", "percent-encoded"},
+		"digits and slash in the password":         {"postgres://u:22/hunter2@db/x", "percent-encoded"},
+		"digits and question mark in the password": {"postgres://u:22?hunter2@db/x", "percent-encoded"},
+		"broken escape":                            {"postgres://u:hunter2%zz@db/x", "percent-encoded"},
+		"broken parameter":                         {"postgres://u:hunter2@db/x?a=%zz", "query"},
+		"wrong port":                               {"postgres://u:hunter2@db:port/x", "host"},
 		"missing root":                             {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=/nowhere.pem", "/nowhere.pem"},
 		"root that is not PEM":                     {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=" + notPEM, "CA"},
 		"unknown mode":                             {"postgres://u:hunter2@db/x?sslmode=sometimes", "sslmode"},
 		"invalid timeout":                          {"postgres://u:hunter2@db/x?connect_timeout=soon", "soon"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Open(Options{DSN: redact.Secret(tt.dsn)})
+			_, err := openURL(tt.dsn)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("error %v, want one with %q and without the password", err, tt.want)
 			}
@@ -111,7 +119,7 @@ func FuzzDatabaseURL(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, password string) {
 		secret := "Qx7" + password + "7xQ"
-		s, err := Open(Options{DSN: redact.Secret("postgres://u:" + secret + "@db.example/x")})
+		s, err := openURL("postgres://u:" + secret + "@db.example/x")
 		if err != nil {
 			if strings.Contains(err.Error(), "Qx7") || strings.Contains(err.Error(), "7xQ") {
 				t.Errorf("error shows the password: %v", err)

@@ -33,7 +33,7 @@ import (
 
 // Options select the database.
 type Options struct {
-	// DSN is a postgres:// URL. Its sslmode and sslrootcert configure TLS as
+	// DSN is config.DatabaseDSN: a postgres:// URL. Its sslmode and sslrootcert configure TLS as
 	// in libpq. If it is empty, the store uses SQLite in DataDir.
 	DSN redact.Secret
 	// DataDir is the directory of the SQLite file. Open creates it.
