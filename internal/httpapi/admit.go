@@ -50,7 +50,8 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) error {
 		}
 	}
 	if rt.Scope != public {
-		caller, err := s.identify(x, r)
+		principal, caller, err := s.identify(r.Context(), r.Header)
+		x.principal = principal
 		if err != nil {
 			return s.countAuthFailure(r.Context(), x, err)
 		}
@@ -72,27 +73,27 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) error {
 	return nil
 }
 
-// identify authenticates the caller and returns its team. Credentials of a disabled or
-// unknown team are rejected.
-func (s *Server) identify(x *exchange, r *http.Request) (caller team.Team, err error) {
-	if x.principal, err = s.authenticate(r); err != nil {
-		return caller, err
+// identify authenticates the caller by the headers of its request, and returns its team.
+// Credentials of a disabled or unknown team are rejected.
+func (s *Server) identify(ctx context.Context, h http.Header) (p auth.Principal, caller team.Team, err error) {
+	if p, err = s.authenticate(ctx, h); err != nil {
+		return p, caller, err
 	}
-	if caller, err = s.deps.Teams.Team(r.Context(), x.principal.TeamID); err == nil {
-		err = s.deps.Auth.CheckTeam(x.principal, caller.Exists(), caller.Disabled)
+	if caller, err = s.deps.Teams.Team(ctx, p.TeamID); err == nil {
+		err = s.deps.Auth.CheckTeam(p, caller.Exists(), caller.Disabled)
 	}
-	return caller, err
+	return p, caller, err
 }
 
 // authenticate verifies the API key or the console JWT. If both are sent, only
 // the API key counts: two credentials that disagree must not be tried one after
 // the other.
-func (s *Server) authenticate(r *http.Request) (auth.Principal, error) {
-	keys, hasKey := r.Header["X-Api-Key"]
-	authorization := r.Header["Authorization"]
+func (s *Server) authenticate(ctx context.Context, h http.Header) (auth.Principal, error) {
+	keys, hasKey := h["X-Api-Key"]
+	authorization := h["Authorization"]
 	switch {
 	case len(keys) == 1:
-		return s.deps.Auth.APIKey(r.Context(), keys[0])
+		return s.deps.Auth.APIKey(ctx, keys[0])
 	case !hasKey && len(authorization) == 1:
 		return s.deps.Auth.Bearer(authorization[0])
 	}

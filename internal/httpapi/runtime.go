@@ -66,8 +66,7 @@ func (s *Server) admitRuntime(x *exchange, r *http.Request, identified, upgrade 
 		}
 	}
 	if identified {
-		_, failure = s.identify(x, r)
-		if failure == nil {
+		if x.principal, _, failure = s.identify(r.Context(), r.Header); failure == nil {
 			failure = x.principal.Require(auth.RunCalls)
 		}
 	}
@@ -97,14 +96,12 @@ func (s *Server) credentialCheck(x *exchange, r *http.Request) func(context.Cont
 		default:
 			header = http.Header{"Authorization": {"Bearer " + key}}
 		}
-		attempt := &exchange{client: client}
-		request := (&http.Request{Header: header}).WithContext(ctx)
-		_, err := s.identify(attempt, request)
+		principal, _, err := s.identify(ctx, header)
 		if key != "" && !known.Swap(true) && fault.Is(err, fault.Unauthorized) {
 			if decision, _ := s.deps.Limits.Allow(ctx, ratelimit.Auth, client); !decision.Allowed {
 				err = decision.Rejection()
 			}
 		}
-		return attempt.principal, err
+		return principal, err
 	}
 }
