@@ -11,10 +11,6 @@
 //	in          stream: the entries for the runtime; field entry, a wire.Entry. Every 16th entry
 //	            also has the field total, the size of all entries up to it in bytes
 //	out         stream: the history, messages to the browser; field message, a wire.ChannelMessage
-//	seen, sent  sets: recent message IDs of the browser and of the runtime. When seen has 4,096 IDs,
-//	            or sent 1,024, it is renamed to seenBefore or sentBefore
-//	work        hash: work items and their credentials, see work.lua
-//	forget      sorted set: fields of work by the time at which they can be deleted
 //	replicated  string: written before WAIT, see ReplicatedKey
 //	up, down    topics: notices to the runtime's connection and to the browser's, see Notice
 //
@@ -40,13 +36,17 @@
 //	committed                          the committed position
 //	dropped                            number of the last removed entry, and the size of all entries up to it
 //	uses                               number of callbacks with credentials of scope channel
+//	seen                               number of frames of the browser
+//	<ID, >ID                           message ID of the browser or of the runtime: the number of its frame or message. The last
+//	                                   4,096 and 1,024 count
+//	cursor                             of the search for fields that are not needed any more, see forget in channel.lua
 //	flow, queue                        counters of the runtime stream and of the work items, see channel.lua and work.lua
 //	inLast, outLast, trimmed           IDs of the newest entry, the newest message and the newest removed message
 //	held                               while messages wait for replicas: ID of the newest visible message, or 0-0
 //	historyMessages, historyMs, idleMs, keepMs  the limits
 //
-// Once the end of a channel is committed, meta, in, out and work are left, with the fields that
-// compact keeps.
+// meta also has the work items and their credentials, see work.lua. Once the end of a channel is
+// committed, meta has the fields that compact keeps.
 package kv
 
 import (
@@ -104,25 +104,10 @@ const (
 	channelPrefix = "telapi:ch:{"
 )
 
-var channelKeys = [...]string{"meta", "in", "out", "seen", "sent", "work", "forget", "seenBefore", "sentBefore"}
-
 // ChannelKeys returns the keys of a channel in the order in which every channel
-// script takes them: metadata, runtime stream, history, recent message IDs in
-// both directions, work items with their credentials, the times at which those
-// may be deleted, and older message IDs in both directions.
+// script takes them: metadata, runtime stream and history.
 func ChannelKeys(id string) []string {
-	var joined strings.Builder // one allocation for all keys: every script call needs them
-	joined.Grow(len(channelKeys) * (len(channelPrefix) + len(id) + len("}:sentBefore")))
-	keys := make([]string, len(channelKeys))
-	for i, name := range channelKeys {
-		from := joined.Len()
-		joined.WriteString(channelPrefix)
-		joined.WriteString(id)
-		joined.WriteString("}:")
-		joined.WriteString(name)
-		keys[i] = joined.String()[from:]
-	}
-	return keys
+	return []string{MetaKey(id), RuntimeStreamKey(id), HistoryKey(id)}
 }
 
 // LimitArgs returns limits as arguments of the channel scripts.
@@ -154,11 +139,8 @@ func SplitChannelKey(key string) (id, name string) {
 	return id, name
 }
 
-// MetaKey returns the key of a channel's metadata.
+// MetaKey returns the key of a channel's metadata, work items and credentials.
 func MetaKey(id string) string { return channelPrefix + id + "}:meta" }
-
-// WorkKey returns the key of a channel's work items and credentials.
-func WorkKey(id string) string { return channelPrefix + id + "}:work" }
 
 // RuntimeStreamKey returns the key of a channel's stream to the runtime.
 func RuntimeStreamKey(id string) string { return channelPrefix + id + "}:in" }

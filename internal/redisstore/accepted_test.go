@@ -80,7 +80,7 @@ func TestLostCallbackOfExpiredItemIsReported(t *testing.T) {
 	restore()
 	past, digest := time.Now().Add(-time.Second), d.delivery(item, "").Digest
 	deadline := fmt.Sprint(item.ExpiresAt.UnixMilli())
-	d.do("HSET", kv.WorkKey(d.id), digest, strings.Replace(d.field(kv.WorkKey(d.id), digest), deadline, fmt.Sprint(past.UnixMilli()), 1))
+	d.do("HSET", kv.MetaKey(d.id), digest, strings.Replace(d.field(kv.MetaKey(d.id), digest), deadline, fmt.Sprint(past.UnixMilli()), 1))
 	d.setFirstDeadline(past)
 	testkit.Must(t, d.store.checkAccepted(t.Context()))
 	testkit.WantError(t, "cancel", d.Cancel(t.Context(), "other"), calls.ErrLost)

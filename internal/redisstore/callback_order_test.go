@@ -220,7 +220,7 @@ func channelCredentials(t *testing.T, opts Options) {
 			if left := time.Until(d.forgottenAt(record)); left > 10*time.Minute || left < 9*time.Minute {
 				t.Errorf("an equal body is a duplicate for %v, want 10m", left)
 			}
-			d.do("ZADD", forgetKey(d.id), "1", record)
+			d.forgetUse(record)
 		}
 		result.CallbackID = fmt.Sprint("result-", i)
 		if status, _ := d.deliver(result); status != want {
@@ -253,13 +253,13 @@ func retention(t *testing.T, opts Options) {
 	early, cancelled := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{})
 	d.expect(early, "early", callback.Parked)
 	testkit.Must(t, d.Cancel(t.Context(), cancelled.ID))
-	meta, in, work, forget := kv.MetaKey(d.id), kv.RuntimeStreamKey(d.id), kv.WorkKey(d.id), forgetKey(d.id)
+	meta, in := kv.MetaKey(d.id), kv.RuntimeStreamKey(d.id)
 	read := func(command, key string, args ...string) string {
 		reply := d.do(command, key, args...)
 		return reply.String()
 	}
-	d.expectTTL(meta, in, work, forget)
-	everything := read("HGETALL", meta) + read("HGETALL", work) + read("ZRANGE", forget, "0", "-1") + read("XRANGE", in, "-", "+")
+	d.expectTTL(meta, in)
+	everything := read("HGETALL", meta) + read("XRANGE", in, "-", "+")
 	for _, item := range []calls.WorkItem{used, shared, waiting} {
 		if strings.Contains(everything, item.Token) || !strings.Contains(everything, d.delivery(item, "").Digest) {
 			t.Error("the store contains the token or lacks its digest")
@@ -281,17 +281,17 @@ func retention(t *testing.T, opts Options) {
 		digest, at := d.delivery(settled.item, "").Digest, fmt.Sprint(settled.item.ExpiresAt.UnixMilli())
 		for ago, want := range map[time.Duration]callback.Status{59 * time.Minute: settled.want, 61 * time.Minute: callback.Invalid} {
 			earlier := fmt.Sprint(time.Now().Add(-ago).UnixMilli())
-			d.do("HSET", work, digest, strings.Replace(d.field(work, digest), at, earlier, 1))
+			d.do("HSET", meta, digest, strings.Replace(d.field(meta, digest), at, earlier, 1))
 			at = earlier
 			d.expect(settled.item, settled.body, want)
 		}
 	}
 	digest := d.delivery(used, "").Digest
-	d.do("ZADD", forget, "1", digest, "1", "@"+used.ID)
-	for range 4 { // until item 8: expired records are deleted with every eighth
-		d.await(calls.AwaitOptions{})
+	d.do("HSET", meta, digest, "routed 1 bot 1 "+used.ID+"   ")
+	for range 8 { // each looks at some of the records
+		d.await(calls.AwaitOptions{Scope: wire.ScopeChannel})
 	}
-	if left := read("HGETALL", work); strings.Contains(left, digest) || strings.Contains(left, "@"+used.ID) || !strings.Contains(left, "@"+waiting.ID) {
+	if left := read("HGETALL", meta); strings.Contains(left, digest) || strings.Contains(left, "@"+used.ID) || !strings.Contains(left, "@"+waiting.ID) {
 		t.Errorf("records after cleanup: %s, want those of %s and not of %s", left, waiting.ID, used.ID)
 	}
 }

@@ -32,8 +32,8 @@ func (d *callbackFixture) setFirstDeadline(at time.Time) {
 	d.channelFixture.Helper()
 	ms, flow := strconv.FormatInt(at.UnixMilli(), 10), d.flow()
 	flow[0], flow[1] = "0", ms
-	_, entries, _ := strings.Cut(d.field(kv.WorkKey(d.id), "1"), " ")
-	d.do("HSET", kv.WorkKey(d.id), "1", ms+" "+entries)
+	_, entries, _ := strings.Cut(d.field(kv.MetaKey(d.id), "1"), " ")
+	d.do("HSET", kv.MetaKey(d.id), "1", ms+" "+entries)
 	d.setField("flow", strings.Join(flow, " "))
 }
 
@@ -115,7 +115,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		expiring := d.await(calls.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
 		d.waitExpired(expiring)
 		later := fmt.Sprintf("awaiting 1 bot %d expiring   ", expiring.ExpiresAt.Add(time.Hour).UnixMilli())
-		d.do("HSET", kv.WorkKey(d.id), d.delivery(expiring, "").Digest, later) // as if the deadline were in the future
+		d.do("HSET", kv.MetaKey(d.id), d.delivery(expiring, "").Digest, later) // as if the deadline were in the future
 		d.expect(expiring, "late", callback.Invalid)
 		if state, err := d.callbacks.CheckCredential(t.Context(), d.delivery(expiring, "").Credential); state.Status != callback.Invalid || err != nil {
 			t.Errorf("credential of an item that timed out: %s, %v, want %s", state.Status, err, callback.Invalid)

@@ -118,7 +118,7 @@ func (c *Callbacks) StillParked(ctx context.Context, items []callback.ParkedItem
 			if item.Unfinished {
 				field += "+1"
 			}
-			commands[i] = client.B().Hexists().Key(kv.WorkKey(item.ChannelID)).Field(field).Build()
+			commands[i] = client.B().Hexists().Key(kv.MetaKey(item.ChannelID)).Field(field).Build()
 		}
 		for _, reply := range client.DoMulti(ctx, commands...) {
 			exists, err := reply.AsBool()

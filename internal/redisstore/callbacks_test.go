@@ -122,16 +122,17 @@ func (d *callbackFixture) expectEvents(want string) {
 	testkit.Equal(d, "events on the runtime stream", d.events(), want)
 }
 
-// forgetKey returns the key of the times at which fields of work are deleted.
-func forgetKey(channelID string) string { return kv.ChannelKeys(channelID)[6] }
-
-// forgottenAt returns when a field of work is deleted.
-func (d *callbackFixture) forgottenAt(field string) time.Time {
+// forgottenAt returns when a use of a channel credential is forgotten.
+func (d *callbackFixture) forgottenAt(use string) time.Time {
 	d.channelFixture.Helper()
-	reply := d.do("ZSCORE", forgetKey(d.id), field)
-	ms, err := reply.AsFloat64()
-	testkit.Must(d, err)
-	return time.UnixMilli(int64(ms))
+	return time.UnixMilli(parseMillis(strings.Fields(d.field(kv.MetaKey(d.id), use))[1]))
+}
+
+// forgetUse changes the time at which a use of a channel credential is forgotten to one that has passed.
+func (d *callbackFixture) forgetUse(use string) {
+	d.channelFixture.Helper()
+	words := strings.SplitN(d.field(kv.MetaKey(d.id), use), " ", 3)
+	d.do("HSET", kv.MetaKey(d.id), use, words[0]+" 1 "+words[2])
 }
 
 // expectNothingParked checks that the size of parked callbacks is 0.

@@ -36,16 +36,16 @@ func (s *channelFixture) existingKeys() (names []string) {
 func allKeysExist(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
-	if got := s.existingKeys(); len(got) != 9 {
-		t.Errorf("a new channel has the keys %v, want 9", got)
+	if got := s.existingKeys(); len(got) != 3 {
+		t.Errorf("a new channel has the keys %v, want 3", got)
 	}
 	c := s.attachRuntime("r")
 	for i := range 3 {
 		s.frame("a", fmt.Sprint(i))
 	}
 	s.send(c, "1")
-	if got := s.existingKeys(); len(got) != 9 {
-		t.Errorf("a channel in use has the keys %v, want 9", got)
+	if got := s.existingKeys(); len(got) != 3 {
+		t.Errorf("a channel in use has the keys %v, want 3", got)
 	}
 }
 
@@ -116,7 +116,7 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 	testkit.Must(t, d.End(t.Context(), "done"))
 	_, position := d.receive(d.Channel, "done")
 	testkit.Must(t, d.Commit(t.Context(), position))
-	testkit.Equal(t, "kept keys", strings.Join(d.existingKeys(), " "), "meta in out work")
+	testkit.Equal(t, "kept keys", strings.Join(d.existingKeys(), " "), "meta in out")
 	in, out := kv.RuntimeStreamKey(d.id), kv.HistoryKey(d.id)
 	for key, most := range map[string]time.Duration{kv.MetaKey(d.id): time.Hour + calls.DefaultTTL, in: 5 * time.Minute, out: 5 * time.Minute} {
 		if kept := time.Duration(d.number("PTTL", key)) * time.Millisecond; kept < most-5*time.Minute || kept > most {
@@ -157,8 +157,7 @@ func usesAreBounded(t *testing.T, opts Options) {
 	}
 	use("reused")
 	first := d.delivery(shared, "reused")
-	counterAt := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())
-	d.do("ZADD", forgetKey(d.id), "1", first.Digest+" "+first.BodyDigest, counterAt, "#1") // the window has passed, but use 1 is not deleted yet
+	d.forgetUse(first.Digest + " " + first.BodyDigest) // the window has passed, but use 1 is not deleted yet
 	use("reused")
 	for uses <= remembered {
 		use(fmt.Sprint(uses + 1))
@@ -170,8 +169,12 @@ func usesAreBounded(t *testing.T, opts Options) {
 	d.expect(shared, fmt.Sprint(uses), callback.Duplicate)
 	d.expect(shared, "11", callback.Duplicate)
 	d.expect(shared, "10", callback.Routed)
-	if n := d.number("HLEN", kv.WorkKey(d.id)); n > 2*remembered+5 {
-		t.Errorf("%d fields of work are kept, want two for each use and a few others", n)
+	for range 2 * remembered {
+		uses++
+		use(fmt.Sprint(uses))
+	}
+	if n := d.number("HLEN", kv.MetaKey(d.id)); n > 2*remembered {
+		t.Errorf("%d fields of meta are kept, want less than two for each use that is remembered", n)
 	}
 }
 

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +30,9 @@ const smallOutbox, smallHistory = 24, 48
 // scripts holds the scripts with small limits, by name.
 var scripts sync.Map
 
+// channelKeys is how many keys a channel script has. No other script has as many.
+var channelKeys = len(kv.ChannelKeys(""))
+
 // scriptOf returns the name of the channel script that a command runs, or "", and the
 // command that runs it with small limits if the world has them.
 func (w *world) scriptOf(args []string) (name string, changed []string) {
@@ -38,7 +42,7 @@ func (w *world) scriptOf(args []string) (name string, changed []string) {
 	case "EVAL":
 		name = scriptNames[digest(args[1])]
 	}
-	if name == "" || args[2] != "9" { // no script, or one without the keys of a channel
+	if name == "" || args[2] != strconv.Itoa(channelKeys) { // no script, or one without the keys of a channel
 		return "", args
 	}
 	if !w.small {

@@ -90,7 +90,7 @@ type command struct {
 }
 
 // argv returns the arguments of a script, from 0.
-func (c command) argv() []string { return c.args[3+9:] }
+func (c command) argv() []string { return c.args[3+channelKeys:] }
 
 func newStore(w *world) *store {
 	s := &store{world: w, engine: newEngine(), ticked: time.Now(), nodes: make([]storeNode, w.nodes), added: make(chan struct{}), texts: map[string]string{}, removals: map[string][]removal{}}

@@ -26,48 +26,36 @@ end
 -- Returns the receipt of a parked callback: deadline, @ and ID of the item that it waits for, a
 -- space, and the receipt.
 local function parkedReceipt(receipt) -- rare
-  return (string.match(redis.call('HGET', WORK, head) or '', '^%d+@%S+ ') or '') .. receipt
-end
-
--- Parks the entries of a work item.
-local function park(number, list) -- rare
-  local packed = packEntries(list)
-  parked = parked + #packed
-  redis.call('HSET', WORK, number, '0 ' .. packed)
-  if now >= touchAt then keepAlive() end
-  save()
+  return (string.match(redis.call('HGET', META, head) or '', '^%d+@%S+ ') or '') .. receipt
 end
 
 -- Settles the first work item after its entries were added.
 local function settleFirst()
-  redis.call('HDEL', WORK, string.format('%d', head)) -- Redis is slow to format a number
+  redis.call('HDEL', META, string.format('%d', head)) -- Redis is slow to format a number
   head = head + 1
   if head <= tail then advanceQueue() else dueAt = NEVER end
+end
+
+-- Returns whether a use of a channel credential, the value of its field, is forgotten. Needs uses.
+local function isUseForgotten(use) -- rare
+  local number, forgetAt = string.match(use, '^(%d+) (%d+) ')
+  return now >= tonumber(forgetAt) or tonumber(number) <= toNumber(channel.uses) - MAX_USES
 end
 
 -- A channel credential is used many times. Each use is recorded in a field of its own. Returns callback ID, body digest and
 -- receipt of the use in a field, or nil.
 local function findUse(field, callbackID) -- rare
-  local id, body, receipt = string.match(redis.call('HGET', WORK, field) or '', '^(%S+) (%S*) (.*)$')
-  local expired = now >= tonumber(redis.call('ZSCORE', FORGET, field) or 0) -- it may not be deleted yet
-  if id == callbackID or not expired then return id, body, receipt end
+  readFields(field, 'uses')
+  local use = channel[field]
+  local id, body, receipt = string.match(use, '^%d+ %d+ (%S+) (%S*) (.*)$')
+  if id and (id == callbackID or not isUseForgotten(use)) then return id, body, receipt end
 end
 
--- Records a use of a channel credential, and drops the oldest use beyond MAX_USES.
+-- Records a use of a channel credential.
 local function recordUse(field, use, forgetAt) -- rare
-  local number = redis.call('HINCRBY', META, 'uses', 1)
-  local counter, oldest = '#' .. number, '#' .. number - MAX_USES
-  local oldestField = redis.call('HGET', WORK, oldest)
-  if oldestField then
-    -- If the same body was used again later, the field belongs to that use and has another time.
-    local ownsField = redis.call('ZSCORE', FORGET, oldest) == redis.call('ZSCORE', FORGET, oldestField)
-    local evicted = { oldest, ownsField and oldestField or nil }
-    redis.call('HDEL', WORK, unpack(evicted))
-    redis.call('ZREM', FORGET, unpack(evicted))
-  end
-  redis.call('HSET', WORK, field, use, counter, field)
-  redis.call('ZADD', FORGET, forgetAt, field, forgetAt, counter)
-  forgetExpired()
+  local number = toNumber(channel.uses) + 1
+  redis.call('HSET', META, 'uses', number, field, string.format('%d %d %s', number, forgetAt, use))
+  forgetEvery(number, 1)
 end
 
 -- Checks a credential without consuming it. It changes nothing.
@@ -79,7 +67,7 @@ end
 --          streaming if a streamed answer has begun, or why a callback would be rejected: invalid, ended, cancelled or
 --          consumed. invalid stands alone
 function check_credential(digest, kind, workItemID)
-  inspect('queue')
+  inspect('queue', digest)
   local c = channel.flow ~= '' and findCredential(digest, kind, workItemID)
   if not c then return { 'invalid' } end
   return { credentialRejection(c) or 'usable', tostring(c.expiresAt - now), tostring(c.number) }
@@ -108,7 +96,7 @@ end
 -- and so that a credential is consumed if and only if the entries are stored. If it is
 -- called again with the same callback ID, it returns the same result.
 function callback(digest, kind, workItemID, callbackID, bodyDigest, duplicateFor, epoch, receipt, mayPark)
-  loadChannel('state', 'epoch', 'queue', 'claimUntil', 'offeredAt', 'offer')
+  loadChannel('state', 'epoch', 'queue', 'claimUntil', 'offeredAt', 'offer', digest)
   local c = channel.flow ~= '' and findCredential(digest, kind, workItemID)
   if not c then return { 'invalid' } end
   local channelScope = c.number == 0
@@ -128,22 +116,27 @@ function callback(digest, kind, workItemID, callbackID, bodyDigest, duplicateFor
   if not inTurn and mayPark == '' then return { 'not_parked' } end
 
   local list = entriesFor(c, workItemID)
+  if inTurn then
+    for _, entry in ipairs(list) do addEntry(entry) end
+  end
   if channelScope then
     local forgetAt = math.min(c.deadline, now + (tonumber(duplicateFor) or RETRY_WINDOW))
     recordUse(field, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt, forgetAt)
+    saveAndNotify()
+    return acceptedReply(c, 'routed', receipt)
+  end
+  if not inTurn then receipt = parkedReceipt(receipt) end
+  c.state, c.callbackID, c.bodyDigest, c.receipt = inTurn and 'routed' or 'parked', callbackID, bodyDigest, receipt
+  local fields = { digest, formatCredential(c) }
+  if inTurn then
+    settleFirst()
   else
-    if not inTurn then receipt = parkedReceipt(receipt) end
-    c.state, c.callbackID, c.bodyDigest, c.receipt = inTurn and 'routed' or 'parked', callbackID, bodyDigest, receipt
-    saveCredential(digest, c)
+    local packed = packEntries(list)
+    parked = parked + #packed
+    append(fields, c.number, '0 ' .. packed)
   end
-  if not inTurn then
-    park(c.number, list)
-    return acceptedReply(c, 'parked', receipt)
-  end
-  for _, entry in ipairs(list) do addEntry(entry) end
-  if not channelScope then settleFirst() end
-  saveAndNotify()
-  return acceptedReply(c, 'routed', receipt)
+  saveAndNotify(unpack(fields))
+  return acceptedReply(c, c.state, receipt)
 end
 
 -- Checks that the store has a callback that it accepted, and reports the loss otherwise.
@@ -162,7 +155,7 @@ function check_callback(digest, epoch, use)
   local c = findCredential(digest)
   if c and c.number == 0 then
     local mayBeForgotten = now >= c.deadline or toNumber(channel.uses) >= MAX_USES
-    if mayBeForgotten or redis.call('HEXISTS', WORK, digest .. ' ' .. use) == 1 then return 'kept' end
+    if mayBeForgotten or redis.call('HEXISTS', META, digest .. ' ' .. use) == 1 then return 'kept' end
   elseif c and not c.open then
     return 'kept'
   end
@@ -190,7 +183,7 @@ end
 -- compared and skipped: a provider repeats a broken stream from its start, on any instance,
 -- even while another one still reads the broken one.
 function stream(digest, kind, workItemID, callbackID, digests, epoch, mayPark, receipt, parts)
-  loadChannel('state', 'epoch', 'queue', 'claimUntil', 'offeredAt', 'offer')
+  loadChannel('state', 'epoch', 'queue', 'claimUntil', 'offeredAt', 'offer', digest)
   local c = channel.flow ~= '' and findCredential(digest, kind, workItemID)
   if not c or c.number == 0 then return { 'invalid' } end
 
@@ -216,37 +209,32 @@ function stream(digest, kind, workItemID, callbackID, digests, epoch, mayPark, r
   if backlog(inTurn and 0 or parked) >= 1 then return { 'backpressure' } end
   if not inTurn and mayPark == '' then return { 'not_parked' } end
 
-  local list = entriesFor(c, workItemID)
+  local list, fields = entriesFor(c, workItemID), {}
   for part = before + 1, count do
     local entry = list[parts - count + part]
     if inTurn then
       addEntry(entry)
     else
-      redis.call('HSET', WORK, string.format('%d+%d', c.number, part), entry)
+      append(fields, string.format('%d+%d', c.number, part), entry)
       parked = parked + #entry
     end
   end
   if last and not inTurn then receipt = parkedReceipt(receipt) end
-  local outcome = inTurn and 'routed' or 'parked'
-  c.state, c.callbackID, c.bodyDigest, c.receipt = last and outcome or 'streaming', callbackID, digests, receipt
-  saveCredential(digest, c)
+  c.state, c.callbackID, c.bodyDigest, c.receipt = last and (inTurn and 'routed' or 'parked') or 'streaming', callbackID, digests, receipt
+  append(fields, digest, formatCredential(c))
   if not inTurn then
-    local item = redis.call('HGET', WORK, c.number)
+    local item = redis.call('HGET', META, c.number)
     if last then
       local packed = packEntries({ unpack(list, parts + 1) })
       parked = parked + #packed
       item = '0 ' .. packed
     end
     if count > 0 and string.sub(item, 1, 1) ~= '+' then item = '+' .. item end
-    redis.call('HSET', WORK, c.number, item)
-    if now >= touchAt then keepAlive() end
-    save()
-    return acceptedReply(c, 'parked', receipt)
-  end
-  if last then
+    append(fields, c.number, item)
+  elseif last then
     for i = parts + 1, #list do addEntry(list[i]) end
     settleFirst()
   end
-  saveAndNotify()
-  return acceptedReply(c, 'routed', receipt)
+  saveAndNotify(unpack(fields))
+  return acceptedReply(c, inTurn and 'routed' or 'parked', receipt)
 end

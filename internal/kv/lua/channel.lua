@@ -4,26 +4,27 @@
 -- channels are in use: a script fails with TRYAGAIN if a key is missing on the node that it is
 -- moved from. keys.go describes their content.
 
-local META        = KEYS[1]
-local IN          = KEYS[2]
-local OUT         = KEYS[3]
-local SEEN        = KEYS[4]
-local SENT        = KEYS[5]
-local WORK        = KEYS[6]
-local FORGET      = KEYS[7]
-local SEEN_BEFORE = KEYS[8]
-local SENT_BEFORE = KEYS[9]
-local PREFIX      = string.sub(META, 1, -5) -- of the channel's keys and topics
-local CHANNEL_ID  = string.match(META, '{(.+)}')
+local META       = KEYS[1]
+local IN         = KEYS[2]
+local OUT        = KEYS[3]
+local PREFIX     = string.sub(META, 1, -5) -- of the channel's keys and topics
+local CHANNEL_ID = string.match(META, '{(.+)}')
 
 -- A time in the far future. It has 14 digits because Lua prints larger numbers in
 -- scientific notation.
 local NEVER = 99999999999999
 
-local TOUCH_INTERVAL = 60000    -- ms between two extensions of the TTLs of all nine keys, which is expensive
+local TOUCH_INTERVAL = 60000    -- ms between two extensions of the TTLs of all keys
 local TOUCH_WITHIN   = 20000    -- ms within which runtimes run the script touch even without a notice
 local RETENTION      = 3600000  -- ms after its deadline for which a credential is kept, to answer repeated callbacks
 local STREAMS        = 'telapi:streams' -- topic that tells instances which open streams to end
+local DIGEST_LENGTH  = 64       -- of a credential, in hex
+
+-- Unneeded fields of meta are looked for with every FORGET_INTERVAL-th message, frame, work item
+-- and use of a channel credential. MAX_FORGOTTEN bounds the fields and values of a store that
+-- ignores COUNT.
+local FORGET_INTERVAL = 16
+local MAX_FORGOTTEN   = 4000
 
 -- Every 16th entry has the total size of all entries up to it, so that a commit counts
 -- committed bytes exactly and reads at most 16 entries.
@@ -68,6 +69,8 @@ local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntr
 -- texts; and the ID and the size of all entries before them.
 local newestEntry, added, entryBefore, bytesBefore
 
+local announcedDueAt -- the runtime knows this deadline
+
 -- ID of the connection that runs this script; its lease does not expire meanwhile.
 local liveConnection = ''
 
@@ -87,6 +90,10 @@ end
 local function setField(name, value)
   channel[name] = value
   redis.call('HSET', META, name, value)
+end
+
+local function append(list, ...)
+  for _, value in ipairs({ ... }) do list[#list + 1] = value end
 end
 
 -- Returns the number in a field or at the start of a stream ID; 0 if there is none.
@@ -135,22 +142,49 @@ local function keepAlive() -- rare
   expireIn(idle + toNumber(channel.keepMs))
 end
 
--- Notifies the runtime of entries that were added, and of the time until the next work item
--- times out, unless the runtime runs the script touch before.
+-- Notifies the runtime of entries that were added, and of a new deadline of the next work item
+-- unless the runtime runs the script touch before.
 local function notify()
-  if not newestEntry and dueAt - now > TOUCH_WITHIN then return end
+  if not newestEntry and (dueAt == announcedDueAt or dueAt - now > TOUCH_WITHIN) then return end
   local wait = dueAt < NEVER and string.format('%d', dueAt - now) or ''
   local notice = newestEntry and 'E' .. entryBefore .. ' ' .. newestEntry .. ' ' .. wait or 'D' .. wait
   if newestEntry and bytes - bytesBefore <= MAX_NOTICE then notice = notice .. '\n' .. table.concat(added, '\n') end
   redis.call('PUBLISH', PREFIX .. 'up', notice)
-  newestEntry = nil
+  newestEntry, announcedDueAt = nil, dueAt
 end
 
--- Saves flow and queue after a change of the stream or of work items.
-local function saveAndNotify()
+-- Saves flow, queue and the fields in the arguments after a change of the stream or of work items.
+local function saveAndNotify(...)
   if now >= touchAt then keepAlive() end
-  save()
+  save(...)
   notify()
+end
+
+-- Deletes fields of meta that are not needed any more: IDs and uses beyond their maximum
+-- number, and credentials that are invalid with their work items. It looks at the next fields,
+-- four times as many as were added since, so that less than half of the fields are such.
+local function forget(count) -- rare
+  readFields('cursor', 'seen', 'outLast', 'uses')
+  local lastSeen, lastSent = toNumber(channel.seen) - MAX_SEEN, toNumber(channel.outLast) - MAX_SENT
+  local page, fields = redis.call('HSCAN', META, channel.cursor == '' and '0' or channel.cursor, 'COUNT', 4 * count), {}
+  for i = 1, math.min(#page[2], MAX_FORGOTTEN), 2 do
+    local field, value = page[2][i], page[2][i + 1]
+    local first, c = string.sub(field, 1, 1), #field == DIGEST_LENGTH and parseCredential(value)
+    if c then
+      if now >= c.deadline + RETENTION then append(fields, field, '@' .. c.id) end
+    elseif first == '<' or first == '>' then
+      if tonumber(value) <= (first == '<' and lastSeen or lastSent) then append(fields, field) end
+    elseif string.find(field, ' ', 1, true) and isUseForgotten(value) then
+      append(fields, field)
+    end
+  end
+  if #fields > 0 then redis.call('HDEL', META, unpack(fields)) end
+  setField('cursor', page[1])
+end
+
+-- Calls forget with every FORGET_INTERVAL-th item. number is that of the newest one, count how many are new.
+local function forgetEvery(number, count)
+  if number % FORGET_INTERVAL < count then forget(FORGET_INTERVAL + count) end
 end
 
 -- Returns the uncommitted entries of the runtime stream, plus extraBytes, as a fraction
@@ -209,6 +243,7 @@ local function loadChannel(...)
   local t, d, i, e, b, c, cb, me, mb = string.match(channel.flow, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   touchAt, dueAt, idleAt, entries, bytes = tonumber(t), tonumber(d), tonumber(i), tonumber(e), tonumber(b)
   committed, committedBytes, maxEntries, maxBytes = tonumber(c), tonumber(cb), tonumber(me), tonumber(mb)
+  announcedDueAt = dueAt
   if channel.queue then parseQueue() end
   local leaseExpired = channel.owner ~= '' and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil)
   if not readOnly and (now >= dueAt or now > idleAt or leaseExpired) then applyDeadlines() end

@@ -88,7 +88,7 @@ function claim(runtime, token, lease, action, requestedAt)
   local newestToken = channel.claimToken ~= '' and channel.claimToken or channel.lostToken
   if channel.state == '' and action == 'open' then
     openChannel(6)
-    createKeys()
+    createStreams()
   elseif channel.state == '' then
     return { action == 'renew' and 'lost' or 'not_found' }
   elseif action == 'open' and (channel.team ~= ARGV[7] or channel.endpoint ~= ARGV[8]) then

@@ -2,7 +2,6 @@
 
 local KEPT_ENTRIES = 1000 -- committed entries that are kept for observers
 local KEPT_BYTES = 1048576 -- of them
-local DIGEST_LENGTH = 64 -- of a credential, in hex
 local OBSERVER_TIME = 300000 -- ms for which observers can read both streams of an ended channel
 
 -- Commits the position of an entry. The next claim of the channel starts after it. Returns
@@ -64,25 +63,23 @@ end
 -- ended. A callback of a work item that is repeated has its receipt as an argument. META is
 -- created anew, because Redis then stores it in half the memory if no value has more than 64 bytes.
 local function compact() -- rare
-  redis.call('ZREM', FORGET, '') -- the empty member has the highest score
-  local forgetAt = redis.call('ZRANGE', FORGET, -1, -1, 'WITHSCORES')[2]
   bytes, committedBytes, maxEntries, maxBytes = 0, 0, 1, 1 -- all entries are committed
   save()
-  local names = { 'state', 'endReason', 'epoch', 'team', 'endpoint', 'flow', 'inLast', 'committed',
-    'outLast', 'trimmed', 'held', 'historyMessages', 'historyMs',
-    'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'lostToken', 'lostAt' }
-  local values, work = redis.call('HMGET', META, unpack(names)), redis.call('HGETALL', WORK)
-  redis.call('UNLINK', META, WORK, SEEN, SENT, FORGET, SEEN_BEFORE, SENT_BEFORE)
-  local fields = {}
-  for i, name in ipairs(names) do
-    if values[i] then fields[#fields + 1], fields[#fields + 2] = name, values[i] end
+  local kept = ' state endReason epoch team endpoint flow inLast committed outLast trimmed held historyMessages historyMs'
+    .. ' claimedBy claimToken claimUntil claimRequestedAt lostToken lostAt '
+  local values, lastDeadline = redis.call('HGETALL', META), now
+  redis.call('UNLINK', META)
+  for i = 1, #values, 2 do
+    local field, value = values[i], values[i + 1]
+    local c = #field == DIGEST_LENGTH and parseCredential(value)
+    if c then
+      c.bodyDigest, c.receipt, lastDeadline = '', '', math.max(lastDeadline, c.deadline)
+      redis.call('HSET', META, field, formatCredential(c))
+    elseif string.find(kept, ' ' .. field .. ' ', 1, true) then
+      redis.call('HSET', META, field, value)
+    end
   end
-  redis.call('HSET', META, unpack(fields))
-  for i = 1, #work, 2 do
-    local credential = #work[i] == DIGEST_LENGTH and string.match(work[i + 1], '^%S+ %d+ %S+ %d+ %S+ %S* ')
-    if credential then redis.call('HSET', WORK, work[i], credential .. ' ') end
-  end
-  expireIn(math.max(RETENTION, (tonumber(forgetAt) or 0) - now))
+  expireIn(lastDeadline + RETENTION - now)
   redis.call('PEXPIRE', IN, OBSERVER_TIME)
   redis.call('PEXPIRE', OUT, OBSERVER_TIME)
 end

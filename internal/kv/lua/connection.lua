@@ -1,28 +1,21 @@
 -- Opening channels, and the browser's connection: the owner of a session.
 
 local CLOCK_ERROR     = 100 -- ms by which two callers' estimates of the store's clock may differ
-local NO_UUID         = '-9223372036854775808' -- the member of an empty set of UUIDs
 local CANCELLED_BYTES = 512 -- length of the list of the connections that were cancelled last
 local CANCELLED_MS    = 60000 -- ms for which it is kept without a channel
 
--- Creates the keys of a channel that do not exist. The members of the sets are never
--- looked up: the message IDs of browsers are UUIDs, those of runtimes are not empty. A set
--- of integers needs half the memory. A stream keeps existing when it becomes empty.
-local function createKeys()
+-- Creates the streams of a channel that do not exist. A stream keeps existing when it becomes empty.
+local function createStreams()
   for _, stream in ipairs({ IN, OUT }) do
     if redis.call('EXISTS', stream) == 0 then
       redis.call('XADD', stream, '0-1', '', '')
       redis.call('XDEL', stream, '0-1')
     end
   end
-  for _, set in ipairs({ SEEN, SEEN_BEFORE }) do redis.call('SADD', set, NO_UUID) end
-  for _, set in ipairs({ SENT, SENT_BEFORE }) do redis.call('SADD', set, '') end
-  redis.call('HSET', WORK, '', '')
-  redis.call('ZADD', FORGET, NEVER, '')
 end
 
 -- Starts a new epoch of the channel with the 13 arguments that start at ARGV[first], in
--- the order of the script claim. createKeys, keepAlive and save must follow.
+-- the order of the script claim. createStreams, keepAlive and save must follow.
 local function openChannel(first)
   local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'historyMessages', 'historyMs' }
   local fields = { 'idleMs', ARGV[first + 11], 'keepMs', ARGV[first + 12], 'openedAt', string.format('%d', now), 'state', 'open' }
@@ -137,8 +130,8 @@ function connect(connection, resumed, rejectDuplicate, requestedAt, lease, resum
   if isNew then
     -- Redis allocates 4 KB for the first entry of a stream, but no more than needed for a
     -- copy. Servers and users without COPY keep the first one.
-    if redis.pcall('COPY', IN, SEEN) == 1 then redis.call('RENAME', SEEN, IN) end
-    createKeys()
+    if redis.pcall('COPY', IN, OUT) == 1 then redis.call('RENAME', OUT, IN) end
+    createStreams()
   end
   channel.owner, channel.ownerUntil = connection, string.format('%d', now + lease)
   keepAlive() -- the lease may end earlier than the one before

@@ -1,28 +1,6 @@
 -- Frames of the browser.
 
--- Recent message IDs of the browser are kept in two sets. When seen has MAX_SEEN IDs,
--- it replaces seenBefore.
-local MAX_SEEN = 4096
-
--- Returns which of the IDs are in either set, as a table from ID to true or false.
-local function findIDs(set, older, ids) -- rare
-  if #ids == 0 then return {} end
-  local inNewer, inOlder, found = redis.call('SMISMEMBER', set, unpack(ids)), redis.call('SMISMEMBER', older, unpack(ids)), {}
-  for i, id in ipairs(ids) do found[id] = inNewer[i] == 1 or inOlder[i] == 1 end
-  return found
-end
-
--- Adds IDs to a set. A full set first replaces the older one, whose IDs are dropped.
--- keepAlive must follow: it sets the TTL of the new set.
-local function rememberIDs(set, older, max, ids) -- rare
-  if #ids == 0 then return end
-  if redis.call('SCARD', set) >= max then
-    redis.call('UNLINK', older)
-    redis.call('RENAME', set, older)
-    touchAt = 0
-  end
-  redis.call('SADD', set, unpack(ids))
-end
+local MAX_SEEN = 4096 -- message IDs of the browser that are remembered, in fields of meta
 
 -- Adds durable frames of a browser to the runtime stream.
 --
@@ -40,7 +18,9 @@ end
 -- notified, so that it offers the session.
 function frame(connection, number, newest, flags)
   liveConnection = connection
-  loadChannel('chatOff', 'epoch', 'claimUntil', 'offeredAt')
+  local count, ids = #flags, {}
+  for i = 1, count do ids[i] = '<' .. ARGV[4 + i] end
+  loadChannel('chatOff', 'epoch', 'claimUntil', 'offeredAt', 'seen', unpack(ids))
   local rejection = (channel.owner ~= connection or connection == '') and ownerRejection(number)
   if not rejection and isEntryLost(newest) then
     reportLoss()
@@ -48,40 +28,31 @@ function frame(connection, number, newest, flags)
   end
   if rejection then return { '', rejection } end
 
-  -- Until there are enough entries to fill the newer set, the older one is empty, and the reply
-  -- of SADD tells whether an ID is known.
-  local count, outcomes, newIDs, known = #flags, {}, {}, nil
-  if entries + count >= MAX_SEEN - 1 then known = findIDs(SEEN, SEEN_BEFORE, { unpack(ARGV, 5, 4 + count) }) end
+  local before = toNumber(channel.seen)
+  local seen, outcomes, fields = before, {}, {}
   for i = 1, count do
-    local flag, id, off = string.sub(flags, i, i), ARGV[4 + i], channel.chatOff
+    local flag, id, off = string.sub(flags, i, i), ids[i], channel.chatOff
+    local repeated = channel[id] ~= '' and tonumber(channel[id]) > seen - MAX_SEEN
     local refusal = flag == 'c' and off ~= '' and 'chat_disabled' or backlog(0) >= 1 and 'backpressure'
-    local repeated
-    if known then
-      repeated = known[id]
-    elseif refusal then
-      repeated = redis.call('SISMEMBER', SEEN, id) == 1
-    else
-      repeated = redis.call('SADD', SEEN, id) == 0
-    end
     outcomes[i] = repeated and 'repeated' or refusal or 'appended'
     if outcomes[i] == 'appended' then
       addEntry(ARGV[4 + count + i])
-      newIDs[#newIDs + 1] = id
-      if known then known[id] = true end
+      seen = seen + 1
+      channel.seen = string.format('%d', seen)
+      channel[id] = channel.seen
+      append(fields, id, channel.seen)
       -- A browser cannot enable text chat if the runtime disabled it.
       if flag == 'd' and off == '' or flag == 'e' and off == 'browser' then
         channel.chatOff = flag == 'd' and 'browser' or ''
-        redis.call('HSET', META, 'chatOff', channel.chatOff)
+        append(fields, 'chatOff', channel.chatOff)
       end
     end
   end
-  if #newIDs > 0 then
-    if known then rememberIDs(SEEN, SEEN_BEFORE, MAX_SEEN, newIDs) end
-    if now >= touchAt then keepAlive() end
-    save()
-    notify()
+  if seen > before then
+    saveAndNotify('seen', channel.seen, unpack(fields))
+    forgetEvery(seen, seen - before)
   end
   if needsOffer() then requestRenewal() end
-  if #newIDs == count then outcomes = { 'appended' } end
+  if seen - before == count then outcomes = { 'appended' } end
   return { lastEntryID(), unpack(outcomes) }
 end

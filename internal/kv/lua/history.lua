@@ -4,7 +4,7 @@ local NO_MESSAGE    = '0-0'  -- before the first message
 local TRIM_INTERVAL = 128    -- messages; the history is also trimmed whenever it is read
 local PAGE_BYTES    = 131072 -- of a page of the history, so that a slow reader needs little memory
 local PAGE_ITEMS    = 8      -- messages that are read with one command
-local MAX_SENT      = 1024   -- like MAX_SEEN, for message IDs of the runtime
+local MAX_SENT      = 1024   -- message IDs of the runtime that are remembered, in fields of meta
 
 -- Removes messages that exceed the history's maximum length or age. Needs outLast.
 local function trimHistory() -- rare
@@ -133,7 +133,9 @@ end
 -- text chat is switched before the browser is notified. It takes several messages
 -- because most of the time is spent on reading the channel.
 function send(token, flags, newest, position)
-  loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed', 'held')
+  local count, ids = (#ARGV - 4) / 2, {}
+  for i = 1, count do ids[i] = '>' .. ARGV[4 + i] end
+  loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed', 'held', unpack(ids))
   local rejection = claimRejection(token)
   if rejection then return { rejection } end
   local changes = commitFirst(position)
@@ -144,38 +146,32 @@ function send(token, flags, newest, position)
     reportLoss()
     return { 'lost' }
   end
-  local count = (#ARGV - 4) / 2
-  local before, number = channel.outLast, toNumber(channel.outLast)
-  -- As in frame, the reply of SADD tells whether an ID is known. Nothing is added to an ended channel.
-  local addTells = isOpen and number + count < MAX_SENT - 1
-  local known, newIDs, outcomes, notice = {}, {}, {}, { '' }
-  if not addTells then known = findIDs(SENT, SENT_BEFORE, { unpack(ARGV, 5, 4 + count) }) end
+  local before, first = channel.outLast, toNumber(channel.outLast)
+  local number, outcomes, notice = first, {}, { '' }
   for i = 1, count do
-    local id, message = ARGV[4 + i], ARGV[4 + count + i]
-    if known[id] or addTells and redis.call('SADD', SENT, id) == 0 then
+    local id, message, flag = ids[i], ARGV[4 + count + i], string.sub(flags, i, i)
+    if channel[id] ~= '' and tonumber(channel[id]) > number - MAX_SENT then
       outcomes[1 + i] = 'repeated'
     elseif not isOpen then
       outcomes[1 + i] = 'ended'
     else
       outcomes[1 + i] = 'sent'
-      known[id], newIDs[#newIDs + 1] = true, id
-      local flag = string.sub(flags, i, i)
-      if flag == 'd' or flag == 'e' then redis.call('HSET', META, 'chatOff', flag == 'd' and 'runtime' or '') end
       number = number + 1
-      channel.outLast = string.format(ID_FORMAT, number, now)
+      channel.outLast, channel[id] = string.format(ID_FORMAT, number, now), string.format('%d', number)
       redis.call('XADD', OUT, channel.outLast, 'message', message)
-      notice[#notice + 1] = message
+      append(notice, message)
+      append(changes, id, channel[id])
+      if flag == 'd' or flag == 'e' then append(changes, 'chatOff', flag == 'd' and 'runtime' or '') end
     end
   end
   outcomes[1] = channel.outLast
-  if #newIDs > 0 then
-    changes[#changes + 1], changes[#changes + 2] = 'outLast', channel.outLast
-    if not addTells then rememberIDs(SENT, SENT_BEFORE, MAX_SENT, newIDs) end
-    if number % TRIM_INTERVAL < #newIDs then trimHistory() end
+  if number > first then
+    append(changes, 'outLast', channel.outLast)
+    if number % TRIM_INTERVAL < number - first then trimHistory() end
     if string.sub(flags, count + 1) == 'h' then
-      redis.call('HSET', META, 'held', channel.held ~= '' and channel.held or before ~= '' and before or NO_MESSAGE)
+      append(changes, 'held', channel.held ~= '' and channel.held or before ~= '' and before or NO_MESSAGE)
     else
-      if channel.held ~= '' then redis.call('HSET', META, 'held', '') end -- connections do not know before, so they read the history
+      if channel.held ~= '' then append(changes, 'held', '') end -- connections do not know before, so they read the history
       notice[1] = 'M' .. channel.epoch .. ' ' .. before .. ' ' .. channel.outLast
       redis.call('PUBLISH', PREFIX .. 'down', table.concat(notice, '\n'))
     end
@@ -189,5 +185,6 @@ function send(token, flags, newest, position)
   elseif #changes > 0 then
     redis.call('HSET', META, unpack(changes))
   end
+  if number > first then forgetEvery(number, number - first) end
   return outcomes
 end

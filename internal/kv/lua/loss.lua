@@ -28,7 +28,7 @@ local function isEntryLost(id) return isLost(IN, id, lastEntryID(), committed) e
 local function isMessageLost(id) return isLost(OUT, id, channel.outLast, toNumber(channel.trimmed)) end
 
 -- Returns whether the store has lost a work item that is awaited. id may be empty.
-local function isItemLost(id) return (id or '') ~= '' and redis.call('HEXISTS', WORK, '@' .. id) == 0 end
+local function isItemLost(id) return (id or '') ~= '' and redis.call('HEXISTS', META, '@' .. id) == 0 end
 
 -- Makes the session's connection run the script renew, which checks what the connection relies on
 -- and whether the session should be offered.

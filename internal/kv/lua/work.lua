@@ -1,7 +1,7 @@
 -- Work items and their credentials.
 --
--- Work items are numbered in the order in which they are registered. The hash work
--- has these fields:
+-- Work items are numbered in the order in which they are registered. They have these
+-- fields of meta:
 --   <number>  of an unsettled work item: the time from which its entries can be
 --             added to the stream, a space, and the entries. An awaited item has its
 --             deadline, @ and its ID, and the timeout entry. A parked one has 0 and its
@@ -16,13 +16,8 @@
 --             The digest of a streamed answer is +, the digests of its parts and, once it is settled, a dot
 --             and the digest of its last line
 --   @<ID>     of a work item: the digest of its credential
---   <digest> <ID or body digest>  a use of a channel credential: callback ID, body digest and receipt
---   #<number> the field of a use; uses are numbered, so that those beyond MAX_USES can be dropped
-
--- Expired fields of work are deleted with every FORGET_INTERVAL-th item, and with every channel
--- credential and its uses, at most FORGET_BATCH: more than are added meanwhile.
-local FORGET_INTERVAL = 8
-local FORGET_BATCH    = 32
+--   <digest> <ID or body digest>  a use of a channel credential: its number, when it is forgotten, callback ID,
+--             body digest and receipt
 
 -- The field queue, if it was read, else nil: the numbers of the first and the last work item that are
 -- not settled, and the bytes of parked callbacks.
@@ -53,9 +48,9 @@ local function takeParts(number)
   local list = {}
   while true do
     local field = string.format('%d+%d', number, #list + 1)
-    local entry = redis.call('HGET', WORK, field)
+    local entry = redis.call('HGET', META, field)
     if not entry then return list end
-    redis.call('HDEL', WORK, field)
+    redis.call('HDEL', META, field)
     parked = parked - #entry
     list[#list + 1] = entry
   end
@@ -67,11 +62,11 @@ end
 local function advanceQueue(skipAwaited) -- rare
   dueAt = NEVER
   while head <= tail do
-    local item = redis.call('HGET', WORK, head) or '0 '
+    local item = redis.call('HGET', META, head) or '0 '
     if string.sub(item, 1, 1) == '+' then
       for _, entry in ipairs(takeParts(head)) do addEntry(entry) end
       item = string.sub(item, 2)
-      redis.call('HSET', WORK, head, item)
+      redis.call('HSET', META, head, item)
     end
     local space = string.find(item, ' ', 1, true)
     local at = tonumber(string.match(item, '^%d+'))
@@ -82,25 +77,30 @@ local function advanceQueue(skipAwaited) -- rare
       dueAt = at
       return
     end
-    redis.call('HDEL', WORK, head)
+    redis.call('HDEL', META, head)
     head = head + 1
   end
 end
 
--- Returns the credential with a digest, or nil; also if it is for another kind of callback or work item,
--- unless these are nil or empty. expiresAt is the time from which it is invalid: a settled one answers
--- repeated callbacks for a while.
-local function findCredential(digest, forKind, forItem)
-  local state, number, kind, deadline, id, callbackID, bodyDigest, receipt =
-    string.match(redis.call('HGET', WORK, digest) or '', '^(%S+) (%d+) (%S+) (%d+) (%S+) (%S*) (%S*) (.*)$')
-  if not state or forKind and (kind ~= forKind or forItem ~= '' and id ~= forItem) then return nil end
+-- Returns a credential, or nil if the value is not one. expiresAt is the time from which it is invalid: a settled
+-- one answers repeated callbacks for a while.
+local function parseCredential(value)
+  local state, number, kind, deadline, id, callbackID, bodyDigest, receipt = string.match(value, '^(%S+) (%d+) (%S+) (%d+) (%S+) (%S*) (%S*) (.*)$')
+  if not state then return nil end
   local open = state == 'awaiting' or state == 'streaming'
   return { state = state, number = tonumber(number), kind = kind, deadline = tonumber(deadline), id = id,
     callbackID = callbackID, bodyDigest = bodyDigest, receipt = receipt, open = open, expiresAt = deadline + (open and 0 or RETENTION) }
 end
 
-local function saveCredential(digest, c)
-  redis.call('HSET', WORK, digest, string.format('%s %d %s %d %s %s %s %s', c.state, c.number, c.kind, c.deadline, c.id, c.callbackID, c.bodyDigest, c.receipt))
+-- Returns the credential with a digest, or nil; also if it is for another kind of callback or work item,
+-- unless these are nil or empty.
+local function findCredential(digest, forKind, forItem)
+  local c = parseCredential(channel[digest] or redis.call('HGET', META, digest) or '')
+  if c and (not forKind or c.kind == forKind and (forItem == '' or c.id == forItem)) then return c end
+end
+
+local function formatCredential(c)
+  return string.format('%s %d %s %d %s %s %s %s', c.state, c.number, c.kind, c.deadline, c.id, c.callbackID, c.bodyDigest, c.receipt)
 end
 
 -- Returns why a credential cannot be used: invalid, ended, cancelled, consumed, or streaming
@@ -113,14 +113,6 @@ local function credentialRejection(c)
   if c.callbackID ~= '' and not streaming then return 'consumed' end
   if c.number > 0 and c.number < head then return 'invalid' end -- it timed out before the store's clock was set back
   if streaming then return 'streaming' end
-end
-
--- Deletes a few expired fields of work.
-local function forgetExpired() -- rare
-  local fields = redis.call('ZRANGEBYSCORE', FORGET, '-inf', now, 'LIMIT', 0, FORGET_BATCH)
-  if #fields == 0 then return end
-  redis.call('HDEL', WORK, unpack(fields))
-  redis.call('ZREM', FORGET, unpack(fields))
 end
 
 -- Registers a work item, or a channel credential.
@@ -140,37 +132,35 @@ end
 --
 -- Atomic so that work items of several processes have one order.
 function await(token, digest, kind, scope, id, ttl, timeoutEntry, newest, position)
-  loadChannel('state', 'claimToken', 'queue', 'epoch')
+  local idField, newestField = '@' .. id, '@' .. newest
+  loadChannel('state', 'claimToken', 'queue', 'epoch', digest, idField, newestField)
   local rejection = claimRejection(token)
   if rejection then return { rejection } end
   local changes = commitFirst(position)
   if not changes then return { 'unknown' } end
-  local known, used, newestKnown = unpack(redis.call('HMGET', WORK, '@' .. id, digest, '@' .. newest))
-  if channel.state == 'open' and newest ~= '' and not newestKnown then
+  if channel.state == 'open' and newest ~= '' and channel[newestField] == '' then
     reportLoss()
     return { 'lost' }
   end
-  if known == digest then
+  if channel[idField] == digest then
     if #changes > 0 then saveAndDrop(changes) end -- otherwise it works while the store is full
     return { 'awaited', tostring(findCredential(digest).deadline) }
   end
-  if known or used then return { 'exists' } end
+  if channel[idField] ~= '' or channel[digest] ~= '' then return { 'exists' } end
   if channel.state == 'ended' then return { 'ended' } end
 
-  local deadline, number, oldDueAt = now + ttl, 0, dueAt
-  local fields = { '@' .. id, digest }
+  local deadline, number = now + ttl, 0
   if scope == 'item' then
     tail = tail + 1
     number = tail
-    fields[3], fields[4] = number, deadline .. '@' .. id .. ' ' .. packEntries({ timeoutEntry })
+    append(changes, tostring(number), deadline .. '@' .. id .. ' ' .. packEntries({ timeoutEntry }))
     if head == tail then dueAt = deadline end
   end
-  redis.call('HSET', WORK, digest, 'awaiting ' .. number .. ' ' .. kind .. ' ' .. deadline .. ' ' .. id .. '   ', unpack(fields))
-  redis.call('ZADD', FORGET, deadline + RETENTION, digest, deadline + RETENTION, '@' .. id)
-  if number % FORGET_INTERVAL == 0 then forgetExpired() end
+  append(changes, idField, digest, digest, 'awaiting ' .. number .. ' ' .. kind .. ' ' .. deadline .. ' ' .. id .. '   ')
   if now >= touchAt then keepAlive() end
   saveAndDrop(changes)
-  if dueAt ~= oldDueAt then notify() end
+  forgetEvery(number, 1)
+  notify()
   return { 'awaited', tostring(deadline) }
 end
 
@@ -190,7 +180,7 @@ function cancel(token, id)
   loadChannel('state', 'claimToken', 'queue')
   local rejection = claimRejection(token)
   if rejection then return rejection end
-  local digest = redis.call('HGET', WORK, '@' .. id)
+  local digest = redis.call('HGET', META, '@' .. id)
   local item = digest and findCredential(digest)
   if not item then return 'no_item' end
   local state, number = item.state, item.number
@@ -199,12 +189,12 @@ function cancel(token, id)
   if state == 'routed' or item.open and now >= item.deadline or number > 0 and number < head then return 'no_item' end
 
   item.state = 'cancelled'
-  saveCredential(digest, item)
+  redis.call('HSET', META, digest, formatCredential(item))
   if number > 0 then
     takeParts(number)
-    local stored = string.gsub(redis.call('HGET', WORK, number), '^%+', '')
+    local stored = string.gsub(redis.call('HGET', META, number), '^%+', '')
     if state == 'parked' then parked = parked - (#stored - #'0 ') end
-    redis.call('HSET', WORK, number, '0 ')
+    redis.call('HSET', META, number, '0 ')
     advanceQueue()
   end
   saveAndNotify()
@@ -219,7 +209,7 @@ function items()
   inspect('queue')
   local list = {}
   if channel.state ~= 'open' then return list end
-  local values = redis.call('HGETALL', WORK)
+  local values = redis.call('HGETALL', META)
   for i = 1, #values, 2 do
     local digest = string.sub(values[i], 1, 1) == '@' and values[i + 1]
     local c = digest and findCredential(digest)
