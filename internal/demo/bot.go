@@ -258,8 +258,8 @@ var script = []Phrase{
 		{after: 1200 * time.Millisecond, body: textAnswer("This is the first answer, posted last."), afterNext: true},
 		{after: thinkingTime, body: textAnswer("This is the second answer, posted first and parked.")}}},
 	{"pause chat", "the runtime disables text chat for three seconds", []part{
-		{after: thinkingTime, body: emitAnswer("Text chat is off for three seconds.", disableTextChat)},
-		{after: 3 * time.Second, body: emitAnswer("Text chat is on again.", enableTextChat)}}},
+		{after: thinkingTime, body: emitAnswer("Text chat is off for three seconds.", wire.DisableTextChat)},
+		{after: 3 * time.Second, body: emitAnswer("Text chat is on again.", wire.EnableTextChat)}}},
 	{"speak", "synthesized speech in every mode; say it twice to see a cache hit", []part{
 		{after: thinkingTime, body: voiceAnswer("This sentence is synthesized once and then read from the media cache.")}}},
 	{"hang up", "the call ends after all playback has finished", []part{

@@ -82,18 +82,12 @@ type question struct {
 }
 
 func newCall(mode string, e effects, now func() time.Time) *call {
-	c := &call{mode: mode, effects: e, now: now, settings: defaultSettings(), timers: map[timer]deadline{}, answered: map[string]bool{}}
+	c := &call{mode: mode, effects: e, now: now, settings: defaultSettings, timers: map[timer]deadline{}, answered: map[string]bool{}}
 	c.listener = listener{maxLength: maxRecognized, started: c.speechStarted, ended: c.speechEnded}
 	return c
 }
 
 const confirmationTimeout = 30 * time.Second
-
-// Events with which the bot switches text chat. The control messages have the same names.
-const (
-	enableTextChat  = "enable_text_chat"
-	disableTextChat = "disable_text_chat"
-)
 
 const (
 	greeting     = "Hello, this is the demo bot. Say help to hear what I understand."
@@ -192,7 +186,7 @@ func (c *call) handleFrame(m *wire.ChannelMessage) {
 
 // handleText handles a text that the caller typed, or said in an utterance.
 func (c *call) handleText(text, utteranceID string) {
-	if valueOf(c.settings.dtmf.BargeIn) && int64(len(strings.Fields(text))) >= valueOf(c.settings.dtmf.BargeInMinWordCount) {
+	if c.settings.BargeIn && int64(len(strings.Fields(text))) >= c.settings.BargeInMinWordCount {
 		c.interrupt()
 	}
 	c.ask(question{Text: text, Part: 1, utteranceID: utteranceID})
@@ -260,7 +254,7 @@ func (c *call) handleCommand(e wire.Entry) {
 	}
 	switch cmd := e.Command.Command.(type) {
 	case *wire.Hangup:
-		c.endAfterPlayback(func() { c.after(disconnect, ms(cmd.DelayBotDisconnectMs), func() { c.end("hangup") }) }, "hangup")
+		c.endAfterPlayback(func() { c.after(disconnect, ms(valueOf(cmd.DelayBotDisconnectMs)), func() { c.end("hangup") }) }, "hangup")
 	case *wire.Transfer:
 		c.endAfterPlayback(func() {
 			c.effects.send(wire.TypeAction, struct {
@@ -271,7 +265,7 @@ func (c *call) handleCommand(e wire.Entry) {
 			c.end("transferred")
 		}, "transfer")
 	case *wire.EmitEvent:
-		if cmd.Event == enableTextChat || cmd.Event == disableTextChat {
+		if cmd.Event == wire.EnableTextChat || cmd.Event == wire.DisableTextChat {
 			c.enqueue(item{execute: func() { c.effects.send(wire.TypeControl, map[string]string{"command": cmd.Event}) }})
 		}
 	default:
@@ -281,7 +275,7 @@ func (c *call) handleCommand(e wire.Entry) {
 		}
 		c.settings.update(cmd)
 		c.effects.publish(EventCommand, "settings changed")
-		if c.digits != "" && !valueOf(c.settings.dtmf.Enabled) {
+		if c.digits != "" && !c.settings.Enabled {
 			c.submit()
 		}
 		c.resetSilenceTimers()

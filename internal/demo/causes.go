@@ -3,8 +3,6 @@ package demo
 import (
 	"fmt"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"telapi/callruntime"
@@ -55,13 +53,6 @@ func entryCauses(d calls.Delivery) (ids, after []string) {
 		ids = append(ids, routedRef(d.Entry.CallbackID))
 	}
 	return ids, after
-}
-
-// sequence returns the number of a position, which has the form number-milliseconds.
-func sequence(position string) int64 {
-	number, _, _ := strings.Cut(position, "-")
-	n, _ := strconv.ParseInt(number, 10, 64) // 0 if it is not a position
-	return n
 }
 
 // milliseconds returns the time since start, or 0 if start is zero.

@@ -41,7 +41,7 @@ type speechRequest struct {
 }
 
 func (c *call) enqueue(i item) {
-	i.Provider, i.Voice, i.Speed = valueOf(c.settings.tts.Provider), c.settings.voice, c.settings.rate
+	i.Provider, i.Voice, i.Speed = c.settings.Provider, c.settings.Voice, c.settings.Rate
 	c.queue = append(c.queue, i)
 	if len(c.queue) == 1 {
 		c.startNext()
@@ -129,15 +129,15 @@ func (c *call) resetSilenceTimers() {
 	if len(c.pending) == 0 {
 		return
 	}
-	delay := c.settings.delay
-	if c.silence.prompts <= valueOf(delay.BotNoInputRetries) {
+	s := c.settings
+	if c.silence.prompts <= s.BotNoInputRetries {
 		from := c.silence.since
 		if c.silence.playedUntil.After(from) {
 			from = c.silence.playedUntil
 		}
-		c.timers[comfort] = deadline{from.Add(ms(delay.BotNoInputTimeoutMs)), c.playComfort}
+		c.timers[comfort] = deadline{from.Add(ms(s.BotNoInputTimeoutMs)), c.playComfort}
 	}
-	c.timers[botTimeout] = deadline{c.silence.since.Add(ms(delay.BotNoInputGiveUpTimeoutMs)), c.botTimedOut}
+	c.timers[botTimeout] = deadline{c.silence.since.Add(ms(s.BotNoInputGiveUpTimeoutMs)), c.botTimedOut}
 }
 
 // playComfort plays a comfort prompt. During other playback it does nothing: the end
@@ -148,11 +148,11 @@ func (c *call) playComfort() {
 	}
 	c.silence.prompts++
 	c.silence.playedUntil = c.now()
-	delay := c.settings.delay
-	if url := valueOf(delay.BotNoInputURL); url != "" {
+	s := c.settings
+	if url := s.BotNoInputURL; url != "" {
 		c.effects.send(wire.TypeAction, map[string]string{"name": "play_audio", "url": url})
 	} else {
-		c.say(item{speechRequest: speechRequest{Text: valueOf(delay.BotNoInputSpeech)}, comfort: true})
+		c.say(item{speechRequest: speechRequest{Text: s.BotNoInputSpeech}, comfort: true})
 	}
 	if len(c.queue) == 0 { // not spoken
 		c.comfortPlayed()
@@ -161,7 +161,7 @@ func (c *call) playComfort() {
 
 func (c *call) comfortPlayed() {
 	c.silence.playedUntil = c.now()
-	if after := ms(c.settings.delay.ResumeRecognitionTimeoutMs); after > 0 && c.ending == nil {
+	if after := ms(c.settings.ResumeRecognitionTimeoutMs); after > 0 && c.ending == nil {
 		c.after(recognition, after, c.resumeRecognition)
 	}
 	c.resetSilenceTimers()
@@ -170,7 +170,7 @@ func (c *call) comfortPlayed() {
 // stopComfort stops a comfort prompt because the bot has answered, if the settings
 // say so.
 func (c *call) stopComfort() {
-	if valueOf(c.settings.delay.AbortPlayOnBotMessage) && len(c.queue) > 0 && c.queue[0].comfort {
+	if c.settings.AbortPlayOnBotMessage && len(c.queue) > 0 && c.queue[0].comfort {
 		c.effects.stopPlayback()
 		c.played()
 	}
@@ -179,7 +179,7 @@ func (c *call) stopComfort() {
 
 func (c *call) resumeRecognition() {
 	c.effects.send(wire.TypeStatus, status{Event: "recognition_resumed"})
-	if text := valueOf(c.settings.delay.ResumeRecognitionSpeech); text != "" {
+	if text := c.settings.ResumeRecognitionSpeech; text != "" {
 		c.say(item{speechRequest: speechRequest{Text: text}, comfort: true})
 	}
 }
@@ -197,16 +197,16 @@ func (c *call) botTimedOut() {
 }
 
 func (c *call) handleDigit(digit string) {
-	dtmf := c.settings.dtmf
-	submits := valueOf(dtmf.Enabled) && digit == valueOf(dtmf.Terminator)
-	if allowed := valueOf(dtmf.DTMFDigits); !submits && allowed != "" && !strings.Contains(allowed, digit) {
+	s := c.settings
+	submits := s.Enabled && digit == s.Terminator
+	if allowed := s.DTMFDigits; !submits && allowed != "" && !strings.Contains(allowed, digit) {
 		c.effects.publish(EventFrame, "digit "+digit+" ignored")
 		return
 	}
-	if valueOf(dtmf.BargeIn) && valueOf(dtmf.BargeInOnDTMF) {
+	if s.BargeIn && s.BargeInOnDTMF {
 		c.interrupt()
 	}
-	if !valueOf(dtmf.SendDTMF) {
+	if !s.SendDTMF {
 		return
 	}
 	if submits {
@@ -214,14 +214,14 @@ func (c *call) handleDigit(digit string) {
 		return
 	}
 	c.digits += digit
-	if limit := valueOf(dtmf.MaxDigits); !valueOf(dtmf.Enabled) || limit > 0 && int64(len(c.digits)) >= limit {
+	if limit := s.MaxDigits; !s.Enabled || limit > 0 && int64(len(c.digits)) >= limit {
 		c.submit()
 		return
 	}
-	if wait := ms(dtmf.InterDigitTimeoutMs); wait > 0 {
+	if wait := ms(s.InterDigitTimeoutMs); wait > 0 {
 		c.after(interDigit, wait, c.submit)
 	}
-	if wait := ms(dtmf.TimeoutMs); wait > 0 && len(c.digits) == 1 {
+	if wait := ms(s.TimeoutMs); wait > 0 && len(c.digits) == 1 {
 		c.after(allDigits, wait, c.submit)
 	}
 }
@@ -239,53 +239,41 @@ func (c *call) submit() {
 	c.ask(question{DTMF: digits, Part: 1})
 }
 
-// settings are the parameters of a call. Commands change them.
+// settings are the parameters of a call. Their names are those of the members of commands.
 type settings struct {
 	changed bool
-	dtmf    wire.UpdateDTMFConfig
-	delay   wire.UpdateBotDelayConfig
-	tts     wire.SpeechConfig
-	voice   string
-	rate    float64
+	// update_dtmf_config and set_barge_in
+	Enabled, SendDTMF, BargeIn, BargeInOnDTMF                      bool
+	BargeInMinWordCount, MaxDigits, TimeoutMs, InterDigitTimeoutMs int64
+	DTMFDigits, Terminator                                         string
+	// update_bot_delay_config
+	BotNoInputTimeoutMs, BotNoInputRetries, BotNoInputGiveUpTimeoutMs, ResumeRecognitionTimeoutMs int64
+	BotNoInputSpeech, BotNoInputURL, ResumeRecognitionSpeech                                      string
+	AbortPlayOnBotMessage                                                                         bool
+	// update_tts_config, set_tts_voice and set_tts_speaking_rate
+	Provider, Voice string
+	Rate            float64
 }
 
-func defaultSettings() settings {
-	return settings{
-		dtmf: wire.UpdateDTMFConfig{SendDTMF: new(true), BargeIn: new(true)},
-		delay: wire.UpdateBotDelayConfig{
-			BotNoInputTimeoutMs: new(int64(5_000)), BotNoInputSpeech: new("One moment, please."), BotNoInputRetries: new(int64(1)),
-			BotNoInputGiveUpTimeoutMs: new(int64(30_000)), AbortPlayOnBotMessage: new(true),
-		},
-	}
+var defaultSettings = settings{
+	SendDTMF: true, BargeIn: true, BotNoInputTimeoutMs: 5_000, BotNoInputSpeech: "One moment, please.", BotNoInputRetries: 1,
+	BotNoInputGiveUpTimeoutMs: 30_000, AbortPlayOnBotMessage: true,
 }
 
 // update applies a command. Commands that only matter for phone calls are ignored.
 func (s *settings) update(command wire.Command) {
 	s.changed = true
 	switch cmd := command.(type) {
-	case *wire.UpdateDTMFConfig:
-		merge(&s.dtmf, cmd)
-	case *wire.UpdateBotDelayConfig:
-		merge(&s.delay, cmd)
+	case *wire.UpdateDTMFConfig, *wire.UpdateBotDelayConfig, *wire.SetTTSVoice, *wire.SetTTSSpeakingRate:
+		if raw, err := json.Marshal(cmd); err == nil { // an absent member keeps its value
+			_ = json.Unmarshal(raw, s, json.MatchCaseInsensitiveNames(true)) // cannot fail: the types are equal
+		}
 	case *wire.UpdateTTSConfig:
-		if cmd.Config != nil {
-			merge(&s.tts, cmd.Config)
-			s.tts.Other = nil // not used
+		if cmd.Config != nil && cmd.Config.Provider != nil {
+			s.Provider = *cmd.Config.Provider
 		}
 	case *wire.SetBargeIn:
-		s.dtmf.BargeIn = cmd.Enabled
-	case *wire.SetTTSVoice:
-		s.voice = cmd.Voice
-	case *wire.SetTTSSpeakingRate:
-		s.rate = *cmd.Rate
-	}
-}
-
-// merge sets the members that are present in the JSON of change.
-func merge[T any](current, change *T) {
-	raw, err := json.Marshal(change)
-	if err == nil {
-		_ = json.Unmarshal(raw, current) // cannot fail: it has the same type
+		s.BargeIn = valueOf(cmd.Enabled)
 	}
 }
 
@@ -297,4 +285,4 @@ func valueOf[T any](p *T) (value T) {
 	return value
 }
 
-func ms(n *int64) time.Duration { return time.Duration(valueOf(n)) * time.Millisecond }
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

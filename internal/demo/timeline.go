@@ -88,7 +88,7 @@ func entryEvent(d calls.Delivery) Event {
 		event.Lane = LaneBrowser
 	}
 	if d.Position != "" { // not audio
-		event.Source, event.Seq = sourceEntries, sequence(d.Position)
+		event.Source, event.Seq = sourceEntries, wire.EntryNumber(d.Position)
 		event.IDs, event.After = entryCauses(d)
 	}
 	event.shorten()
@@ -100,7 +100,7 @@ func messageEvent(d calls.Delivery) Event {
 	e := d.Entry
 	event := Event{At: e.At, Lane: LaneRuntime, To: LaneBrowser, Kind: EventFrame, Title: Title(e), SessionID: e.ChannelID, Data: d.JSON}
 	if d.Position != "" { // not audio
-		event.Source, event.Seq = sourceMessages, sequence(d.Position)
+		event.Source, event.Seq = sourceMessages, wire.EntryNumber(d.Position)
 		if m := e.Message; m != nil && m.MessageID != "" {
 			event.IDs, event.After = []string{messageRef(m.MessageID)}, []string{sendingRef(m.MessageID)}
 		}

@@ -134,7 +134,7 @@ func (c *call) speechStarted() {
 		return
 	}
 	c.speaking = true
-	if valueOf(c.settings.dtmf.BargeIn) && valueOf(c.settings.dtmf.BargeInMinWordCount) <= 1 {
+	if c.settings.BargeIn && c.settings.BargeInMinWordCount <= 1 {
 		c.interrupt()
 	}
 }
