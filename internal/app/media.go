@@ -74,7 +74,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	m.onClose(m.service.Close)
 	m.addJobs(m.service.Run)
 	if !opts.Development {
-		m.addJobs(m.limitMemory)
+		m.onClose(limitGarbage(cfg.MediaMemoryBytes))
 	}
 	return m, nil
 }

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"math"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -12,7 +11,8 @@ import (
 
 const (
 	releaseInterval = 10 * time.Second
-	memoryReserve   = 64 << 20 // added to the memory limit of the media service
+	memoryReserve   = 64 << 20 // garbage of the media service besides a quarter of its cache
+	defaultGOGC     = 100      // garbage in percent of the heap that is in use
 )
 
 // releaseMemory returns unused memory to the operating system after an interval
@@ -30,25 +30,15 @@ func releaseMemory(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// limitMemory sets a memory limit, so that the heap does not grow to twice the size
-// of the cached files before garbage is collected. It adjusts the limit to the memory
-// in use, because with a lower limit the collector would run all the time. If
-// GOMEMLIMIT is set, limitMemory does nothing.
-func (m *Media) limitMemory(ctx context.Context) {
-	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
-		return
+// limitGarbage collects garbage before the heap has grown to twice the size of the cached files:
+// when it is a quarter of them and memoryReserve. It returns a function that undoes this. If
+// GOGC is set, limitGarbage does nothing.
+func limitGarbage(cachedBytes int) (undo func()) {
+	percent := min(defaultGOGC, 25+100*memoryReserve/max(1, cachedBytes))
+	previous := debug.SetGCPercent(percent)
+	undo = func() { debug.SetGCPercent(previous) }
+	if previous != defaultGOGC {
+		undo()
 	}
-	defer debug.SetMemoryLimit(math.MaxInt64)
-	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	for limit := int64(0); ; {
-		metrics.Read(used)
-		needed := max(int64(m.cfg.MediaMemoryBytes), int64(used[0].Value.Uint64()+used[1].Value.Uint64())) //nolint:gosec // memory sizes fit into int64
-		if next := needed + needed/4 + memoryReserve; next != limit {
-			limit = next
-			debug.SetMemoryLimit(limit)
-		}
-		if background.Sleep(ctx, time.Second) != nil {
-			return
-		}
-	}
+	return undo
 }
