@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
@@ -39,7 +41,11 @@ func (v validator) add(field, code, format string, args ...any) {
 func (v validator) command(c wire.Command) {
 	strictjson.CheckObject(&c.Common().Metadata, v.path, "/metadata", v.issues)
 	for _, f := range specs[c.Common().Type].Fields {
-		if value := reflect.Indirect(f.valueIn(c)); value.IsValid() && f.Bounds != (Bounds{}) {
+		switch value := reflect.Indirect(f.valueIn(c)); {
+		case !value.IsValid():
+		case f.Type == "any" && jsontext.Value(value.Bytes()).Kind() == 'n':
+			value.SetZero() // null counts as absent
+		case f.Bounds != (Bounds{}):
 			f.check(value.Interface(), f.Name, v.path+"/"+strings.ReplaceAll(f.Name, ".", "/"), v.issues)
 		}
 	}

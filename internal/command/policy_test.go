@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
@@ -302,5 +303,18 @@ func TestSymbolsInSessionParamsAreNotRestricted(t *testing.T) {
 	testkit.Must(t, json.Unmarshal([]byte(`{"name":"config","value":{"sessionParams":{"dtmfDigits":"0-9","dtmfCollectSubmitDigit":"x"}}}`), &e))
 	if got, _ := e.Parse("", &issues); len(got) != 1 || issues.Err() != nil {
 		t.Errorf("commands %v, %v; want one and no issue", got, issues.Err())
+	}
+}
+
+func TestNullCountsAsMissingField(t *testing.T) {
+	p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"play_audio","enabled":true},{"type":"emit_event","enabled":true}]}`)
+	var issues fault.Issues
+	requests := ParseActions(jsontext.Value(`[{"type":"play_audio","media":null},{"type":"emit_event","event":"e","payload":null}]`), "", &issues)
+	testkit.Must(t, issues.Err())
+	if d := p.Decide(requests[0], "bot", ""); d.Reason != FieldMissing {
+		t.Errorf("media null: reason %q, want %q", d.Reason, FieldMissing)
+	}
+	if payload := requests[1].Command.(*wire.EmitEvent).Payload; payload != nil {
+		t.Errorf("payload %s, want none", payload)
 	}
 }
