@@ -2,6 +2,7 @@ package callback
 
 import (
 	"bytes"
+	"cmp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -208,8 +209,7 @@ func runeOffset(text []byte, n int) int {
 }
 
 // wordEnd returns the length of at most maxSentence characters of a longer text, up to
-// the last white space or else the last word boundary. A first word that is longer is
-// returned whole.
+// the last white space or else the last word boundary, if there is one.
 func wordEnd(text []byte) int {
 	limit := runeOffset(text, maxSentence)
 	if i := bytes.LastIndexFunc(text[:limit], unicode.IsSpace); i > 0 && len(bytes.TrimSpace(text[:i])) > 0 {
@@ -217,15 +217,10 @@ func wordEnd(text []byte) int {
 		return i + size
 	}
 	n := 0
-	for word := words.FromBytes(text); word.Next(); {
-		if n > 0 && word.End() > limit {
-			return n
-		}
-		if n = word.End(); n >= limit {
-			return n
-		}
+	for word := words.FromBytes(text); word.Next() && word.End() <= limit; {
+		n = word.End()
 	}
-	return n
+	return cmp.Or(n, limit)
 }
 
 // take removes a sentence of n bytes from buf and returns its text for speech, as
