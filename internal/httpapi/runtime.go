@@ -35,13 +35,13 @@ func (s *Server) openRuntime(x *exchange, r *http.Request) error {
 	if !identified {
 		holder = x.client.String()
 	}
+	if !upgrade {
+		return x.upgradeRequired("Open a WebSocket to run calls.")
+	}
 	var issues fault.Issues
 	issues.Check(slices.Contains(websocket.Subprotocols(r), wire.RuntimeProtocol), "/header/Sec-WebSocket-Protocol", fault.IssueValue, "Must offer %s.", wire.RuntimeProtocol)
 	if err := x.checkNoBody(&issues); err != nil {
 		return err
-	}
-	if !upgrade {
-		return x.upgradeRequired("Open a WebSocket to run calls.")
 	}
 	if s.deps.Draining() {
 		return socket.ErrDraining()

@@ -128,7 +128,14 @@ func TestRuntimeHandshakes(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d %s", name, resp.StatusCode, body, c.status, c.code)
 		}
 	}
-	expectStatus(t, http.StatusBadRequest, "VALIDATION_ERROR")(i.Call(t, http.MethodGet, wire.RuntimePath, "X-API-Key", key)) // no subprotocol
+	expectStatus(t, http.StatusUpgradeRequired, "UPGRADE_REQUIRED")(i.Call(t, http.MethodGet, wire.RuntimePath, "X-API-Key", key))
+	withoutProtocol, resp, err := websocket.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(i.URL, "http")+wire.RuntimePath, http.Header{"X-Api-Key": {key}})
+	if err == nil {
+		withoutProtocol.Close()
+	}
+	if body := harness.Body(resp); resp == nil || resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "VALIDATION_ERROR") {
+		t.Errorf("without the subprotocol: %v %s", err, body)
+	}
 
 	anonymous := func() *runtimeSocket {
 		conn, _, err := dialRuntime(t, i)
