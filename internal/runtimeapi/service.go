@@ -36,8 +36,10 @@ const (
 	Lease = time.Minute
 	// tickInterval is how often lifetimes are extended and credentials checked.
 	tickInterval = 300 * time.Millisecond
-	// instanceGrace is how long the connections of a dead instance count as alive.
-	instanceGrace = 2 * time.Second
+	// instanceGrace is how long the connections of a dead instance count as alive. Another
+	// instance notices their end one interval later, so that their sessions are offered within
+	// 2 s after the time that their runtimes have to resume.
+	instanceGrace = 2*time.Second - 2*tickInterval
 	// connectRetry is the time between two attempts to connect to the store.
 	connectRetry = 500 * time.Millisecond
 	// othersFirst is how long a session that was released is kept from the connection that had it.
