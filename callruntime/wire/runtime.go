@@ -191,7 +191,7 @@ type Await struct {
 	WorkItemID string       `json:"workItemId,omitzero"` // default: a random one
 	Kind       WorkItemKind `json:"kind,omitzero"`       // default: bot
 	Scope      Scope        `json:"scope,omitzero"`      // default: item
-	TTLMs      int64        `json:"ttlMs,omitzero"`      // default: 5 minutes
+	TTLMs      *int64       `json:"ttlMs,omitzero"`      // default: 5 minutes
 	Trace      Trace        `json:"trace,omitzero"`      // of the entry that caused the request
 }
 

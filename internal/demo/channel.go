@@ -84,7 +84,7 @@ func (e *channelEffects) askBot(q question) string {
 	if id == "" {
 		id = e.id("question")
 	}
-	item, err := e.ch.Await(e.ctx, wire.Await{WorkItemID: id, TTLMs: itemTTL.Milliseconds(), Trace: e.trace})
+	item, err := e.ch.Await(e.ctx, wire.Await{WorkItemID: id, TTLMs: new(itemTTL.Milliseconds()), Trace: e.trace})
 	if err != nil {
 		e.check(err)
 		return id

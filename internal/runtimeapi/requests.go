@@ -199,11 +199,11 @@ func (c *Conn) send(r *request) func(context.Context) (any, error) {
 
 func checkAwait(r *wire.Await, issues *fault.Issues) {
 	r.WorkItemID, r.Kind, r.Scope = cmp.Or(r.WorkItemID, uuid.NewString()), cmp.Or(r.Kind, wire.BotItem), cmp.Or(r.Scope, wire.ScopeItem)
-	r.TTLMs = cmp.Or(r.TTLMs, calls.DefaultTTL.Milliseconds())
+	r.TTLMs = cmp.Or(r.TTLMs, new(calls.DefaultTTL.Milliseconds()))
 	checkID(issues, "/workItemId", r.WorkItemID)
 	fault.CheckOneOf(issues, "/kind", r.Kind, wire.WorkItemKinds)
 	fault.CheckOneOf(issues, "/scope", r.Scope, []wire.Scope{wire.ScopeItem, wire.ScopeChannel})
-	fault.CheckRange(issues, "/ttlMs", r.TTLMs, 1, calls.MaxTTL.Milliseconds())
+	fault.CheckRange(issues, "/ttlMs", *r.TTLMs, 1, calls.MaxTTL.Milliseconds())
 	for name, value := range map[string]string{"traceId": r.Trace.TraceID, "parentSpanId": r.Trace.ParentSpanID, "callId": r.Trace.CallID} {
 		issues.CheckName("/trace/"+name, value, maxNameLength)
 	}
@@ -217,7 +217,7 @@ func (c *Conn) await(ctx context.Context, cl *claim, ch *calls.Channel, r *wire.
 	position := cl.positionToCommit()
 	err := c.service.derive([]string{"await", ch.TeamID, ch.ID, id, string(r.Kind), string(r.Scope)}, calls.ErrWorkItemExists, func(secret string) (err error) {
 		item, err = ch.Await(ctx, calls.AwaitOptions{
-			Kind: r.Kind, Scope: r.Scope, WorkItemID: id, TTL: time.Duration(r.TTLMs) * time.Millisecond, Trace: r.Trace,
+			Kind: r.Kind, Scope: r.Scope, WorkItemID: id, TTL: time.Duration(*r.TTLMs) * time.Millisecond, Trace: r.Trace,
 			Token: wire.TokenPrefix + secret + "." + id, Commit: position,
 		})
 		return err

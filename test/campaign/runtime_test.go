@@ -171,7 +171,7 @@ func (c *conversation) Lost(ctx context.Context) error {
 
 // await registers the work item of an operation and passes it to the provider.
 func (c *conversation) await(ctx context.Context, id string) error {
-	item, err := c.ch.Await(ctx, wire.Await{WorkItemID: id, TTLMs: c.ttl.Milliseconds()})
+	item, err := c.ch.Await(ctx, wire.Await{WorkItemID: id, TTLMs: new(c.ttl.Milliseconds())})
 	if err == nil {
 		c.report(reportAwaited, c.ch.ID, id, item.Token, harness.Path(item))
 	}

@@ -185,7 +185,7 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 	testkit.Must(t, c.Cancel(t.Context(), cancelled.WorkItemID))
 	expectStatus(t, 409, `"state":"cancelled"`)(c.postCallback(cancelled, c.botMessage("x")))
 
-	expired := c.await(wire.Await{TTLMs: 50})
+	expired := c.await(wire.Await{TTLMs: new(int64(50))})
 	e := harness.Receive(t, c.Channel) // "once"
 	for e.Kind != wire.KindTimeout {
 		e = harness.Receive(t, c.Channel)

@@ -61,6 +61,7 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 		{"send", `"channel":"foreign","messages":[` + message + `]`, "NOT_FOUND"},
 		{"send", `"channel":"missing","messages":[` + message + `]`, "NOT_FOUND"},
 		{"await", channel + `,"ttlMs":86400001`, "VALIDATION_ERROR"},
+		{"await", channel + `,"ttlMs":0`, "VALIDATION_ERROR"},
 		{"await", channel + `,"kind":"cat"`, "VALIDATION_ERROR"},
 		{"await", channel + `,"scope":"team"`, "VALIDATION_ERROR"},
 		{"await", channel + `,"workItemId":"a b"`, "VALIDATION_ERROR"},

@@ -314,7 +314,7 @@ func TestShutdownEndsOpenStreams(t *testing.T) {
 func TestStreamEndsAtTheDeadline(t *testing.T) {
 	i, r := startWithRuntime(t, nil)
 	c := openCall(t, i, r, "call-1")
-	item := c.await(wire.Await{Kind: wire.LLMItem, TTLMs: 500})
+	item := c.await(wire.Await{Kind: wire.LLMItem, TTLMs: new(int64(500))})
 	s := c.stream(item, callback.NDJSON)
 	s.write(delta("One. Two"))
 	s.want(401, "CALLBACK_TOKEN_INVALID")

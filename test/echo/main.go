@@ -126,7 +126,7 @@ func respond(ctx context.Context, call *callruntime.Channel, e wire.Entry, text,
 }
 
 func ask(ctx context.Context, call *callruntime.Channel, id string, ttl time.Duration) error {
-	item, err := call.Await(ctx, wire.Await{Kind: wire.ToolItem, WorkItemID: id, TTLMs: ttl.Milliseconds()})
+	item, err := call.Await(ctx, wire.Await{Kind: wire.ToolItem, WorkItemID: id, TTLMs: new(ttl.Milliseconds())})
 	if err != nil {
 		return err
 	}

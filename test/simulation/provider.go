@@ -20,12 +20,12 @@ import (
 // await registers a work item and passes it to the provider.
 func (t *claimedChannel) await() {
 	item := t.record.newItem()
-	o := wire.Await{WorkItemID: item.id, Kind: wire.LLMItem, TTLMs: (4*time.Second + time.Duration(t.rng.Int64N(int64(10*time.Second)))).Milliseconds()}
+	o := wire.Await{WorkItemID: item.id, Kind: wire.LLMItem, TTLMs: new((4*time.Second + time.Duration(t.rng.Int64N(int64(10*time.Second)))).Milliseconds())}
 	if t.rng.IntN(2) == 0 {
 		o.Kind = wire.BotItem
 	}
 	if item.answered = t.rng.IntN(5) > 0; item.answered && t.rng.IntN(3) == 0 {
-		o.TTLMs = (10 * time.Minute).Milliseconds() // longer than the run
+		o.TTLMs = new((10 * time.Minute).Milliseconds()) // longer than the run
 	}
 	ctx, cancel := t.ctx, context.CancelFunc(func() {})
 	if t.rng.IntN(2) == 0 { // if the outcome is unknown then, Await cancels the item
@@ -66,7 +66,7 @@ func (t *claimedChannel) awaitAgain(open []wire.OpenWorkItem, lost bool) {
 			continue
 		}
 		t.process.world.trace(t.process.host.name, "awaits item %s again", item.id)
-		o := wire.Await{WorkItemID: item.id, Kind: item.kind, TTLMs: time.Until(item.deadline).Milliseconds()}
+		o := wire.Await{WorkItemID: item.id, Kind: item.kind, TTLMs: new(time.Until(item.deadline).Milliseconds())}
 		if registered, err := t.Await(t.ctx, o); err == nil {
 			t.record.awaited(item, o.Kind, registered, t)
 		}
