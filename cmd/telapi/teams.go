@@ -145,11 +145,11 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, withID(err, "team", *teamID)
 		}
-		var expiresAt time.Time
+		k := auth.Key{TeamID: *teamID, Name: *name, Scopes: convert[auth.Scope](*scopes)}
 		if *lifetime != 0 {
-			expiresAt = time.Now().Add(*lifetime)
+			k.ExpiresAt = time.Now().Add(*lifetime)
 		}
-		k, full, err := a.Keys.Create(ctx, *teamID, *name, convert[auth.Scope](*scopes), expiresAt)
+		k, full, err := a.Keys.Create(ctx, k)
 		if err != nil {
 			return nil, withFlags(cmd, err, map[string]string{"/name": "--name"})
 		}

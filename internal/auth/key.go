@@ -112,11 +112,10 @@ type KeyRegistry struct {
 	Now       func() time.Time
 }
 
-// Create creates a key. The returned full key, with its secret, cannot be read again
-// later. The key's times have the precision of the store.
-func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []Scope, expiresAt time.Time) (Key, redact.Secret, error) {
-	stored := func(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
-	k := Key{TeamID: teamID, Name: name, Scopes: scopes, CreatedAt: stored(r.Now()), ExpiresAt: stored(expiresAt)}
+// Create creates a key from a team, a name, scopes and an expiry. The returned full key, with its
+// secret, cannot be read again later. The key's times have the precision of the store.
+func (r *KeyRegistry) Create(ctx context.Context, k Key) (Key, redact.Secret, error) {
+	k.CreatedAt, k.ExpiresAt = r.Now().UTC().Truncate(time.Millisecond), k.ExpiresAt.UTC().Truncate(time.Millisecond)
 	var issues fault.Issues
 	k.Check(k.CreatedAt, &issues)
 	if err := issues.Err(); err != nil {

@@ -30,7 +30,7 @@ func TestCreatedKeyIsStoredAsDigest(t *testing.T) {
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	precise := now.Add(999 * time.Microsecond).In(time.FixedZone("", 3600))
 	registry := &auth.KeyRegistry{m, m, func() time.Time { return precise }}
-	k, secret, err := registry.Create(t.Context(), "tm_1", "console", []auth.Scope{auth.ReadTeamUsage, auth.ReadTeamApps, auth.ReadTeamUsage}, precise.Add(time.Hour))
+	k, secret, err := registry.Create(t.Context(), auth.Key{TeamID: "tm_1", Name: "console", Scopes: []auth.Scope{auth.ReadTeamUsage, auth.ReadTeamApps, auth.ReadTeamUsage}, ExpiresAt: precise.Add(time.Hour)})
 	testkit.Must(t, err)
 	id, raw, ok := strings.Cut(strings.TrimPrefix(secret.Reveal(), "tk_"), "_")
 	if !ok || id != k.ID {
@@ -92,7 +92,7 @@ func TestInvalidKeyRequestReportsAllIssues(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newTestStore(t)
 			registry := &auth.KeyRegistry{m, m, func() time.Time { return now }}
-			_, secret, err := registry.Create(t.Context(), "tm_1", tt.keyName, tt.scopes, tt.expiresAt)
+			_, secret, err := registry.Create(t.Context(), auth.Key{TeamID: "tm_1", Name: tt.keyName, Scopes: tt.scopes, ExpiresAt: tt.expiresAt})
 			if tt.want == nil {
 				testkit.Must(t, err)
 				return
@@ -108,7 +108,7 @@ func TestInvalidKeyRequestReportsAllIssues(t *testing.T) {
 func TestUnstoredKeyIsNotReturned(t *testing.T) {
 	m := newTestStore(t)
 	m.outage = fault.Unavailable("The database", errors.New("refused"))
-	_, secret, err := (&auth.KeyRegistry{m, m, time.Now}).Create(t.Context(), "tm_1", "", []auth.Scope{auth.ReadTeamApps}, time.Time{})
+	_, secret, err := (&auth.KeyRegistry{m, m, time.Now}).Create(t.Context(), auth.Key{TeamID: "tm_1", Scopes: []auth.Scope{auth.ReadTeamApps}})
 	if !fault.Is(err, fault.ServiceUnavailable) || secret != "" {
 		t.Errorf("error %v with a secret: %v; want %s without one", err, secret != "", fault.ServiceUnavailable)
 	}
@@ -316,7 +316,7 @@ func (s *testStore) written() []map[string]time.Time {
 func createKey(t testing.TB, s *testStore, createdAt, expiresAt time.Time, scopes ...auth.Scope) (auth.Key, string) {
 	t.Helper()
 	registry := &auth.KeyRegistry{s, s, func() time.Time { return createdAt }}
-	k, secret, err := registry.Create(context.Background(), "tm_1", "test", scopes, expiresAt)
+	k, secret, err := registry.Create(context.Background(), auth.Key{TeamID: "tm_1", Name: "test", Scopes: scopes, ExpiresAt: expiresAt})
 	if err != nil {
 		t.Fatalf("create a key: %v", err)
 	}

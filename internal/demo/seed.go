@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -58,7 +57,7 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 			return Resources{}, err
 		}
 	}
-	key, secret, err := keys.Create(ctx, endpoint.TeamID, "demo", auth.Scopes, time.Time{})
+	key, secret, err := keys.Create(ctx, auth.Key{TeamID: endpoint.TeamID, Name: "demo", Scopes: auth.Scopes})
 	if err != nil {
 		return Resources{}, err
 	}

@@ -163,7 +163,7 @@ func (s *Server) createKey(x *exchange, r *http.Request, body []byte) error {
 	if err != nil {
 		return err
 	}
-	k := auth.Key{Name: in.Name, Scopes: in.Scopes}
+	k := auth.Key{TeamID: id, Name: in.Name, Scopes: in.Scopes}
 	if in.ExpiresAt != nil && !issues.Has("/expiresAt") {
 		if k.ExpiresAt, err = time.Parse(time.RFC3339, *in.ExpiresAt); err != nil {
 			issues.Add("/expiresAt", fault.IssueValue, "Must be a time such as 2027-01-01T00:00:00Z.")
@@ -176,7 +176,7 @@ func (s *Server) createKey(x *exchange, r *http.Request, body []byte) error {
 	if err := x.principal.CheckGrant(k.Scopes); err != nil {
 		return err
 	}
-	k, full, err := s.deps.Admin.Keys.Create(r.Context(), id, k.Name, k.Scopes, k.ExpiresAt)
+	k, full, err := s.deps.Admin.Keys.Create(r.Context(), k)
 	if err != nil {
 		return err
 	}

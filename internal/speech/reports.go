@@ -223,7 +223,7 @@ type Reporter struct {
 func NewReporter(stream ReportStream, log *slog.Logger, reg prometheus.Registerer) *Reporter {
 	return &Reporter{stream: stream, log: log,
 		lost: promauto.With(reg).NewCounter(prometheus.CounterOpts{
-			Name: "telapi_usage_records_lost_total", Help: "Usage reports of this instance lost because the key-value store was unreachable."}),
+			Name: "telapi_usage_reports_lost_total", Help: "Usage reports of this instance lost because the key-value store was unreachable."}),
 		queue: background.NewQueue(maxQueued, func([]byte) int { return 1 }, batchSize, func(ctx context.Context, reports [][]byte) error {
 			if err := stream.Append(ctx, reports...); err != nil {
 				return fault.Unavailable("The key-value store", err) // so that every error is retried

@@ -2,7 +2,6 @@ package harness
 
 import (
 	"testing"
-	"time"
 
 	"telapi/internal/auth"
 	"telapi/internal/team"
@@ -39,7 +38,7 @@ func NewEndpoint(t testing.TB, i *Instance, e team.Endpoint) team.Endpoint {
 // NewKey creates an API key that does not expire.
 func NewKey(t testing.TB, i *Instance, teamID string, scopes ...auth.Scope) (id, key string) {
 	t.Helper()
-	k, secret, err := i.App.Admin().Keys.Create(t.Context(), teamID, "", scopes, time.Time{})
+	k, secret, err := i.App.Admin().Keys.Create(t.Context(), auth.Key{TeamID: teamID, Scopes: scopes})
 	testkit.Must(t, err)
 	return k.ID, secret.Reveal()
 }

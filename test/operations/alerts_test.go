@@ -137,8 +137,8 @@ var alertTests = map[string]struct {
 		map[string]string{"provider": "p"},
 	},
 	"TelapiUsageNotCounted": {
-		[]series{{`telapi_usage_records_lost_total`: increase}, {`telapi_usage_reports_total{outcome="rejected"}`: increase}, {`telapi_usage_reports_waiting`: "20000x60"}},
-		[]series{{`telapi_usage_records_lost_total`: zero, `telapi_usage_reports_total{outcome="counted"}`: rising, `telapi_usage_reports_waiting`: "100x60"}}, nil,
+		[]series{{`telapi_usage_reports_lost_total`: increase}, {`telapi_usage_reports_total{outcome="rejected"}`: increase}, {`telapi_usage_reports_waiting`: "20000x60"}},
+		[]series{{`telapi_usage_reports_lost_total`: zero, `telapi_usage_reports_total{outcome="counted"}`: rising, `telapi_usage_reports_waiting`: "100x60"}}, nil,
 	},
 }
 
