@@ -247,10 +247,11 @@ it blocks the results of later work items on the channel. --scope channel blocks
 		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
 	channelID := cmd.Flags().String("channel", "", "channel ID")
 	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+joinWords(wire.WorkItemKinds, "or"))
-	scope := cmd.Flags().String("scope", string(wire.ScopeItem), "item: valid for one callback; channel: valid for any number")
+	scopes := map[string]wire.Scope{"work_item": wire.ScopeItem, "channel": wire.ScopeChannel}
+	scope := cmd.Flags().String("scope", "work_item", "work_item: valid for one callback; channel: valid for any number")
 	ttl := cmd.Flags().Duration("ttl", calls.DefaultTTL, "time until the work item expires")
 	oneOf(cmd, "kind", wire.WorkItemKinds)
-	oneOf(cmd, "scope", []wire.Scope{wire.ScopeItem, wire.ScopeChannel})
+	oneOf(cmd, "scope", []string{"work_item", "channel"})
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, _ []string) (any, error) {
 		if err := c.checkChannelID(*channelID); err != nil {
 			return nil, err
@@ -259,7 +260,7 @@ it blocks the results of later work items on the channel. --scope channel blocks
 			return nil, c.usageError("invalid --ttl %q: use a duration from 1ms to %s", *ttl, calls.MaxTTL)
 		}
 		item, err := r.Observe(*channelID, "").Await(ctx, calls.AwaitOptions{
-			Kind: wire.WorkItemKind(*kind), Scope: wire.Scope(*scope), TTL: *ttl,
+			Kind: wire.WorkItemKind(*kind), Scope: scopes[*scope], TTL: *ttl,
 		})
 		if err != nil {
 			return nil, withChannelID(err, *channelID)
@@ -274,7 +275,7 @@ it blocks the results of later work items on the channel. --scope channel blocks
 		if !c.json {
 			_, _ = fmt.Fprintf(c.Out, "\ncurl -i '%s' -H 'token: %s' -H 'Content-Type: application/json' \\\n  -d '%s'\n",
 				url, item.Token, sampleBody(wire.WorkItemKind(*kind), *channelID))
-			if wire.Scope(*scope) == wire.ScopeItem {
+			if scopes[*scope] == wire.ScopeItem {
 				_, _ = fmt.Fprintf(c.Out, "\nThe work item blocks later ones on this channel until it is answered, or expires at %s.\n", item.ExpiresAt.Format(time.TimeOnly))
 			}
 		}

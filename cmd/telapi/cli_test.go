@@ -115,7 +115,7 @@ func TestCompletionOffersValuesAndIDs(t *testing.T) {
 		"endpoint create --mode ": {"webrtc", "audio", "chat"},
 		"limits set --tier ":      {"api", "webhook", "auth"},
 		"callback issue --kind ":  {"bot", "llm", "tool"},
-		"callback issue --scope ": {"item", "channel"},
+		"callback issue --scope ": {"work_item", "channel"},
 		"usage --group-by ":       {"voice"},
 		"key create --team ":      {acme.Team.ID + "\tAcme", other.Team.ID + "\tOther"},
 		"team show ":              {acme.Team.ID, other.Team.ID},

@@ -84,7 +84,7 @@ func TestCallbackIssue(t *testing.T) {
 		i := harness.Start(t, env)
 		c := openCall(t, i, harness.StartRuntime(t, i), "call-1")
 		for kind, body := range map[string]string{"bot": c.botMessage("Hello"), "llm": `{"content":"Hello"}`, "tool": `{}`} {
-			got := harness.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--ttl", "10m")
+			got := harness.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--scope", "work_item", "--ttl", "10m")
 			expires, err := time.Parse(time.RFC3339, got["expiresAt"].(string))
 			if err != nil || time.Until(expires) > 10*time.Minute || time.Until(expires) < 5*time.Minute {
 				t.Errorf("expiresAt is %v (%v), want in about 10 minutes", got["expiresAt"], err)
