@@ -65,7 +65,7 @@ func parseTokenRequest(r TokenRequest, teamID string, now time.Time) (Session, I
 	switch {
 	case in.TTLSeconds == nil:
 		tokenTTL = min(tokenTTL, lifetime)
-	case tokenTTL > lifetime && len(issues.List()) == 0:
+	case tokenTTL > lifetime && !issues.Has("/ttlSeconds") && !issues.Has("/maxSessionSeconds"):
 		issues.Add("/ttlSeconds", fault.IssueTooLarge, "ttlSeconds must not exceed maxSessionSeconds, which is %d.", int(lifetime.Seconds()))
 	}
 	s.RedeemBy, s.ExpiresAt = s.IssuedAt.Add(tokenTTL), s.IssuedAt.Add(lifetime)

@@ -87,6 +87,7 @@ func TestInvalidTokenRequestReportsIssues(t *testing.T) {
 		{`"mode":null`, []string{long}, "/header/Idempotency-Key invalid_value"},
 		{`"mode":null`, []string{""}, "/header/Idempotency-Key invalid_value"},
 		{`"mode":null`, []string{"a b"}, "/header/Idempotency-Key invalid_value"},
+		{`"mode":"fax","ttlSeconds":61,"maxSessionSeconds":60`, nil, "/mode invalid_value, /ttlSeconds too_large"},
 	} {
 		s, _, err := parseTokenRequest(TokenRequest{Body: []byte(`{"endpointId":"ep",` + tt.members + `}`), IdempotencyKeys: tt.keys}, "t1", time.Now())
 		if got := strings.Join(testkit.Issues(err), ", "); got != tt.want || (err != nil) != (tt.want != "") {

@@ -115,13 +115,17 @@ func normalizeOrigins(origins []string, issues *fault.Issues) []string {
 	}
 	var normalized []string
 	for i, s := range origins {
+		path := fault.Pointer("/origins", i)
+		if issues.Has(path) {
+			continue
+		}
 		if utf8.RuneCountInString(s) > maxOrigin {
-			issues.Add(fault.Pointer("/origins", i), fault.IssueTooLong, "Must have at most %d characters.", maxOrigin)
+			issues.Add(path, fault.IssueTooLong, "Must have at most %d characters.", maxOrigin)
 			continue
 		}
 		normal, ok := config.NormalizeOrigin(s)
 		if !ok {
-			issues.Add(fault.Pointer("/origins", i), fault.IssueValue, "An origin must be a scheme and a host, such as https://shop.example or http://localhost:8080.")
+			issues.Add(path, fault.IssueValue, "An origin must be a scheme and a host, such as https://shop.example or http://localhost:8080.")
 			continue
 		}
 		if !slices.Contains(normalized, normal) {

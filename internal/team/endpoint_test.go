@@ -32,6 +32,16 @@ func TestCheckNormalizesEndpoint(t *testing.T) {
 	testkit.Equal(t, "origins", e.Origins, []string{"https://shop.example", "http://localhost:8080", "http://[::1]"})
 }
 
+func TestOriginOfWrongTypeIsReportedOnce(t *testing.T) {
+	var issues fault.Issues
+	issues.Add("/origins/0", fault.IssueType, "Must be a string.") // by the decoder, which leaves it empty
+	e := Endpoint{TeamID: "t", Name: "n", Modes: Modes, Origins: []string{"", "shop"}}
+	e.Check(&issues)
+	if got := testkit.IssuePaths(issues.Err()); !slices.Equal(got, []string{"/origins/0", "/origins/1"}) {
+		t.Errorf("issues at %v, want one for each origin", got)
+	}
+}
+
 func TestCheckReportsEveryIssue(t *testing.T) {
 	e := Endpoint{
 		Modes: []Mode{"fax"}, Name: strings.Repeat("ü", 121),
