@@ -36,7 +36,7 @@
 //	committed                          the committed position
 //	dropped                            number of the last removed entry, and the size of all entries up to it
 //	uses                               number of callbacks with credentials of scope channel
-//	seen                               number of frames of the browser
+//	seen, lastFrame                    number of the browser's frames; ID of the entry of the last one
 //	<ID, >ID                           message ID of the browser or of the runtime: the number of its frame or message. The last
 //	                                   4,096 and 1,024 count
 //	cursor                             of the search for fields that are not needed any more, see forget in channel.lua

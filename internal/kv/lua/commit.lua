@@ -2,6 +2,7 @@
 
 local KEPT_ENTRIES = 1000 -- committed entries that are kept for observers
 local KEPT_BYTES = 1048576 -- of them
+local COMPACT_BATCH = 1000 -- fields and values that are written at once: an even number that unpack can return
 local OBSERVER_TIME = 300000 -- ms for which observers can read both streams of an ended channel
 
 -- Commits the position of an entry. The next claim of the channel starts after it. Returns
@@ -67,18 +68,19 @@ local function compact() -- rare
   save()
   local kept = ' state endReason epoch team endpoint flow inLast committed outLast trimmed held historyMessages historyMs'
     .. ' claimedBy claimToken claimUntil claimRequestedAt lostToken lostAt '
-  local values, lastDeadline = redis.call('HGETALL', META), now
-  redis.call('UNLINK', META)
+  local values, fields, lastDeadline = redis.call('HGETALL', META), {}, now
   for i = 1, #values, 2 do
     local field, value = values[i], values[i + 1]
     local c = #field == DIGEST_LENGTH and parseCredential(value)
     if c then
       c.bodyDigest, c.receipt, lastDeadline = '', '', math.max(lastDeadline, c.deadline)
-      redis.call('HSET', META, field, formatCredential(c))
+      append(fields, field, formatCredential(c))
     elseif string.find(kept, ' ' .. field .. ' ', 1, true) then
-      redis.call('HSET', META, field, value)
+      append(fields, field, value)
     end
   end
+  redis.call('UNLINK', META)
+  for first = 1, #fields, COMPACT_BATCH do redis.call('HSET', META, unpack(fields, first, math.min(first + COMPACT_BATCH - 1, #fields))) end
   expireIn(lastDeadline + RETENTION - now)
   redis.call('PEXPIRE', IN, OBSERVER_TIME)
   redis.call('PEXPIRE', OUT, OBSERVER_TIME)

@@ -20,9 +20,9 @@ function frame(connection, number, newest, flags)
   liveConnection = connection
   local count, ids = #flags, {}
   for i = 1, count do ids[i] = '<' .. ARGV[4 + i] end
-  loadChannel('chatOff', 'epoch', 'claimUntil', 'offeredAt', 'seen', unpack(ids))
+  loadChannel('chatOff', 'epoch', 'claimUntil', 'offeredAt', 'seen', 'lastFrame', unpack(ids))
   local rejection = (channel.owner ~= connection or connection == '') and ownerRejection(number)
-  if not rejection and isEntryLost(newest) then
+  if not rejection and newest ~= channel.lastFrame and isEntryLost(newest) then -- lastFrame was written with that entry
     reportLoss()
     rejection = 'lost'
   end
@@ -49,7 +49,7 @@ function frame(connection, number, newest, flags)
     end
   end
   if seen > before then
-    saveAndNotify('seen', channel.seen, unpack(fields))
+    saveAndNotify('seen', channel.seen, 'lastFrame', channel.inLast, unpack(fields))
     forgetEvery(seen, seen - before)
   end
   if needsOffer() then requestRenewal() end
