@@ -3,6 +3,7 @@ package redact
 import (
 	"regexp"
 	"strings"
+	"unicode"
 
 	"github.com/google/uuid"
 )
@@ -174,6 +175,14 @@ func contextOf(before, name string) int {
 	} else if name != "" {
 		before = name + "=" + before
 	}
+	if !mayHaveContext(before) {
+		return nothing
+	}
+	return matchContext(before)
+}
+
+// matchContext returns the context that the text before a number determines.
+func matchContext(before string) int {
 	for _, c := range contexts {
 		if c.pattern.MatchString(before) {
 			return c.context
@@ -182,11 +191,29 @@ func contextOf(before, name string) int {
 	return nothing
 }
 
+// mayHaveContext reports whether before can match one of the contexts. It saves the
+// slow expressions in texts that consist of short groups of digits.
+func mayHaveContext(before string) bool {
+	if before == "" || strings.IndexByte(" \t\n\f\r:=\"'/<([\\.Aa", before[len(before)-1]) < 0 {
+		return false
+	}
+	return strings.IndexByte(":[", before[len(before)-1]) >= 0 || strings.ContainsFunc(before, unicode.IsLetter)
+}
+
+// mayBeFormatted reports whether a number can match formatted.
+func mayBeFormatted(number string) bool {
+	group := 0 // digits at the start
+	for group < len(number) && isDigit(number[group]) {
+		group++
+	}
+	return group == 0 || number[0] == '0' || group <= 3 && group < len(number) && strings.IndexByte("-. ", number[group]) >= 0
+}
+
 // isPhone decides by the format of a number, its context and the two bytes after
 // it.
 func isPhone(number, after string, digits, context int) bool {
 	switch {
-	case context == clock, notPhone.MatchString(number):
+	case context == clock, context == nothing && !mayBeFormatted(number), notPhone.MatchString(number):
 		return false
 	case context == uri:
 		return endsNumber.MatchString(after) || after[0] == '-'

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
@@ -145,6 +146,29 @@ func TestMatchingCostGrowsLinearly(t *testing.T) {
 		if twice > 3*once {
 			t.Errorf("%q: searched %d bytes, and %d if the text is twice as long; want at most three times as many", part, once, twice)
 		}
+	}
+}
+
+func TestShortcutsDoNotChangeMasking(t *testing.T) {
+	tokens := strings.Split("1|12|123|0|1234567|-|.|/|(|)|[| |\t|:|=|\"|'|\\|<|a|A|from|to|tel|sip|%3a|call_id|channel|caller|/webhooks/bot/|x", "|")
+	random := rand.New(rand.NewPCG(1, 2))
+	found := map[bool]int{}
+	for range 50_000 {
+		var text strings.Builder
+		for range random.IntN(7) {
+			text.WriteString(tokens[random.IntN(len(tokens))])
+		}
+		s := text.String()
+		if context := matchContext(s); context != nothing && !mayHaveContext(s) {
+			t.Fatalf("the context of a number after %q is %d, but the shortcut rules it out", s, context)
+		}
+		if formatted.MatchString(s) && !mayBeFormatted(s) {
+			t.Fatalf("%q is a formatted number, but the shortcut rules it out", s)
+		}
+		found[mayHaveContext(s)]++
+	}
+	if found[true] < 1000 || found[false] < 1000 {
+		t.Errorf("contexts possible and impossible: %v, want many of both", found)
 	}
 }
 
