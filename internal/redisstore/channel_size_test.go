@@ -52,7 +52,7 @@ func allKeysExist(t *testing.T, opts Options) {
 func TestIdleChannelIsSmall(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
 	s.attach("a")
-	const most = 4608
+	const most = 3072
 	var bytes int64
 	for _, key := range kv.ChannelKeys(s.id) {
 		bytes += s.number("MEMORY", "USAGE", key)
