@@ -94,7 +94,7 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 		return send, nil
 	case wire.OpAudio:
 		audio, err := onChannel(c, envelope, frame, func(r *wire.SendAudio, issues *fault.Issues) {
-			issues.Check(r.Message.Type == wire.TypeAudio && strictjson.Present(r.Message.Audio), "/message", fault.IssueValue, "Must be a message of type audio.")
+			issues.Check(r.Message.Type == wire.TypeAudio && r.Message.Audio.Kind() == '{', "/message", fault.IssueValue, "Must be a message of type audio with an object as audio.")
 		}, func(ctx context.Context, _ *claim, ch *calls.Channel, r *wire.SendAudio) (any, error) {
 			return nil, ch.SendAudio(ctx, r.Message.Audio)
 		})
