@@ -13,6 +13,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
 	"telapi/internal/fault"
+	"telapi/internal/speech"
 	"telapi/internal/strictjson"
 	"telapi/internal/team"
 )
@@ -255,12 +256,11 @@ func (c *Conn) forgetRelease(channelID string) {
 }
 
 func checkReports(r *wire.Report, issues *fault.Issues) {
-	list := r.Reports
+	list, now := r.Reports, time.Now()
 	issues.Check(len(list) >= 1 && len(list) <= maxReports, "/reports", fault.IssueTooMany, "Must have 1 to %d reports.", maxReports)
-	for i, r := range list {
-		path := fault.Pointer("/reports", i)
-		issues.Check(uuid.Validate(r.ID) == nil, path+"/id", fault.IssueValue, "Must be a UUID.")
-		issues.Check(r.Characters >= 1, path+"/characters", fault.IssueTooSmall, "Must be 1 or more.")
+	for i := range list {
+		list[i].At = cmp.Or(list[i].At, now.UnixMilli())
+		speech.CheckReport(&list[i], fault.Pointer("/reports", i), now, issues)
 	}
 }
 

@@ -2,7 +2,6 @@ package speech
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -184,26 +183,27 @@ func parseReport(raw []byte, now time.Time) (r wire.SpeechReport, err error) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return r, fmt.Errorf("invalid report: %w", err)
 	}
-	id, err := uuid.Parse(r.ID)
-	r.ID = id.String() // in lower case
-	switch at := time.UnixMilli(r.At); {
-	case err != nil:
-		return r, errors.New("id is not a UUID")
-	case r.TeamID == "":
-		return r, errors.New("teamId is missing")
-	case r.Characters < 1 || r.Characters > maxCharacters:
-		return r, fmt.Errorf("characters must be 1 to %d", maxCharacters)
-	case now.Sub(at) > maxAge:
-		return r, fmt.Errorf("at is more than %d days ago", maxAge/(24*time.Hour))
-	case at.Sub(now) > maxAhead:
-		return r, errors.New("at is in the future")
+	var issues fault.Issues
+	if r.TeamID == "" {
+		issues.Missing("/teamId", "teamId is required.")
 	}
-	for _, name := range []string{r.TeamID, r.EndpointID, r.Provider, r.Voice, r.Model} {
-		if utf8.RuneCountInString(name) > maxReportName || strings.ContainsRune(name, 0) {
-			return r, fmt.Errorf("a name is longer than %d characters or contains NUL", maxReportName)
-		}
+	CheckReport(&r, "", now, &issues)
+	r.ID = strings.ToLower(r.ID)
+	return r, issues.Err()
+}
+
+// CheckReport adds the invalid values of a report to issues. Reports with others cannot be
+// counted.
+func CheckReport(r *wire.SpeechReport, path string, now time.Time, issues *fault.Issues) {
+	issues.Check(len(r.ID) == len(uuid.Nil.String()) && uuid.Validate(r.ID) == nil, path+"/id", fault.IssueValue, "Must be a UUID.")
+	fault.CheckRange(issues, path+"/characters", r.Characters, 1, maxCharacters)
+	at := time.UnixMilli(r.At)
+	issues.Check(now.Sub(at) <= maxAge, path+"/at", fault.IssueTooSmall, "Must be at most %d days ago.", maxAge/(24*time.Hour))
+	issues.Check(at.Sub(now) <= maxAhead, path+"/at", fault.IssueTooLarge, "Must not be in the future.")
+	for name, value := range map[string]string{"teamId": r.TeamID, "endpointId": r.EndpointID, "provider": r.Provider, "voice": r.Voice, "model": r.Model} {
+		issues.Check(utf8.RuneCountInString(value) <= maxReportName, path+"/"+name, fault.IssueTooLong, "Must have at most %d characters.", maxReportName)
+		issues.Check(!strings.ContainsRune(value, 0), path+"/"+name, fault.IssueForbidden, "Must not contain NUL.")
 	}
-	return r, nil
 }
 
 // maxQueued is the maximum number of reports in memory while the stream is

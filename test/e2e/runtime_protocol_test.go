@@ -77,6 +77,9 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 		{"release", `"channel":"foreign"`, "NOT_FOUND"},
 		{"release", channel + `,"claim":"former"`, "NOT_FOUND"},
 		{"report", `"reports":[{"id":"x","characters":0}]`, "VALIDATION_ERROR"},
+		{"report", fmt.Sprintf(`"reports":[{"id":%q,"characters":10000001}]`, uuid.NewString()), "VALIDATION_ERROR"},
+		{"report", fmt.Sprintf(`"reports":[{"id":%q,"characters":1,"at":9999999999999}]`, uuid.NewString()), "VALIDATION_ERROR"},
+		{"report", fmt.Sprintf(`"reports":[{"id":%q,"characters":1,"voice":"\u0000"}]`, uuid.NewString()), "VALIDATION_ERROR"},
 		{"report", fmt.Sprintf(`"reports":[{"id":%q,"characters":1,"teamId":%q}]`, uuid.NewString(), other.Team.ID), "NOT_FOUND"},
 	} {
 		if got := r.rejected(row.op, row.members); got != row.code {
