@@ -29,6 +29,8 @@ type claim struct {
 	failure    error  // of a request; later ones fail too until the runtime repeats it
 	alsoCommit string // position that the running request commits too; empty: none
 
+	token string // of the next recovery, which uses it
+
 	// Guarded by conn.mu.
 	queued, working, woken bool
 
@@ -41,9 +43,6 @@ type claim struct {
 	committed int64         // number of the entry
 	pushed    []pushedEntry // and not committed
 	bytes     int64         // of them
-
-	recovering chan struct{} // closed when the claim is taken again after a loss; nil: it is not
-	token      string        // of the next recovery; used while recovering is not nil
 }
 
 type pushedEntry struct{ number, bytes int64 }
@@ -196,46 +195,17 @@ func (cl *claim) recoverFrom(ctx context.Context, ch *calls.Channel, err error) 
 	if !lost && !claimLost {
 		return err
 	}
-	end, wait := cl.beginRecovery(ctx, ch)
-	if end == nil {
-		return wait // nil: this connection has claimed the channel again, not another one
-	}
-	defer end()
-	if claimLost && !errors.Is(ch.CheckLoss(ctx), calls.ErrLost) {
-		cl.lose()
-		return err
-	}
-	return cl.claimAgain(ctx, ch)
-}
-
-// beginRecovery waits until no other goroutine claims the channel again. It returns nil
-// instead of end if the channel was claimed again meanwhile, or ctx has ended.
-func (cl *claim) beginRecovery(ctx context.Context, old *calls.Channel) (end func(), err error) {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	for cl.recovering != nil && cl.channel == old {
-		other := cl.recovering
-		cl.mu.Unlock()
-		select {
-		case <-other:
-		case <-ctx.Done():
+	_, err, _ = cl.conn.recoveries.Do(cl.record(), func() (any, error) { // for all operations that fail at the same time
+		switch {
+		case cl.current() != ch:
+			return nil, nil // this connection has claimed the channel again, not another one
+		case claimLost && !errors.Is(ch.CheckLoss(ctx), calls.ErrLost):
+			cl.lose()
+			return nil, err
 		}
-		cl.mu.Lock()
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-	}
-	if cl.channel != old {
-		return nil, nil
-	}
-	done := make(chan struct{}) // a mutex would need memory for every claim, and has no context
-	cl.recovering = done
-	return func() {
-		cl.mu.Lock()
-		defer cl.mu.Unlock()
-		cl.recovering = nil
-		close(done)
-	}, nil
+		return nil, cl.claimAgain(ctx, ch)
+	})
+	return err
 }
 
 // lose reports that another connection has the channel.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sync/singleflight"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
@@ -45,6 +46,8 @@ type Conn struct {
 	malformed  int  // requests in a row; used by Handle only
 	helloTimer *time.Timer
 	slots      chan struct{} // one element for each queued request
+
+	recoveries singleflight.Group // one at a time of each claim
 
 	mu       sync.Mutex
 	closed   bool
