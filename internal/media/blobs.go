@@ -14,7 +14,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
-	"telapi/internal/media/fastlane"
+	"telapi/internal/media/internal/fastlane"
 )
 
 // immutable is the Cache-Control of a blob: its name is a hash of its inputs.

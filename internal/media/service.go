@@ -18,7 +18,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
-	"telapi/internal/media/fastlane"
+	"telapi/internal/media/internal/fastlane"
 	"telapi/internal/redact"
 )
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/media/fastlane"
+	"telapi/internal/media/internal/fastlane"
 	"telapi/test/testkit"
 )
 

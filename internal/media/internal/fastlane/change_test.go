@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"telapi/internal/media/fastlane"
+	"telapi/internal/media/internal/fastlane"
 	"telapi/test/testkit"
 )
 

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/media/fastlane"
+	"telapi/internal/media/internal/fastlane"
 	"telapi/test/leaks"
 	"telapi/test/testkit"
 )
