@@ -15,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -100,8 +99,7 @@ type Runtime struct {
 	clock   kv.Clock
 	ctx     context.Context // ends with Close
 	cancel  context.CancelCauseFunc
-	mu      sync.Mutex // held while a goroutine starts, so that Close waits for all of them
-	running sync.WaitGroup
+	tasks   *background.Group
 	later   *background.Group // what is called later; Close ends it before ctx
 	offers  offers
 	scripts map[string]*rueidis.Lua // a second run after a lost reply changes nothing
@@ -133,7 +131,7 @@ func New(opts Options) (*Runtime, error) {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &Runtime{
-		opts: opts, client: client, topics: kv.NewTopics(), ctx: ctx, cancel: cancel, later: background.NewGroup(), scripts: map[string]*rueidis.Lua{},
+		opts: opts, client: client, topics: kv.NewTopics(), ctx: ctx, cancel: cancel, tasks: background.NewGroup(), later: background.NewGroup(), scripts: map[string]*rueidis.Lua{},
 		offers: offers{last: "0-0", byID: map[string]*offered{}, byTeam: map[string]int{}},
 	}
 	for _, name := range []string{"claim", "check_claim", "revoke", "commit", "send", "confirm", "end_channel", "await", "cancel", "items", "touch"} {
@@ -144,8 +142,8 @@ func New(opts Options) (*Runtime, error) {
 		client.Close()
 		return nil, errors.New("connect to the store: it does not tell its time")
 	}
-	r.running.Go(r.serveTopics)
-	r.running.Go(func() {
+	_ = r.start(r.serveTopics)
+	_ = r.start(func() {
 		for background.Sleep(r.ctx, clockInterval) == nil {
 			r.measureClock() // the former measurement is kept if it fails
 		}
@@ -169,23 +167,15 @@ func (r *Runtime) measureClock() bool {
 // channel first to release its claim at once.
 func (r *Runtime) Close() {
 	r.later.Close()
-	r.mu.Lock()
 	r.cancel(ErrClosed)
-	r.mu.Unlock()
-	r.running.Wait()
+	r.tasks.Close()
 	r.client.Close()
 }
 
-// start runs f in a goroutine that Close waits for. It fails if the runtime is
-// closed.
+// start runs f, which ends with ctx, in a goroutine that Close waits for. It fails if the
+// runtime is closed.
 func (r *Runtime) start(f func()) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ctx.Err() != nil {
-		return ErrClosed
-	}
-	r.running.Go(f)
-	return nil
+	return r.tasks.Go(r.ctx, func(context.Context) { f() })
 }
 
 func (r *Runtime) serveTopics() {
