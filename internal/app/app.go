@@ -164,7 +164,9 @@ func (a *App) assembleIdentity(_ context.Context, deps *httpapi.Deps) (err error
 		Limits:    rateLimits, Quotas: kv, Audit: db, Rejections: rejections,
 	}
 	a.addJobs(deps.Auth.Run, auth.NewSecretMonitor(kv, a.secrets, a.log, registry).Run, rateLimits.Run)
-	a.addAPIJobs(rejections.Run, audit.NewCleaner(db, redisstore.NewLeases(kv), a.cfg.AuditRetention, a.log, time.Now).Run)
+	a.addAPIJobs(rejections.Run, func(ctx context.Context) {
+		audit.DeleteOld(ctx, db, redisstore.NewLeases(kv), a.cfg.AuditRetention, a.log)
+	})
 	return nil
 }
 

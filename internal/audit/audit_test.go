@@ -150,7 +150,9 @@ func TestOneInstanceDeletesOldEntries(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &store{old: 1234}
-			stop := testkit.Start(t, audit.NewCleaner(s, leases{tt.taken}, tt.retention, slog.New(slog.DiscardHandler), time.Now).Run)
+			stop := testkit.Start(t, func(ctx context.Context) {
+				audit.DeleteOld(ctx, s, leases{tt.taken}, tt.retention, slog.New(slog.DiscardHandler))
+			})
 			synctest.Wait()
 			stop()
 			if s.old != tt.left || tt.left == 0 && !s.before.Equal(time.Now().Add(-tt.retention)) {

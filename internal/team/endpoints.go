@@ -72,8 +72,7 @@ func (r *EndpointRegistry) Create(ctx context.Context, e Endpoint) (Endpoint, er
 	if err := r.Store.CreateEndpoint(ctx, e, r.entry(ctx, audit.CreateEndpoint, e, nil, e.settings())); err != nil {
 		return Endpoint{}, fmt.Errorf("create endpoint: %w", err)
 	}
-	_ = r.Announcer.Announce(ctx, EndpointTopicPrefix+e.ID) // no instance has cached the endpoint
-	return e, nil
+	return e, nil // not announced: no instance has cached it
 }
 
 // Update applies change to an endpoint, unless change fails. Concurrent updates are

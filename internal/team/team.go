@@ -120,8 +120,7 @@ func (r *Registry) Create(ctx context.Context, t Team) (Team, error) {
 	if err := r.Store.CreateTeam(ctx, t, entry); err != nil {
 		return Team{}, fmt.Errorf("create team: %w", err)
 	}
-	_ = r.Announcer.Announce(ctx, TopicPrefix+t.ID) // no instance has cached the team
-	return t, nil
+	return t, nil // not announced: no instance has cached it
 }
 
 // Update applies change to a team, unless change fails. Running instances apply the
