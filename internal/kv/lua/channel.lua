@@ -92,8 +92,10 @@ local function setField(name, value)
   redis.call('HSET', META, name, value)
 end
 
-local function append(list, ...)
-  for _, value in ipairs({ ... }) do list[#list + 1] = value end
+-- Appends a field and its value, or one value.
+local function append(list, field, value)
+  list[#list + 1] = field
+  list[#list + 1] = value
 end
 
 -- Returns the number in a field or at the start of a stream ID; 0 if there is none.

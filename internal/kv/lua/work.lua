@@ -156,7 +156,8 @@ function await(token, digest, kind, scope, id, ttl, timeoutEntry, newest, positi
     append(changes, tostring(number), deadline .. '@' .. id .. ' ' .. packEntries({ timeoutEntry }))
     if head == tail then dueAt = deadline end
   end
-  append(changes, idField, digest, digest, 'awaiting ' .. number .. ' ' .. kind .. ' ' .. deadline .. ' ' .. id .. '   ')
+  append(changes, idField, digest)
+  append(changes, digest, 'awaiting ' .. number .. ' ' .. kind .. ' ' .. deadline .. ' ' .. id .. '   ')
   if now >= touchAt then keepAlive() end
   saveAndDrop(changes)
   forgetEvery(number, 1)
