@@ -60,7 +60,11 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		if err != nil {
 			return nil, err
 		}
-		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: true, DemoBot: !*noDemo, BotURL: *bot}
+		demo := &app.Demo{}
+		if !*noDemo {
+			demo.Bot = &app.Bot{URL: *bot}
+		}
+		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: &app.Development{Demo: demo}}
 		if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
 			stopMedia, mediaErr := startMedia(ctx, &cfg, opts)
 			if mediaErr != nil {
@@ -69,7 +73,8 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			defer func() { err = errors.Join(err, stopMedia()) }()
 		}
 		if *instances > 1 {
-			opts.Instances, opts.InstanceCommand = *instances, func(ctx context.Context) *exec.Cmd { return c.instanceCommand(ctx, cfg) }
+			command := func(ctx context.Context) *exec.Cmd { return c.instanceCommand(ctx, cfg) }
+			demo.Instances = slices.Repeat([]func(context.Context) *exec.Cmd{command}, *instances)
 		}
 		a, err := app.New(ctx, cfg, opts)
 		if err != nil {
@@ -78,7 +83,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return a.Run(ctx) })
 		group.Go(func() error {
-			if err := c.printBanner(ctx, a, cfg, opts); ctx.Err() == nil {
+			if err := c.printBanner(ctx, a, cfg, *bot, *noDemo); ctx.Err() == nil {
 				return err // an error stops the server
 			}
 			return nil // the server ended before the demo was ready
@@ -110,7 +115,7 @@ func isLocalURL(bot string) bool {
 }
 
 // printBanner waits for the demo team and prints how to try the service.
-func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, opts app.Options) error {
+func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, botURL string, noDemo bool) error {
 	resources, err := a.Demo(ctx)
 	if err != nil {
 		return err
@@ -127,7 +132,7 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, op
 		TeamID     string `json:"teamId"`
 		EndpointID string `json:"endpointId"`
 		BotURL     string `json:"botUrl,omitempty"`
-	}{a.URL(), playground, cfg.MediaCacheURL, resources.Key.Reveal(), resources.TeamID, resources.EndpointID, opts.BotURL}, func(w io.Writer) {
+	}{a.URL(), playground, cfg.MediaCacheURL, resources.Key.Reveal(), resources.TeamID, resources.EndpointID, botURL}, func(w io.Writer) {
 		_, _ = fmt.Fprintf(w, "\ntelapi %s is running in development mode.\n\n", version)
 		if playground != "" {
 			_, _ = fmt.Fprintf(w, "  Playground %s\n  Reference  %s/docs/\n", playground, a.URL())
@@ -143,9 +148,9 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, op
 
 `, a.URL(), resources.Key.Reveal(), resources.TeamID, resources.EndpointID, cfg.MediaCacheURL, resources.Key.Reveal(), a.URL(), c.commandLine(cfg, a.URL()))
 		switch {
-		case opts.BotURL != "":
-			_, _ = fmt.Fprintf(w, "  Your bot   %s\n  Start one  %s\n\n", opts.BotURL, botCommand(opts.BotURL, a.URL()))
-		case opts.DemoBot:
+		case botURL != "":
+			_, _ = fmt.Fprintf(w, "  Your bot   %s\n  Start one  %s\n\n", botURL, botCommand(botURL, a.URL()))
+		case !noDemo:
 			first := "Open a session and say to the bot:"
 			if playground != "" {
 				first = "Open the playground, press Chat and say:"
@@ -228,7 +233,7 @@ func (c *cli) devInstanceCommand() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			a, err := app.New(ctx, cfg, app.Options{Version: version, Log: c.Err, Development: true, Join: true})
+			a, err := app.New(ctx, cfg, app.Options{Version: version, Log: c.Err, Development: &app.Development{}})
 			if err != nil {
 				return nil, err
 			}

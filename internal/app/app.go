@@ -36,19 +36,27 @@ type Options struct {
 	Version     string
 	Log         io.Writer
 	Warnings    []config.Warning // logged at start
-	Development bool             // for telapi dev: pages of any origin may open sockets, and a demo team exists
-	DemoBot     bool             // run the demo runtime and bot; only with Development
-	BotURL      string           // a bot on this machine that answers instead of the demo bot; only with DemoBot
-	// Instances is the number of processes that serve the API behind this one, for
-	// telapi dev. Zero: this process serves it. InstanceCommand returns the command of
-	// such a process; it prints its address when it is ready and shuts down when its
-	// input ends.
-	Instances       int
-	InstanceCommand func(context.Context) *exec.Cmd
-	// Join makes this process one of the Instances of another process: it uses the
-	// stores that the other one has opened in the same data directory.
-	Join bool
+	Development *Development     // nil in production
 }
+
+// Development marks a process of telapi dev: pages of any origin may open sockets.
+type Development struct {
+	// Demo is nil in a process that another one has started to serve the API behind it. It
+	// uses the stores that the other one has opened in the same data directory.
+	Demo *Demo
+}
+
+// Demo is the demo team with what runs for it.
+type Demo struct {
+	Bot *Bot // answers for the demo runtime; nil: neither runs
+	// Instances return the commands of the processes that serve the API behind this one. None:
+	// this process serves it. Such a process prints its address when it is ready and shuts down
+	// when its input ends.
+	Instances []func(context.Context) *exec.Cmd
+}
+
+// Bot is the demo bot, or one with a URL on this machine.
+type Bot struct{ URL string }
 
 // App is the API server. New binds its port; Run serves until its context ends.
 type App struct {
@@ -66,7 +74,7 @@ type App struct {
 	server   *httpapi.Server
 	draining atomic.Bool
 	observer observer
-	demo     *demoState // nil unless in development
+	demo     *demoState // nil in production, and in a process behind the one with the demo
 	// instances serve the API; nil: this process does
 	instances *instances
 }
@@ -83,8 +91,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	if a.platform, err = PlatformPolicy(cfg); err != nil {
 		return nil, err
 	}
-	if opts.Development && !opts.Join {
-		a.demo = newDemoState(ctx)
+	if opts.Development != nil && opts.Development.Demo != nil {
+		a.demo = newDemoState(ctx, opts.Development.Demo)
 	}
 	var deps httpapi.Deps
 	for _, assemble := range []func(context.Context, *httpapi.Deps) error{
@@ -108,7 +116,7 @@ func (a *App) listenAndOpenStores(ctx context.Context, deps *httpapi.Deps) (err 
 	}
 	a.onClose(a.stores.close)
 	open := a.stores.openForServer
-	if a.opts.Join {
+	if a.opts.Development != nil && a.demo == nil {
 		open = a.stores.join
 	}
 	if err := open(a.cfg, a.log); err != nil {
@@ -136,7 +144,7 @@ func (a *App) listenAndOpenStores(ctx context.Context, deps *httpapi.Deps) (err 
 // assembleIdentity adds who may do what: credentials, teams, endpoints and limits.
 func (a *App) assembleIdentity(_ context.Context, deps *httpapi.Deps) (err error) {
 	db, kv, registry := a.stores.sql, a.stores.kv, a.telemetry.Registry
-	if a.opts.Development && a.cfg.JWTSecret == "" {
+	if a.opts.Development != nil && a.cfg.JWTSecret == "" {
 		if a.cfg.JWTSecret, err = developmentSecret(a.cfg.DataDir); err != nil {
 			return err
 		}
@@ -237,15 +245,15 @@ func (a *App) assembleSpeech(ctx context.Context, deps *httpapi.Deps) error {
 
 // assembleServer adds the settings of the HTTP server and creates it.
 func (a *App) assembleServer(ctx context.Context, deps *httpapi.Deps) error {
-	if a.opts.Instances > 0 {
-		a.instances = newInstances(ctx, a.opts.Instances, a.opts.InstanceCommand, a.log)
+	if a.demo != nil && len(a.demo.Instances) > 0 {
+		a.instances = newInstances(ctx, a.demo.Instances, a.log)
 		a.onClose(a.instances.close)
 		deps.Instances = a.instances
 	}
 	deps.Log, deps.Registry, deps.Tracing, deps.Now = a.log, a.telemetry.Registry, a.telemetry.TracerProvider, time.Now
 	deps.APIAccess, deps.MaxSockets, deps.TeamShare = a.cfg.FeatureAPIAccess, a.cfg.MaxConnections, a.cfg.TeamShare
 	deps.PublicURL, deps.TrustedProxies, deps.MetricsToken = a.cfg.PublicURL, a.cfg.TrustedProxies, a.cfg.MetricsToken
-	deps.ConsoleOrigins, deps.AnyOrigin = a.cfg.ConsoleOrigins, a.opts.Development
+	deps.ConsoleOrigins, deps.AnyOrigin = a.cfg.ConsoleOrigins, a.opts.Development != nil
 	deps.OpenAPI, deps.AsyncAPI, deps.Playground = api.OpenAPI, api.AsyncAPI, a.playground()
 	deps.Health, deps.Draining = a.Health, a.draining.Load
 	a.server = httpapi.New(*deps)

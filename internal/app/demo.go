@@ -29,6 +29,7 @@ const (
 
 // demoState is the demo of a development server.
 type demoState struct {
+	*Demo
 	events  *demo.Hub
 	ctx     context.Context // ends when stop is called
 	cancel  context.CancelFunc
@@ -40,8 +41,8 @@ type demoState struct {
 	err              error
 }
 
-func newDemoState(ctx context.Context) *demoState {
-	d := &demoState{events: demo.NewHub(), stopped: make(chan struct{}), ready: make(chan struct{})}
+func newDemoState(ctx context.Context, options *Demo) *demoState {
+	d := &demoState{Demo: options, events: demo.NewHub(), stopped: make(chan struct{}), ready: make(chan struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return d
 }
@@ -94,7 +95,7 @@ func (a *App) WaitForStores(ctx context.Context) error {
 }
 
 // prepareDemo waits for the stores, creates the demo's resources, starts the instances and opens
-// the demo's runtime and bot. It returns a function that runs these two, or nil without DemoBot.
+// the demo's runtime and bot. It returns a function that runs these two, or nil without a bot.
 func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err error) {
 	if err := a.WaitForStores(ctx); err != nil {
 		return nil, err
@@ -122,7 +123,7 @@ func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err e
 			}
 		}
 	}
-	if !a.opts.DemoBot {
+	if a.demo.Bot == nil {
 		return nil, nil
 	}
 	return a.openRuntimeAndBot(resources)
@@ -140,7 +141,7 @@ func (a *App) openRuntimeAndBot(resources demo.Resources) (run func(context.Cont
 	transport.TLSClientConfig = insecure
 	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
 	pageConfig := &a.demo.playgroundConfig
-	pageConfig.BotURL, pageConfig.OwnBot = a.opts.BotURL, a.opts.BotURL != ""
+	pageConfig.BotURL, pageConfig.OwnBot = a.demo.Bot.URL, a.demo.Bot.URL != ""
 	runBot, closeBot := func(context.Context) {}, func() {} // replaced unless the user has a bot
 	if !pageConfig.OwnBot {
 		bot, err := demo.NewBot(a.URL(), client, demo.NewModel("DEMO_LLM_URL", a.cfg.DemoLLMURL, a.cfg.DemoLLMModel, a.cfg.DemoLLMKey), a.demo.events, a.log)

@@ -35,7 +35,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 		}
 	}()
 	m.listener, err = listenTCP(ctx, cfg.MediaHost, cfg.MediaPort, "MEDIA")
-	if errors.Is(err, syscall.EADDRINUSE) && opts.Development && !cfg.IsSet("MEDIA_PORT") {
+	if errors.Is(err, syscall.EADDRINUSE) && opts.Development != nil && !cfg.IsSet("MEDIA_PORT") {
 		m.listener, err = listenTCP(ctx, cfg.MediaHost, 0, "MEDIA")
 	}
 	if err != nil {
@@ -73,7 +73,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	}
 	m.onClose(m.service.Close)
 	m.addJobs(m.service.Run)
-	if !opts.Development {
+	if opts.Development == nil {
 		m.onClose(limitGarbage(cfg.MediaMemoryBytes))
 	}
 	return m, nil

@@ -88,9 +88,13 @@ func Start(t testing.TB, env Env) *Instance {
 // StartDev is Start for a development server, with or without the demo's runtime and bot.
 func StartDev(t testing.TB, env Env, demo bool) *Instance {
 	t.Helper()
+	var bot *app.Bot
+	if demo {
+		bot = &app.Bot{}
+	}
 	starting.Lock()
 	defer starting.Unlock()
-	return waitHealthy(t, launch(t, load(t, env, config.Dev), app.Options{Development: true, DemoBot: demo}))
+	return waitHealthy(t, launch(t, load(t, env, config.Dev), app.Options{Development: &app.Development{Demo: &app.Demo{Bot: bot}}}))
 }
 
 func waitHealthy(t testing.TB, i *Instance) *Instance {
