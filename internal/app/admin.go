@@ -185,7 +185,7 @@ func toolLogger(cfg config.Config, w io.Writer) *slog.Logger {
 	return telemetry.NewLogger(cfg, w)
 }
 
-// OpenRuntime returns a call runtime for the commands of telapi and the playground's feed.
+// OpenRuntime returns a call runtime for the commands of telapi.
 func OpenRuntime(cfg config.Config) (*calls.Runtime, error) {
 	opts, err := locateKeyValue(cfg, nil)
 	if err != nil {

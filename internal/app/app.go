@@ -73,7 +73,6 @@ type App struct {
 	runtimes *runtimeapi.Service
 	server   *httpapi.Server
 	draining atomic.Bool
-	observer observer
 	demo     *demoState // nil in production, and in a process behind the one with the demo
 	// instances serve the API; nil: this process does
 	instances *instances
@@ -82,7 +81,7 @@ type App struct {
 // New assembles the server. If it fails, it closes everything it opened. Otherwise
 // Run closes it.
 func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err error) {
-	a := &App{process: process{cfg: cfg}, opts: opts, started: time.Now(), observer: observer{cfg: cfg}}
+	a := &App{process: process{cfg: cfg}, opts: opts, started: time.Now()}
 	defer func() {
 		if err != nil {
 			a.close()
@@ -134,7 +133,6 @@ func (a *App) listenAndOpenStores(ctx context.Context, deps *httpapi.Deps) (err 
 		deps.Media = a.media
 		probes = append(probes, &probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
 	}
-	a.onClose(a.observer.close)
 	a.addProbes(probes...)
 	a.addFullGauge(a.stores.kv.Full)
 	a.addJobs(func(ctx context.Context) { _ = a.stores.sql.Connect(ctx) }) // retries and logs until ctx ends

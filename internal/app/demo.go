@@ -13,7 +13,6 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
 	"telapi/internal/calls"
-	"telapi/internal/config"
 	"telapi/internal/demo"
 	"telapi/internal/fault"
 	"telapi/internal/httpapi"
@@ -179,10 +178,10 @@ func (a *App) playground() *httpapi.Playground {
 	if a.demo != nil {
 		events, pageConfig = a.demo.events, a.demo.currentConfig
 	}
-	feed := demo.Feed{Hub: events, Observer: a.observer.open, Unclaimed: a.unclaimed}
+	feed := demo.Feed{Hub: events, Observer: a.runtimes.Runtime, Unclaimed: a.unclaimed}
 	return &httpapi.Playground{
-		Files: web.Playground(), Docs: web.Docs(), Config: pageConfig, Feed: feed.Open, ChannelTeam: a.observer.channelTeam,
-		IssueCredential: a.observer.issueCredential, CancelWorkItem: a.observer.cancelWorkItem,
+		Files: web.Playground(), Docs: web.Docs(), Config: pageConfig, Feed: feed.Open, ChannelTeam: a.channelTeam,
+		IssueCredential: a.issueCredential, CancelWorkItem: a.cancelWorkItem,
 	}
 }
 
@@ -202,28 +201,10 @@ func (a *App) unclaimed(ctx context.Context, sessionID string) (bool, error) {
 	return channel.Waiting(), err
 }
 
-// observer has a call runtime for the playground, which reads channels for the feed and
-// registers work items for callbacks that the user writes. The runtime is opened
-// on first use, so that the server starts without the key-value store.
-type observer struct {
-	cfg     config.Config
-	mu      sync.Mutex
-	runtime *calls.Runtime
-}
-
-func (o *observer) open() (_ *calls.Runtime, err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.runtime == nil {
-		o.runtime, err = OpenRuntime(o.cfg)
-	}
-	return o.runtime, err
-}
-
-// withRuntime calls f with the runtime. It replaces the errors of f that are in public. All
-// others mean that the key-value store is unavailable.
-func (o *observer) withRuntime(public map[error]*fault.Error, f func(*calls.Runtime) error) error {
-	runtime, err := o.open()
+// withRuntime calls f with the runtime that the connections of call runtimes share. It replaces
+// the errors of f that are in public. All others mean that the key-value store is unavailable.
+func (a *App) withRuntime(public map[error]*fault.Error, f func(*calls.Runtime) error) error {
+	runtime, err := a.runtimes.Runtime()
 	if err == nil {
 		err = f(runtime)
 	}
@@ -239,8 +220,8 @@ func (o *observer) withRuntime(public map[error]*fault.Error, f func(*calls.Runt
 }
 
 // channelTeam returns the team of a channel.
-func (o *observer) channelTeam(ctx context.Context, channelID string) (team string, err error) {
-	err = o.withRuntime(map[error]*fault.Error{calls.ErrNotFound: fault.New(fault.NotFound, "Channel not found.")}, func(r *calls.Runtime) error {
+func (a *App) channelTeam(ctx context.Context, channelID string) (team string, err error) {
+	err = a.withRuntime(map[error]*fault.Error{calls.ErrNotFound: fault.New(fault.NotFound, "Channel not found.")}, func(r *calls.Runtime) error {
 		team, err = r.Team(ctx, channelID)
 		return err
 	})
@@ -249,8 +230,8 @@ func (o *observer) channelTeam(ctx context.Context, channelID string) (team stri
 
 // issueCredential registers a work item on the channel of a session. Answers to later
 // work items wait for it until it expires.
-func (o *observer) issueCredential(ctx context.Context, sessionID string, kind wire.WorkItemKind) (c httpapi.CallbackCredential, err error) {
-	err = o.withRuntime(map[error]*fault.Error{
+func (a *App) issueCredential(ctx context.Context, sessionID string, kind wire.WorkItemKind) (c httpapi.CallbackCredential, err error) {
+	err = a.withRuntime(map[error]*fault.Error{
 		calls.ErrNotFound: fault.New(fault.NotFound, "The session has not connected yet. Connect first."),
 		calls.ErrEnded:    fault.New(fault.SessionEnded, "The session has ended. Connect to start another."),
 	}, func(r *calls.Runtime) error {
@@ -264,19 +245,11 @@ func (o *observer) issueCredential(ctx context.Context, sessionID string, kind w
 }
 
 // cancelWorkItem cancels a work item, so that later answers need not wait for it.
-func (o *observer) cancelWorkItem(ctx context.Context, sessionID, workItemID string) error {
+func (a *App) cancelWorkItem(ctx context.Context, sessionID, workItemID string) error {
 	closed := fault.New(fault.NotFound, "The work item is not open: it was answered, cancelled or has expired.")
-	return o.withRuntime(map[error]*fault.Error{calls.ErrNotFound: closed, calls.ErrEnded: closed, calls.ErrWorkItemNotFound: closed}, func(r *calls.Runtime) error {
+	return a.withRuntime(map[error]*fault.Error{calls.ErrNotFound: closed, calls.ErrEnded: closed, calls.ErrWorkItemNotFound: closed}, func(r *calls.Runtime) error {
 		ch := r.Observe(sessionID, "")
 		defer func() { _ = ch.Close(ctx) }() // as above
 		return ch.Cancel(ctx, workItemID)
 	})
-}
-
-func (o *observer) close() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.runtime != nil {
-		o.runtime.Close()
-	}
 }

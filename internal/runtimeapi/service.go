@@ -116,6 +116,15 @@ func New(deps Deps) *Service {
 // Ready reports whether runtimes can connect.
 func (s *Service) Ready() bool { return s.calls.Load() != nil }
 
+// Runtime returns what all connections use to read and change channels. It fails while the store
+// is not connected.
+func (s *Service) Runtime() (*calls.Runtime, error) {
+	if r := s.calls.Load(); r != nil {
+		return r, nil
+	}
+	return nil, fault.Unavailable("The key-value store", nil)
+}
+
 // Run keeps the connections alive in the store and releases the claims of dead ones, until
 // ctx ends.
 func (s *Service) Run(ctx context.Context) {
@@ -253,9 +262,9 @@ type Params struct {
 
 // Open returns a connection. It fails while the store is not connected.
 func (s *Service) Open(p Params) (*Conn, error) {
-	r := s.calls.Load()
-	if r == nil {
-		return nil, fault.Unavailable("The key-value store", nil)
+	r, err := s.Runtime()
+	if err != nil {
+		return nil, err
 	}
 	c := &Conn{
 		service: s, calls: r, params: p,
