@@ -105,7 +105,7 @@ func FuzzParseProfile(f *testing.F) {
 }
 
 func TestDeploymentCapabilitiesAreCompleteAndDeterministic(t *testing.T) {
-	deployment := Deployment{"0.9.18", Features{WebRTC: true, APIAccess: true}}
+	deployment := Deployment{"0.9.20", Features{WebRTC: true, APIAccess: true}}
 	doc, err := deployment.Capabilities()
 	testkit.Must(t, err)
 	for range 20 {
@@ -122,8 +122,8 @@ func TestDeploymentCapabilitiesAreCompleteAndDeterministic(t *testing.T) {
 	if names := fmt.Sprint(slices.Sorted(maps.Keys(members))); names != "[audioFormats commands directions features limits messageTypes modes sessionParams version]" {
 		t.Errorf("members %s", names)
 	}
-	if got.Version != "0.9.18" || len(got.MessageTypes) != 11 || len(got.Modes) != 3 || !got.Features.WebRTC || len(got.AudioFormats) != 2 {
-		t.Errorf("document %s, want version 0.9.18, 11 message types, 3 modes, webrtc and 2 audio formats", doc)
+	if got.Version != "0.9.20" || len(got.MessageTypes) != 11 || len(got.Modes) != 3 || !got.Features.WebRTC || len(got.AudioFormats) != 2 {
+		t.Errorf("document %s, want version 0.9.20, 11 message types, 3 modes, webrtc and 2 audio formats", doc)
 	}
 	if params := got.SessionParams["properties"].(map[string]any); len(got.Commands) != len(command.Catalogue) || len(params) != len(command.SessionParams) {
 		t.Errorf("%d commands and %d session parameters, want %d and %d", len(got.Commands), len(params), len(command.Catalogue), len(command.SessionParams))
@@ -139,7 +139,7 @@ func TestDeploymentCapabilitiesAreCompleteAndDeterministic(t *testing.T) {
 }
 
 func TestEndpointCapabilitiesListPermittedCommandsAndModes(t *testing.T) {
-	deployment := Deployment{"0.9.18", Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}}
+	deployment := Deployment{"0.9.20", Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}}
 	doc, err := deployment.endpointCapabilities(Endpoint{Name: "shop", Modes: []Mode{WebRTC, Chat}, Profile: wire.GatewayProfile{
 		CommandSources:  []string{"bot"},
 		CommandPolicies: []wire.CommandPolicy{{Type: "hangup", Enabled: true}, {Type: "transfer"}, {Type: "emit_event", Enabled: true}},

@@ -33,7 +33,6 @@ type Telemetry struct {
 	shutdown []func(context.Context) error
 	ended    context.Context // canceled by Shutdown; ends all exports
 	end      context.CancelFunc
-	once     sync.Once
 }
 
 // New starts telemetry, with a log to w. Exports run in the background. If the collector is
@@ -63,25 +62,21 @@ func New(ctx context.Context, cfg config.Config, version string, w io.Writer) (*
 	return t, nil
 }
 
-// Shutdown exports remaining data and stops the export within flushTimeout.
-// Further calls do nothing.
+// Shutdown exports remaining data and stops the export within flushTimeout. Call it once.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
-	var err error
-	t.once.Do(func() {
-		ctx, cancel := context.WithTimeout(ctx, flushTimeout)
-		defer cancel()
-		var running sync.WaitGroup
-		errs := make([]error, len(t.shutdown))
-		for i, shutdown := range t.shutdown {
-			running.Go(func() { errs[i] = shutdown(ctx) })
-		}
-		running.Wait()
-		t.end()
-		if err = errors.Join(errs...); err != nil {
-			err = fmt.Errorf("flush telemetry: %w", err)
-		}
-	})
-	return err
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	defer t.end()
+	var running sync.WaitGroup
+	errs := make([]error, len(t.shutdown))
+	for i, shutdown := range t.shutdown {
+		running.Go(func() { errs[i] = shutdown(ctx) })
+	}
+	running.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("flush telemetry: %w", err)
+	}
+	return nil
 }
 
 func newRegistry(version string) *prometheus.Registry {

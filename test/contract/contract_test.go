@@ -11,7 +11,7 @@ import (
 
 // health is a valid response to GET /health, and endpoints one of a limited route.
 const (
-	health    = `{"status":"ok","version":"0.9.18","uptimeSeconds":1,"checks":{"database":"ok","kv":"ok","media":"disabled"}}`
+	health    = `{"status":"ok","version":"0.9.20","uptimeSeconds":1,"checks":{"database":"ok","kv":"ok","media":"disabled"}}`
 	endpoints = "/api/v1/endpoints"
 )
 

@@ -191,7 +191,7 @@ func texts[S ~string](list []S) []string {
 }
 
 func TestCapabilitiesMatchOpenAPI(t *testing.T) {
-	doc, err := team.Deployment{Version: "0.9.18", Features: team.Features{WebRTC: true, APIAccess: true}}.Capabilities()
+	doc, err := team.Deployment{Version: "0.9.20", Features: team.Features{WebRTC: true, APIAccess: true}}.Capabilities()
 	testkit.Must(t, err)
 	const headers = "RateLimit-Policy: \"api\";q=600;w=60\nRateLimit: \"api\";r=1;t=1\nCache-Control: private, no-cache\nETag: \"v1\"\n"
 	if failure := check("GET", "/api/v1/runtime/capabilities", 200, headers, string(doc)); failure != "" {
