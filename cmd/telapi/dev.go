@@ -61,7 +61,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			return nil, err
 		}
 		demo := &app.Demo{}
-		if !*noDemo {
+		if !*noDemo && cfg.FeatureAPIAccess {
 			demo.Bot = &app.Bot{URL: *bot}
 		}
 		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: &app.Development{Demo: demo}}
@@ -124,6 +124,10 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, bo
 	if cfg.Playground && cfg.FeatureAPIAccess {
 		playground = a.URL() + httpapi.PlaygroundPath
 	}
+	try := fmt.Sprintf("curl -H 'X-API-Key: %s' %s/api/v1/endpoints", resources.Key.Reveal(), a.URL())
+	if !cfg.FeatureAPIAccess {
+		try = "curl " + a.URL() + "/health"
+	}
 	return c.printAs(struct {
 		URL        string `json:"url"`
 		Playground string `json:"playground,omitempty"`
@@ -143,11 +147,13 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, bo
   Endpoint   %s
   Media      %s
 
-  Try        curl -H 'X-API-Key: %s' %s/api/v1/endpoints
+  Try        %s
   Then       %s --help
 
-`, a.URL(), resources.Key.Reveal(), resources.TeamID, resources.EndpointID, cfg.MediaCacheURL, resources.Key.Reveal(), a.URL(), c.commandLine(cfg, a.URL()))
+`, a.URL(), resources.Key.Reveal(), resources.TeamID, resources.EndpointID, cfg.MediaCacheURL, try, c.commandLine(cfg, a.URL()))
 		switch {
+		case !cfg.FeatureAPIAccess:
+			_, _ = fmt.Fprint(w, "  Runtime    none: with FEATURE_API_ACCESS=false, the service only accepts callbacks\n\n")
 		case botURL != "":
 			_, _ = fmt.Fprintf(w, "  Your bot   %s\n  Start one  %s\n\n", botURL, botCommand(botURL, a.URL()))
 		case !noDemo:

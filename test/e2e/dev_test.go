@@ -128,3 +128,12 @@ func TestDevPrintsWhatToDoNext(t *testing.T) {
 		t.Errorf("banner %q, want the command %s", line, want)
 	}
 }
+
+func TestDevWithoutAPIAccessStartsNoRuntime(t *testing.T) {
+	p := harness.StartProcess(t, harness.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir(), "FEATURE_API_ACCESS": "false"}, "dev")
+	url := strings.Fields(p.WaitForLine(t, "API "))[1]
+	if line := p.WaitForLine(t, "Try "); !strings.HasSuffix(line, " "+url+"/health") {
+		t.Fatalf("banner %q, want a route that exists", line)
+	}
+	p.WaitForLine(t, "Runtime    none")
+}
