@@ -241,10 +241,8 @@ func (s *streamDecoder) addEventLine(line []byte) (parts []string, err error) {
 func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
 	var chunk struct {
 		Choices []struct {
-			Index int64 `json:"index"`
-			Delta struct {
-				Content *string `json:"content"`
-			} `json:"delta"`
+			Index int64            `json:"index"`
+			Delta assistantMessage `json:"delta"`
 		} `json:"choices"`
 		Error *struct {
 			Code    jsontext.Value `json:"code"`
@@ -273,12 +271,16 @@ func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
 		}
 		return s.finish(Result{failure: &errorEnvelope{Error: problem}, allKnown: true}, []byte(`{"done":true,"error":`+string(problem)+`}`))
 	}
-	for _, choice := range chunk.Choices {
-		if choice.Index == 0 && choice.Delta.Content != nil {
-			return s.addText(*choice.Delta.Content)
+	var r Result
+	for i, choice := range chunk.Choices {
+		if choice.Index == 0 {
+			r.setContent(choice.Delta.Content, fault.Pointer("/choices", i)+"/delta/content", &issues)
 		}
 	}
-	return nil, nil
+	if err := issues.Err(); err != nil || r.llmContent == nil {
+		return nil, err
+	}
+	return s.addText(*r.llmContent)
 }
 
 // addText adds a piece of the text.

@@ -36,6 +36,8 @@ func TestStreamIsDecodedFromAnyPieces(t *testing.T) {
 		"NDJSON":       {NDJSON, "\uFEFF\n{\"delta\":\"Öl.\"}\r\n \n{\"delta\":\" Es\",\"x\":1}\n{\"done\":true}\n{", false, "Öl.|Es"},
 		"each delta":   {NDJSON, `{"delta":"Öl."}` + "\n" + `{"delta":""}` + "\n" + `{"delta":" Es","done":true}`, true, "Öl.| Es"},
 		"event stream": {EventStream, events, false, "Öl.|Es"},
+		"content in parts": {EventStream, `data: {"choices":[{"delta":{"content":[{"type":"thinking","thinking":[]},{"type":"text","text":"Öl. "},{"type":"text","text":"Es"}]}}]}` +
+			"\n\ndata: [DONE]\n", false, "Öl.|Es"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for n := 1; n <= len(c.body); n++ {
