@@ -13,10 +13,10 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	lru "github.com/hashicorp/golang-lru/v2"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
+	"telapi/internal/cache"
 	"telapi/internal/callback"
 )
 
@@ -49,8 +49,8 @@ type callbackTarget struct {
 type Bot struct {
 	api       string
 	client    *http.Client
-	model     *Model                             // nil: small talk
-	histories *lru.Cache[string, []modelMessage] // by channel ID
+	model     *Model                     // nil: small talk
+	histories *cache.LRU[[]modelMessage] // by channel ID
 	events    *Hub
 	log       *slog.Logger
 	listener  net.Listener
@@ -63,12 +63,11 @@ type Bot struct {
 // server at the given URL. It passes questions without a scripted answer to model,
 // unless model is nil.
 func NewBot(api string, client *http.Client, model *Model, events *Hub, log *slog.Logger) (*Bot, error) {
-	histories, _ := lru.New[string, []modelMessage](maxHistories) // only fails for another size
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start demo bot: %w", err)
 	}
-	return &Bot{api: api, client: client, model: model, histories: histories, events: events, log: log, listener: l}, nil
+	return &Bot{api: api, client: client, model: model, histories: cache.NewLRU[[]modelMessage](maxHistories, 100), events: events, log: log, listener: l}, nil
 }
 
 // URL returns the URL for questions.

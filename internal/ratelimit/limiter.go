@@ -7,11 +7,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/internal/background"
+	"telapi/internal/cache"
 )
 
 const (
@@ -42,7 +42,7 @@ type Limiter struct {
 	grants    prometheus.Counter
 
 	mu      sync.Mutex
-	buckets *simplelru.LRU[string, *bucket] // by name in the store
+	buckets *cache.LRU[*bucket] // by name in the store
 }
 
 // Source returns the current limits, as Settings.Limits does. A new pointer
@@ -51,16 +51,12 @@ type Source func(ctx context.Context) (*Limits, error)
 
 // NewLimiter returns a limiter without grants.
 func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) *Limiter {
-	buckets, err := simplelru.NewLRU[string, *bucket](maxBuckets, nil)
-	if err != nil {
-		panic(err) // the size is a positive constant
-	}
 	metrics := promauto.With(registry)
 	l := &Limiter{
 		counter:  counter,
 		limits:   limits,
 		requests: background.NewGroup(),
-		buckets:  buckets,
+		buckets:  cache.NewLRU[*bucket](maxBuckets, 100),
 		decisions: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_ratelimit_decisions_total",
 			Help: "Rate limit decisions, by tier and decision (allowed, rejected or failed).",
@@ -157,7 +153,7 @@ func (l *Limiter) AllowHandshake(ctx context.Context, sessionID string, perMinut
 	err := l.decide(ctx, &d, name, rule{nil, perMinute, time.Minute})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b, ok := l.buckets.Peek(name); ok && b.isUnused() { // it would only use memory while the session is open
+	if b, ok := l.buckets.Get(name); ok && b.isUnused() { // it would only use memory while the session is open
 		l.buckets.Remove(name)
 	}
 	return d, err
@@ -230,7 +226,7 @@ func (l *Limiter) bucket(name string) *bucket {
 	b, ok := l.buckets.Get(name)
 	if !ok {
 		b = &bucket{}
-		l.buckets.Add(name, b)
+		l.buckets.Add("", name, 1, b)
 	}
 	b.users.Add(1)
 	return b

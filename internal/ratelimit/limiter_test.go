@@ -254,8 +254,9 @@ func TestOnlyUsedUpHandshakesAreRemembered(t *testing.T) {
 				t.Errorf("handshake %d: %+v, %v, want %d allowed", i+1, d, err, limit)
 			}
 			_, rejected := f.HandshakeRejection("ses_1", limit)
-			if usedUp := i >= limit-1; rejected != usedUp || f.buckets.Len() > 0 != usedUp {
-				t.Errorf("after handshake %d: rejected %t with %d buckets, want %t", i+1, rejected, f.buckets.Len(), usedUp)
+			_, remembered := f.buckets.Get(handshakesName("ses_1"))
+			if usedUp := i >= limit-1; rejected != usedUp || remembered != usedUp {
+				t.Errorf("after handshake %d: rejected %t, remembered %t, want %t", i+1, rejected, remembered, usedUp)
 			}
 		}
 	})

@@ -17,7 +17,6 @@ var accepted = []string{
 	"Apache License",
 	"Permission is hereby granted, free of charge",                                                   // MIT
 	"Redistribution and use in source and binary forms, with or without modification, are permitted", // BSD
-	"Mozilla Public License", // for unmodified files
 }
 
 func TestEveryModuleHasAnAcceptedLicence(t *testing.T) {
