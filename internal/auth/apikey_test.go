@@ -184,6 +184,17 @@ func TestManagerOfPlatformManagesTeams(t *testing.T) {
 	}
 }
 
+func TestRuntimeOfAllTeamsRunsCalls(t *testing.T) {
+	runtime := auth.Principal{Scopes: []auth.Scope{auth.RunAllCalls}}
+	testkit.Must(t, runtime.Require(auth.RunCalls))
+	if err := runtime.Require(auth.ManageTeam); !fault.Is(err, fault.Forbidden) {
+		t.Errorf("error %v for another scope, want %s", err, fault.Forbidden)
+	}
+	if err := (auth.Principal{Scopes: []auth.Scope{auth.ManageTeam}}).Require(auth.RunCalls); !fault.Is(err, fault.Forbidden) {
+		t.Errorf("error %v without the scope, want %s", err, fault.Forbidden)
+	}
+}
+
 func TestOnlyPlatformGrantsPlatformScopes(t *testing.T) {
 	team, platform := auth.Principal{Scopes: []auth.Scope{auth.ManageTeam}}, auth.Principal{Scopes: []auth.Scope{auth.ManagePlatform}}
 	for _, s := range auth.Scopes {

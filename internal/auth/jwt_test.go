@@ -209,6 +209,14 @@ func TestUnknownTeamIsRejected(t *testing.T) {
 		t.Errorf("error %v, want %s with the team", err, fault.Unauthorized)
 	}
 	testkit.Equal(t, "failures are counted", testkit.Metrics(t, registry)["telapi_jwt_failures_total claims console"], 1)
+	testkit.NoError(t, "existing team", a.CheckTeam(auth.Principal{TeamID: "tm_1"}, true, false))
+}
+
+func TestDisabledTeamIsRejected(t *testing.T) {
+	a := auth.NewAuthenticator(nil, nil, nil, discard(), time.Now)
+	for _, s := range []auth.Scope{auth.ManageTeam, auth.ManagePlatform} {
+		wantUnauthorized(t, a.CheckTeam(auth.Principal{TeamID: "tm_1", Scopes: []auth.Scope{s}}, true, true))
+	}
 }
 
 func rs256(t *testing.T, claims string) string {

@@ -83,6 +83,48 @@ func TestDifferentSecretsAreReported(t *testing.T) {
 	})
 }
 
+func TestFailedComparisonIsRetried(t *testing.T) {
+	for _, test := range []struct {
+		err    error
+		retry  time.Duration
+		logged int
+	}{
+		{fault.New(fault.ServiceUnavailable, "no connection"), time.Second, 0},
+		{errors.New("unexpected reply"), 10 * time.Second, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &sharedFingerprints{err: test.err}
+			var log testkit.Buffer
+			stop := testkit.Start(t, auth.NewSecretMonitor(store, auth.Secrets{Current: testSecret}, log.Logger(), prometheus.NewRegistry()).Run)
+			synctest.Wait()
+			store.set(nil)
+			time.Sleep(test.retry)
+			synctest.Wait()
+			testkit.Equal(t, fmt.Sprintf("%v: comparisons", test.err), len(store.shared), 2)
+			testkit.Equal(t, fmt.Sprintf("%v: warnings", test.err), strings.Count(log.String(), "comparing the JWT secrets of all instances failed"), test.logged)
+			stop()
+		})
+	}
+}
+
+// cancelledFingerprints return the error of their context when it ends.
+type cancelledFingerprints struct{}
+
+func (cancelledFingerprints) ShareFingerprint(ctx context.Context, _ string, _ time.Duration) ([]string, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestEndOfComparisonsIsNotAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log testkit.Buffer
+		stop := testkit.Start(t, auth.NewSecretMonitor(cancelledFingerprints{}, auth.Secrets{Current: testSecret}, log.Logger(), prometheus.NewRegistry()).Run)
+		synctest.Wait()
+		stop()
+		testkit.Equal(t, "log", log.String(), "")
+	})
+}
+
 func TestRejectedTokensAreCountedByReason(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	now := time.Now()
