@@ -21,7 +21,7 @@ Look up an error by its status and code. Every 4xx and 5xx response of the API s
 
 - ` + "`code`" + ` is for programs. Its meaning never changes. New codes may be added.
 - ` + "`message`" + ` is for people. Its text may change: don't parse it.
-- ` + "`requestId`" + ` identifies the request in the log, and is the header ` + "`X-Request-Id`" + ` of every response. Send this header to choose it.
+- ` + "`requestId`" + ` identifies the request in the log. It is the header ` + "`X-Request-Id`" + ` of every response of the API server, and of the media service's errors. Send this header to choose it.
 - ` + "`details`" + ` depends on the code. For VALIDATION_ERROR it lists all issues, each with a JSON Pointer.
 
 ` + "`/health`" + ` of the API server always returns its own body, even with 503. For a request that is not valid HTTP, the service chooses the
