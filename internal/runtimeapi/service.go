@@ -153,8 +153,8 @@ func (s *Service) Run(ctx context.Context) {
 			continue
 		}
 		now := time.Now()
-		if now.Sub(lastKept) > instanceGrace {
-			sweepFrom = now.Add(instanceGrace) // after an outage, once the other instances have kept their connections
+		if now.Sub(lastKept) > instanceGrace-2*tickInterval { // an outage, perhaps a longer one for other instances
+			sweepFrom = now.Add(instanceGrace) // once they have kept their connections
 		}
 		if lastKept = now; now.After(sweepFrom) && len(expired) > 0 && sweeping.TryLock() {
 			working.Go(func() {
