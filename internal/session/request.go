@@ -3,7 +3,6 @@ package session
 import (
 	"cmp"
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -98,7 +97,6 @@ func checkMetadata(raw jsontext.Value, maxBytes int64, issues *fault.Issues) jso
 	if raw == nil || raw.Kind() != '{' {
 		return nil
 	}
-	raw = slices.Clone(raw)
 	if err := raw.Compact(); err != nil || int64(len(raw)) > maxBytes {
 		issues.Add("/metadata", fault.IssueTooLarge, "metadata must have at most %d bytes, not %d.", maxBytes, len(raw))
 	}

@@ -61,6 +61,7 @@ func TestTokenRequestTimes(t *testing.T) {
 		`"maxSessionSeconds":86401`,
 		`"ttlSeconds":61,"maxSessionSeconds":60`,
 		`"ttlSeconds":40,"maxSessionSeconds":30`,
+		`"ttlSeconds":3601,"maxSessionSeconds":60`,
 	} {
 		_, _, err := parseTokenRequest(TokenRequest{Body: []byte(`{"endpointId":"ep",` + members + `}`)}, "t1", time.Now())
 		if len(testkit.Issues(err)) != 1 {
@@ -81,12 +82,14 @@ func TestInvalidTokenRequestReportsIssues(t *testing.T) {
 		{`"metadata":{"a":"` + strings.Repeat(long, 16)[:4089] + `"}`, nil, "/metadata too_large"},
 		{`"metadata":null`, nil, ""},
 		{`"metadata":"x"`, nil, "/metadata invalid_type"},
+		{`"metadata":"` + strings.Repeat(long, 17) + `"`, nil, "/metadata invalid_type"},
 		{`"identity":{"id":"a\nb"}`, nil, "/identity/id forbidden_character"},
 		{`"identity":{"name":"a\nb"}`, nil, "/identity/name forbidden_character"},
 		{`"mode":null`, []string{"a", "a"}, "/header/Idempotency-Key too_many"},
 		{`"mode":null`, []string{long}, "/header/Idempotency-Key invalid_value"},
 		{`"mode":null`, []string{""}, "/header/Idempotency-Key invalid_value"},
 		{`"mode":null`, []string{"a b"}, "/header/Idempotency-Key invalid_value"},
+		{`"duplicatePolicy":"keep"`, nil, "/duplicatePolicy invalid_value"},
 		{`"mode":"fax","ttlSeconds":61,"maxSessionSeconds":60`, nil, "/mode invalid_value, /ttlSeconds too_large"},
 	} {
 		s, _, err := parseTokenRequest(TokenRequest{Body: []byte(`{"endpointId":"ep",` + tt.members + `}`), IdempotencyKeys: tt.keys}, "t1", time.Now())
