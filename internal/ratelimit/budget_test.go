@@ -15,7 +15,9 @@ import (
 func TestTeamGetsItsShare(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	b := NewBudget(registry, "things", "Things", 10, 40)
-	NewBudget(registry, "others", "Others", 1, 100) // has the same metric
+	if err := NewBudget(registry, "others", "Others", 1, 100).Take("", 2); err == nil {
+		t.Error("got more than the budget")
+	}
 	for i, step := range []struct {
 		team string
 		n    int64 // negative: return
@@ -46,9 +48,10 @@ func TestTeamGetsItsShare(t *testing.T) {
 	if b.Used() != 0 || len(b.holders) != 0 {
 		t.Errorf("%d used by %v at the end, want nothing", b.Used(), b.holders)
 	}
-	for limit, want := range map[string]float64{"share": 6, "total": 6} { // Check counts too
-		if n := testkit.MetricValue(t, b.rejected.WithLabelValues("things", limit)); n != want {
-			t.Errorf("%v rejections by %s, want %v", n, limit, want)
+	// Check counts too.
+	for name, want := range map[string]float64{"things share": 6, "things total": 6, "others share": 0, "others total": 1} {
+		if n := testkit.Metrics(t, registry)["telapi_budget_rejections_total "+name]; n != want {
+			t.Errorf("%v rejections of %s, want %v", n, name, want)
 		}
 	}
 }
@@ -82,5 +85,22 @@ func TestWaitEndsWhenTheTeamReturnsSomething(t *testing.T) {
 		if err := <-done; !fault.Is(err, fault.RateLimitExceeded) || fault.From(err).RetryAfter == 0 {
 			t.Errorf("after the deadline: %v, want RATE_LIMIT_EXCEEDED", err)
 		}
+	})
+}
+
+func TestReturnWakesAllThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBudget(prometheus.NewRegistry(), "things", "Things", 2, 100)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		testkit.Must(t, b.Wait(ctx, "a", 2))
+		done := make(chan error, 2)
+		for range 2 {
+			go func() { done <- b.Wait(ctx, "a", 1) }()
+		}
+		synctest.Wait()
+		b.Return("a", 2)
+		testkit.Must(t, <-done)
+		testkit.Must(t, <-done)
 	})
 }

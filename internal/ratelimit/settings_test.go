@@ -215,9 +215,9 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 	if !strings.Contains(f.logged.String(), "/tiers/api/max") {
 		t.Errorf("the log does not contain the path of the invalid member:\n%s", f.logged)
 	}
-	reload(`not JSON`)
 	reload(twenty)
 	reload(invalid)
+	reload(`not JSON`)
 	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 3 || testkit.MetricValue(t, f.rejected) != 3 {
 		t.Errorf("three invalid values were logged %d times, counted %v; want 3 each", n, testkit.MetricValue(t, f.rejected))
 	}
