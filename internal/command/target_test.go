@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
 	"telapi/test/testkit"
@@ -233,6 +235,28 @@ func TestMisspelledTargetIsMissing(t *testing.T) {
 		testkit.Equal(t, fmt.Sprintf("%s: reason", tt.name), p.Decide(Request{Command: tt.command, misspelledTarget: tt.misspelled}, "bot", "").Reason, tt.want)
 	}
 	testkit.Equal(t, "without a default: reason", transferPolicy(t, `,"allowedTargets":["*"]`).Decide(Request{Command: transfer("")}, "bot", "").Reason, TargetMissing)
+}
+
+func TestMisspelledTargetIsRecognized(t *testing.T) {
+	for members, want := range map[string]bool{
+		`"to":"Anna"`:               true,
+		`"phone_number":"Anna"`:     true,
+		`"transferTo":"Anna"`:       true,
+		`"newTarget":"Anna"`:        true,
+		`"finalDestination":"Anna"`: true,
+		`"note":"tel:+4930"`:        true,
+		`"options":{"to":"Anna"}`:   true,
+		`"to":"Anna","note":"Anna"`: true,
+		`"to":null`:                 false,
+		`"note":"4930123"`:          false, // perhaps another number
+		`"note":"Anna: call + ask"`: false,
+		`"options":{"note":"Anna"}`: false,
+	} {
+		var issues fault.Issues
+		requests := ParseActions(jsontext.Value(`{"type":"transfer",`+members+`}`), "", &issues)
+		testkit.NoError(t, members, issues.Err())
+		testkit.Equal(t, members, requests[0].misspelledTarget, want)
+	}
 }
 
 func TestRoutingPoolIsForPhoneNumbers(t *testing.T) {
