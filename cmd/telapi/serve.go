@@ -69,7 +69,7 @@ the other MEDIA variables in docs/configuration.md. telapi serve requires HTTPS.
 
 Try it:
 
-  MEDIA_PORT=3002 MEDIA_HOST=127.0.0.1 telapi media
+  telapi media
   curl -T hello.pcm http://127.0.0.1:3002/media/ab/hello.pcm       # 201, or 204 if replaced
   curl -r 0-99 http://127.0.0.1:3002/media/ab/hello.pcm            # the first 100 bytes
   curl 'http://127.0.0.1:3002/media?limit=10'                      # list files

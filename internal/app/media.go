@@ -34,19 +34,26 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 			m.close()
 		}
 	}()
-	m.listener, err = listenTCP(ctx, cfg.MediaHost, cfg.MediaPort, "MEDIA")
+	host := cfg.MediaHost
+	if host == "" && cfg.MediaToken == "" {
+		host = "127.0.0.1"
+	}
+	m.listener, err = listenTCP(ctx, host, cfg.MediaPort, "MEDIA")
 	if errors.Is(err, syscall.EADDRINUSE) && opts.Development != nil && !cfg.IsSet("MEDIA_PORT") {
-		m.listener, err = listenTCP(ctx, cfg.MediaHost, 0, "MEDIA")
+		m.listener, err = listenTCP(ctx, host, 0, "MEDIA")
 	}
 	if err != nil {
 		return nil, err
 	}
 	m.onClose(func() { _ = m.listener.Close() }) // Shutdown has closed it already
 	if cfg.MediaToken == "" && !m.Address().IP.IsLoopback() {
-		return nil, errors.New("MEDIA_UPLOAD_TOKEN is not set: set it, or set MEDIA_HOST=127.0.0.1 to serve this machine only")
+		return nil, errors.New("MEDIA_UPLOAD_TOKEN is not set: set it, or remove MEDIA_HOST to serve this machine only")
 	}
 	if err := m.startTelemetry(ctx, opts); err != nil {
 		return nil, err
+	}
+	if cfg.MediaToken == "" && opts.Development == nil {
+		m.log.WarnContext(ctx, "MEDIA_UPLOAD_TOKEN is not set: every program on this machine can upload and delete, other machines cannot connect")
 	}
 	if cfg.MediaTLSCertFile != "" {
 		if m.certificate, err = media.LoadCertificate(cfg.MediaTLSCertFile, cfg.MediaTLSKeyFile, m.log); err != nil {

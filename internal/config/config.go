@@ -88,7 +88,7 @@ type Config struct {
 
 	_                   struct{}      `section:"Media service (telapi media)"`
 	MediaPort           int           `env:"MEDIA_PORT" default:"3002" min:"0" max:"65535" doc:"Port of the media service. 0: a free port. telapi dev uses one if the default is in use."`
-	MediaHost           string        `env:"MEDIA_HOST" dev:"127.0.0.1" doc:"Address on which the media service listens. Empty: all. In telapi dev: 127.0.0.1."`
+	MediaHost           string        `env:"MEDIA_HOST" dev:"127.0.0.1" doc:"Address on which the media service listens. Empty: all, or 127.0.0.1 without MEDIA_UPLOAD_TOKEN. In telapi dev: 127.0.0.1."`
 	MediaRoot           string        `env:"MEDIA_ROOT" doc:"Directory of the audio files. Empty: media in DATA_DIR."`
 	MediaToken          redact.Secret `env:"MEDIA_UPLOAD_TOKEN" doc:"Bearer token for listing, uploads and deletes. Empty: no authentication; then MEDIA_HOST and the Host of requests must be loopback."`
 	MediaTokenPrevious  redact.Secret `env:"MEDIA_UPLOAD_TOKEN_PREVIOUS" doc:"A second accepted token, for rotating MEDIA_UPLOAD_TOKEN."`

@@ -122,7 +122,7 @@ func startDemo(t *testing.T) demo {
 	}
 	d.placeholders = strings.NewReplacer(
 		"http://localhost:3001", out.URL, "http://127.0.0.1:3001", out.URL, "http://127.0.0.1:3002", out.MediaURL,
-		"MEDIA_HOST=127.0.0.1 telapi media &", "", " --follow", "", "bin/telapi", "telapi", "ses_01a1e19d-…", channel, "ses_…", channel, "CHANNEL", channel,
+		"telapi media &", "", " --follow", "", "bin/telapi", "telapi", "ses_01a1e19d-…", channel, "ses_…", channel, "CHANNEL", channel,
 		"--team tm_…", "--team "+out.TeamID, "tm_…", out.TeamID, "ep_…", out.EndpointID, "TEAM ", spare+" ", "KEY_ID", key, "telapi media gc", "TTS_MEDIA_CACHE_BASE_URL="+out.MediaURL+" telapi media gc", "--voice alloy", "--voice en",
 		"/886a….alaw", `/$(curl -s "`+out.URL+`/api/v1/runtime/speech" -H "X-API-Key: $KEY" -H 'Content-Type: application/json' -d '{"text":"Good morning"}' | sed 's/.*"hash":"\([^"]*\)".*/\1/').alaw`,
 	)

@@ -235,7 +235,7 @@ func TestStartErrors(t *testing.T) {
 		"root is a file":          {harness.Env{"MEDIA_ROOT": filepath.Join(s.root, ".lock")}, "media root"},
 		"certificate without key": {harness.Env{"MEDIA_TLS_CERT_FILE": missing}, "MEDIA_TLS_KEY_FILE"},
 		"missing certificate":     {harness.Env{"MEDIA_TLS_CERT_FILE": missing, "MEDIA_TLS_KEY_FILE": missing}, "MEDIA_TLS_CERT_FILE"},
-		"public without a token":  {harness.Env{"MEDIA_HOST": ""}, "set MEDIA_HOST=127.0.0.1"},
+		"public without a token":  {harness.Env{"MEDIA_HOST": "0.0.0.0"}, "remove MEDIA_HOST"},
 		"only the previous token": {harness.Env{"MEDIA_UPLOAD_TOKEN_PREVIOUS": "secret-of-old"}, "MEDIA_UPLOAD_TOKEN"},
 	} {
 		env := harness.Merge(harness.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": t.TempDir()}, tt.env)
@@ -247,6 +247,14 @@ func TestStartErrors(t *testing.T) {
 			t.Errorf("%s: stderr contains the token: %s", name, p.Stderr)
 		}
 	}
+}
+
+func TestServiceWithoutTokenListensOnLoopback(t *testing.T) {
+	s := start(t, t.TempDir(), harness.Env{"MEDIA_HOST": ""})
+	if !strings.HasPrefix(s.url, "http://127.0.0.1:") || !s.Stderr.Has("MEDIA_UPLOAD_TOKEN is not set") {
+		t.Errorf("URL %s, stderr %s; want 127.0.0.1 and a warning", s.url, s.Stderr)
+	}
+	s.want(t, "PUT", "/media/ab/x.pcm", "x", http.StatusCreated, "")
 }
 
 // After SIGTERM /health returns 503, an active upload, with the previous token, finishes, and
