@@ -126,6 +126,7 @@ func TestBoundsOfProfile(t *testing.T) {
 		`{"commandPolicies":[{"enabled":true}]}`:                        "/p/commandPolicies/0/type required: type is required.",
 		`{"actions":{"hangup":{"reason":"r"}}}`:                         "",
 		`{"commandSources":` + list(3, `"bot"`) + `}`:                   "",
+		`{"commandSources":["bot","bot","mars"]}`:                       "/p/commandSources/2 invalid_value: Unknown source \"mars\": use " + strings.Join(wire.Sources, ", ") + ".",
 		`{"commandSources":` + list(4, `"mars"`) + `}`:                  "/p/commandSources too_many: At most 3 items are allowed.",
 		`{"speech":{"stt":` + list(50, `"a"`) + `}}`:                    "",
 		`{"speech":{"stt":` + list(51, `""`) + `}}`:                     "/p/speech/stt too_many: At most 50 items are allowed.",
