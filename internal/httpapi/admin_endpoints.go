@@ -39,9 +39,7 @@ func decodeEndpoint(body []byte) (e team.Endpoint, warnings []strictjson.Warning
 	if err != nil {
 		return e, nil, err
 	}
-	e = team.Endpoint{
-		TeamID: "set by the path", Name: in.Name, Enabled: in.Enabled == nil || *in.Enabled, Modes: in.Modes, Origins: in.Origins,
-	}
+	e = team.Endpoint{Name: in.Name, Enabled: in.Enabled == nil || *in.Enabled, Modes: in.Modes, Origins: in.Origins}
 	if strictjson.Present(in.Profile) {
 		if err := strictjson.Decode(in.Profile, &e.Profile, profilePath, &issues); err != nil {
 			return e, nil, err

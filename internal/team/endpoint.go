@@ -84,14 +84,13 @@ func ParseProfile(data []byte) (p wire.GatewayProfile, err error) {
 	return p, issues.Err()
 }
 
-// Check normalizes an endpoint and records every issue.
+// Check normalizes what can be set of an endpoint and records every issue.
 func (e *Endpoint) Check(issues *fault.Issues) {
 	e.Name = strings.TrimSpace(e.Name)
 	if e.Name == "" {
 		issues.Missing("/name", "name is required.")
 	}
 	issues.CheckName("/name", e.Name, maxEndpointName)
-	issues.Check(e.TeamID != "", "/teamId", fault.IssueRequired, "teamId is required.")
 	e.Modes = normalizeModes(e.Modes, issues)
 	e.Origins = normalizeOrigins(e.Origins, issues)
 	command.CheckProfile(e.Profile, "/gatewayProfile", issues)

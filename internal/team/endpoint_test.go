@@ -48,7 +48,7 @@ func TestCheckReportsEveryIssue(t *testing.T) {
 		Origins: []string{"shop.example", "https://a/b", "ftp://a", "https://u:p@a", "https://a?x", "null", "*", "https://*.a", "https://a#f", "https://", "https://ok.example"},
 		Profile: wire.GatewayProfile{CommandSources: []string{"mars"}},
 	}
-	want := []string{"/name", "/teamId", "/modes/0"}
+	want := []string{"/name", "/modes/0"}
 	for i := range 10 {
 		want = append(want, fmt.Sprintf("/origins/%d", i))
 	}
