@@ -71,6 +71,28 @@ func sessionOwner(t *testing.T, opts Options) {
 	s.expectReceived(s.attachRuntime("r"), "connected connected connected c connected disconnected connected disconnected connected last")
 }
 
+// A runtime polls a channel again when the lease of its connection expires: nobody else notices that an instance has died.
+func ownerLeaseIsPolled(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a", func(a *channel.AttachRequest) { a.Lease = 15 * time.Second })
+	c := s.attachRuntime("r")
+	s.receive(c, "connected")
+	again := func() time.Duration {
+		c.Check()
+		_, again, err := c.Poll(s.Context(), 1, 1, true)
+		testkit.Must(t, err)
+		return again
+	}
+	if got := again(); got > 15*time.Second {
+		t.Errorf("polls after %s, want at most the lease of 15s", got)
+	}
+	s.attach("a")
+	s.await(c, calls.AwaitOptions{TTL: 10 * time.Second})
+	if got := again(); got > 10*time.Second {
+		t.Errorf("polls after %s, want at most the 10s of the work item", got)
+	}
+}
+
 func framesOnce(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")

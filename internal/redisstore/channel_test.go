@@ -20,10 +20,11 @@ import (
 
 // channelTests run on every engine.
 var channelTests = map[string]func(*testing.T, Options){
-	"recovery is all or nothing":                           cursors,
-	"history is read in pages":                             historyPages,
-	"wiped store":                                          wipedStore,
-	"one connection owns a session":                        sessionOwner,
+	"recovery is all or nothing":                     cursors,
+	"history is read in pages":                       historyPages,
+	"wiped store":                                    wipedStore,
+	"one connection owns a session":                  sessionOwner,
+	"a runtime polls when the owner's lease expires": ownerLeaseIsPolled,
 	"presence":                                             presence,
 	"duplicate frames are dropped":                         framesOnce,
 	"old message IDs are dropped":                          messageIDs,

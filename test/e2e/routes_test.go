@@ -50,7 +50,7 @@ func TestRoutesByFeatureFlag(t *testing.T) {
 		{"POST", "/api/v1/admin/callbacks/lint", false, 401},
 		{"GET", "/ws/session", false, 401},
 		{"OPTIONS", "/ws/session", false, 204},
-		{"GET", "/ws/runtime", false, 400}, // no subprotocol
+		{"GET", "/ws/runtime", false, 426},
 		{"GET", "/openapi.yaml", false, 200},
 		{"GET", "/asyncapi.yaml", false, 200},
 		{"POST", "/api/v1/webhooks/bot/ch", true, 415},

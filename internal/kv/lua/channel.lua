@@ -144,11 +144,17 @@ local function keepAlive() -- rare
   expireIn(idle + toNumber(channel.keepMs))
 end
 
+-- Returns the ms until the next work item times out or the owner's lease expires; '' if there is neither.
+local function untilDeadline()
+  local deadline = channel.owner == '' and dueAt or math.min(dueAt, toNumber(channel.ownerUntil))
+  return deadline == NEVER and '' or string.format('%d', deadline - now)
+end
+
 -- Notifies the runtime of entries that were added, and of a new deadline of the next work item
 -- unless the runtime runs the script touch before.
 local function notify()
   if not newestEntry and (dueAt == announcedDueAt or dueAt - now > TOUCH_WITHIN) then return end
-  local wait = dueAt < NEVER and string.format('%d', dueAt - now) or ''
+  local wait = untilDeadline()
   local notice = newestEntry and 'E' .. entryBefore .. ' ' .. newestEntry .. ' ' .. wait or 'D' .. wait
   if newestEntry and bytes - bytesBefore <= MAX_NOTICE then notice = notice .. '\n' .. table.concat(added, '\n') end
   redis.call('PUBLISH', PREFIX .. 'up', notice)
@@ -261,16 +267,16 @@ end
 
 -- Applies the expired deadlines of a channel. It does not extend the channel's idle time.
 --
--- returns  ms until the next work item times out; -1 if none is awaited; -2 if the channel has ended and all
---          entries are committed
+-- returns  ms until the next work item times out or the owner's lease expires; -1 if there is neither; -2 if the channel
+--          has ended and all entries are committed
 --
 -- Atomic so that a work item either times out or is answered.
 function touch()
   runWhenFull()
   loadChannel('state')
+  if channel.flow == '' then return -1 end
   if channel.state == 'ended' and committed == entries then return -2 end
-  if channel.flow == '' or dueAt == NEVER then return -1 end
-  return dueAt - now
+  return tonumber(untilDeadline()) or -1
 end
 
 -- Ends a channel.

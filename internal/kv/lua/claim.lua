@@ -65,7 +65,7 @@ end
 --                   1 as for renew
 --          recover  token of the claim that lost data
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position,
---          Unix ms of the last loss of data, offer of the session, ms until the next work item times out,
+--          Unix ms of the last loss of data, offer of the session, ms until the next deadline,
 --          ID of the newest entry, 1 if the entry of resume is lost, ID of the newest visible message,
 --          ID of the newest message if it is held back};
 --          empty where there is none; or
@@ -127,8 +127,7 @@ function claim(runtime, token, lease, action, requestedAt)
   end
   local reply = redis.call('HMGET', META, 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'committed', 'lostAt', 'offer')
   for i = 1, 10 do reply[i] = reply[i] or '' end
-  reply[11] = dueAt < NEVER and string.format('%d', dueAt - now) or ''
-  reply[12], reply[13], reply[14], reply[15] = lastEntryID(), entryLost, newestVisible(), channel.held ~= '' and channel.outLast or ''
+  reply[11], reply[12], reply[13], reply[14], reply[15] = untilDeadline(), lastEntryID(), entryLost, newestVisible(), channel.held ~= '' and channel.outLast or ''
   return { 'claimed', unpack(reply) }
 end
 
