@@ -265,7 +265,8 @@ func messageIDs(t *testing.T, opts Options) {
 }
 
 // boundedMessageIDs reconnects after every 255 frames, so that no frame makes the number of
-// entries a round one.
+// entries a round one. Newer IDs sort before older ones: a store that returns all fields in order
+// must not look only at the first ones, which are all remembered.
 func boundedMessageIDs(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	const round, limit = 256, 4096
@@ -275,7 +276,7 @@ func boundedMessageIDs(t *testing.T, opts Options) {
 	for n := range 4 * limit / round {
 		batch := make([]channel.Frame, round-1)
 		for i := range batch {
-			batch[i] = channel.Frame{MessageID: fmt.Sprint(n*round + i), Entry: []byte("{}")}
+			batch[i] = channel.Frame{MessageID: fmt.Sprintf("%05d", 10*limit-n*round-i), Entry: []byte("{}")}
 		}
 		s.append("a", batch...)
 		s.attach("a")

@@ -21,10 +21,10 @@ local STREAMS        = 'telapi:streams' -- topic that tells instances which open
 local DIGEST_LENGTH  = 64       -- of a credential, in hex
 
 -- Unneeded fields of meta are looked for with every FORGET_INTERVAL-th message, frame, work item
--- and use of a channel credential. MAX_FORGOTTEN bounds the fields and values of a store that
--- ignores COUNT.
+-- and use of a channel credential. At most about MAX_FORGOTTEN are deleted at once: unpack cannot
+-- return all fields, which the embedded store finds every time, since it ignores COUNT.
 local FORGET_INTERVAL = 16
-local MAX_FORGOTTEN   = 4000
+local MAX_FORGOTTEN   = 1000
 
 -- Every 16th entry has the total size of all entries up to it, so that a commit counts
 -- committed bytes exactly and reads at most 16 entries.
@@ -175,7 +175,8 @@ local function forget(count) -- rare
   readFields('cursor', 'seen', 'outLast', 'uses')
   local lastSeen, lastSent = toNumber(channel.seen) - MAX_SEEN, toNumber(channel.outLast) - MAX_SENT
   local page, fields = redis.call('HSCAN', META, channel.cursor == '' and '0' or channel.cursor, 'COUNT', 4 * count), {}
-  for i = 1, math.min(#page[2], MAX_FORGOTTEN), 2 do
+  for i = 1, #page[2], 2 do
+    if #fields >= MAX_FORGOTTEN then break end
     local field, value = page[2][i], page[2][i + 1]
     local first, c = string.sub(field, 1, 1), #field == DIGEST_LENGTH and parseCredential(value)
     if c then
