@@ -179,7 +179,7 @@ func (c *Conn) withClaim(ctx context.Context, r wire.Request, run func(*claim, *
 		if err = run(cl, ch); err == nil {
 			return nil
 		}
-		if err := cl.recoverFrom(ctx, ch, err); err != nil {
+		if err := cl.recoverFrom(ch, err); err != nil {
 			return err
 		}
 		if attempt == maxAttempts {
@@ -190,12 +190,14 @@ func (c *Conn) withClaim(ctx context.Context, r wire.Request, run func(*claim, *
 
 // recoverFrom claims the channel again if an operation on ch has failed because the store lost
 // data of it. It returns nil if the operation can be repeated, and otherwise its error.
-func (cl *claim) recoverFrom(ctx context.Context, ch *calls.Channel, err error) error {
+func (cl *claim) recoverFrom(ch *calls.Channel, err error) error {
 	lost, claimLost := errors.Is(err, calls.ErrLost), errors.Is(err, calls.ErrClaimLost)
 	if !lost && !claimLost {
 		return err
 	}
 	_, err, _ = cl.conn.recoveries.Do(cl.record(), func() (any, error) { // for all operations that fail at the same time
+		ctx, cancel := context.WithTimeout(cl.conn.ctx, requestTimeout) // the first of them may have no time left
+		defer cancel()
 		switch {
 		case cl.current() != ch:
 			return nil, nil // this connection has claimed the channel again, not another one

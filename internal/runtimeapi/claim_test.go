@@ -124,7 +124,7 @@ func TestClaimMadeAgainIsSwept(t *testing.T) {
 	testkit.Must(t, c.service.start(t.Context(), c))
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, cl.record()))
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
-	testkit.Must(t, cl.recoverFrom(t.Context(), ch, calls.ErrLost))
+	testkit.Must(t, cl.recoverFrom(ch, calls.ErrLost))
 	c.Close()
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
 	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
@@ -153,12 +153,31 @@ func TestRecoveryWithLostReplyIsRepeated(t *testing.T) {
 	lost, err := c.calls.Recover(t.Context(), cl.recovery(), ch)
 	testkit.Must(t, err)
 	defer lost.Abandon()
-	testkit.Must(t, cl.recoverFrom(t.Context(), ch, calls.ErrLost))
+	testkit.Must(t, cl.recoverFrom(ch, calls.ErrLost))
 	testkit.NoError(t, "the next request", c.withClaim(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
 	if frames := socket.sent(); strings.Contains(frames, "claim_lost") {
 		t.Errorf("pushed %s, want no claim_lost", frames)
 	}
-	testkit.Must(t, cl.recoverFrom(t.Context(), cl.current(), calls.ErrLost)) // with another token
+	testkit.Must(t, cl.recoverFrom(cl.current(), calls.ErrLost)) // with another token
+}
+
+// Operations that fail at the same time share a recovery, which therefore does not end with the
+// time of the first one.
+func TestRecoveryOutlastsTheOperationThatFailed(t *testing.T) {
+	c, _, cl, ch := claimedSession(t)
+	c.mustAdd(t, cl, ch)
+	ctx, cancel := context.WithCancel(t.Context())
+	attempts := 0
+	err := c.withClaim(ctx, wire.Request{Channel: "s"}, func(*claim, *calls.Channel) error {
+		if attempts++; attempts == 1 {
+			cancel()
+			return calls.ErrLost
+		}
+		return nil
+	})
+	if testkit.NoError(t, "request", err); attempts != 2 || cl.current() == ch {
+		t.Errorf("%d attempts, want the claim to be recovered after the first one", attempts)
+	}
 }
 
 // A channel that is lost again and again is reported as unavailable, and stays claimed.

@@ -125,7 +125,7 @@ func (cl *claim) pushEntries() (again time.Duration) {
 	defer cancel()
 	found, again, err := ch.Poll(ctx, min(entries, pollBatch), size, empty)
 	if err != nil {
-		if cl.recoverFrom(ctx, ch, err) == nil {
+		if cl.recoverFrom(ch, err) == nil {
 			return 0
 		}
 		return pollRetry
