@@ -32,12 +32,17 @@ func TestLossOfEarlyEntry(t *testing.T) {
 	early := func(s *channelFixture, c *calls.Channel) (position string) {
 		replica.Freeze()
 		defer replica.Thaw()
-		ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-		defer cancel()
 		frame := channel.Frame{MessageID: "early", Entry: s.entry(wire.KindFrame, "early")}
-		if _, _, err := s.channels.Append(ctx, s.owner("a"), []channel.Frame{frame}); !fault.Is(err, fault.ServiceUnavailable) {
-			s.Errorf("frame without the replica: %v", err)
-		}
+		defer testkit.Start(s, func(ctx context.Context) { // as often as needed: an attempt that does not start in time adds nothing
+			for ctx.Err() == nil {
+				attempt, cancel := context.WithTimeout(s.Context(), time.Second)
+				_, _, err := s.channels.Append(attempt, s.owner("a"), []channel.Frame{frame})
+				cancel()
+				if !fault.Is(err, fault.ServiceUnavailable) {
+					s.Errorf("frame without the replica: %v", err)
+				}
+			}
+		})()
 		_, position = s.receive(c, "early")
 		return position
 	}
