@@ -213,7 +213,7 @@ type claimReply struct {
 	committed     string // position
 	lostAt        string // Unix ms of the last loss of data; empty: none
 	offer         string // of the session
-	wait          string // ms until the next work item times out; empty: there is none
+	wait          string // ms until the next work item times out or the browser's lease expires; empty: there is neither
 	newestEntry   string // position
 	lost          string // not empty: the entry of a resumed claim is lost
 	newestMessage string // ID of the newest one that the browser can have

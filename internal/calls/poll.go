@@ -126,7 +126,7 @@ func (c *Channel) CheckEntry(ctx context.Context, position string) error {
 	return err
 }
 
-// touch runs the script touch if a work item may have timed out, and returns when to call
+// touch runs the script touch if a deadline of the channel may have passed, and returns when to call
 // it again. If nobody polls, the next script on the channel times out work items.
 func (c *Channel) touch(ctx context.Context) (due time.Time, err error) {
 	known := c.due.Load()
@@ -197,7 +197,7 @@ func (c subscriber) Up() {
 func (c *Channel) readAgain() { c.newestEntry.Store(new("?")) }
 
 // Message handles a notice: audio, another claim, new entries, or the time until the next
-// work item times out.
+// deadline.
 func (c subscriber) Message(payload string) {
 	var notice kv.Notice
 	if payload != "" {

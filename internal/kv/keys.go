@@ -162,7 +162,7 @@ const (
 	NoticeAudio    Notice = 'A' // both topics: the ChannelMessage
 	NoticeEntry    Notice = 'E' // runtime: previous ID and last ID of entries now on the stream and the content of NoticeDue, separated by spaces, then each entry after a line feed if they are small
 	NoticeClaimed  Notice = 'C' // runtime: token of the claim that the channel has now
-	NoticeDue      Notice = 'D' // runtime: ms until a work item expires; empty if none is awaited
+	NoticeDue      Notice = 'D' // runtime: ms until the next work item times out or the browser's lease expires; empty if there is neither
 	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by spaces, then each ChannelMessage after a line feed
 	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now; empty: the owner should run the script renew
 	NoticeEnded    Notice = 'X' // browser: the reason why the channel ended

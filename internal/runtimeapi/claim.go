@@ -23,7 +23,7 @@ type claim struct {
 	conn   *Conn
 	id     string // of the channel
 	secret string
-	timer  *time.Timer // calls Wake when the claim has to be renewed, or a work item times out
+	timer  *time.Timer // calls Wake when the claim has to be renewed, or at the channel's next deadline
 
 	// Used by the goroutine of the requests only.
 	failure    error  // of a request; later ones fail too until the runtime repeats it
