@@ -124,6 +124,25 @@ func (d *callbackFixture) streamed(item calls.WorkItem, text string, newest int)
 	return p
 }
 
+// A provider can send all parts of its answer at once.
+func mostParts(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	for _, want := range []callback.Status{callback.Parked, callback.Routed} {
+		first, second := d.await(calls.AwaitOptions{}), d.await(calls.AwaitOptions{Kind: wire.LLMItem})
+		if want == callback.Routed {
+			testkit.Must(t, d.Cancel(t.Context(), first.ID))
+		}
+		result, err := d.callbacks.DeliverStream(t.Context(), d.streamed(second, strings.Repeat("part ", callback.MaxParts)+".", callback.MaxParts))
+		if err != nil || result.Status != want {
+			t.Errorf("%d parts: %s, %v, want %s", callback.MaxParts, result.Status, err, want)
+		}
+		if want == callback.Parked {
+			testkit.Must(t, d.Cancel(t.Context(), first.ID)) // routes the parts
+		}
+	}
+	testkit.Equal(t, "parts on the stream", strings.Count(d.events(), "part"), 2*callback.MaxParts)
+}
+
 func streamedAnswers(t *testing.T, opts Options) {
 	type step struct {
 		item   int

@@ -26,6 +26,7 @@ import (
 var callbackTests = map[string]func(*testing.T, Options){
 	"credential checks": credentialChecks,
 	"streamed answers":  streamedAnswers,
+	"all parts of a streamed answer arrive at once":       mostParts,
 	"callbacks are routed in the order of work items":     callbackOrder,
 	"work items time out":                                 workItemTimeouts,
 	"cancelled work items are skipped":                    cancellations,

@@ -209,19 +209,19 @@ function stream(digest, kind, workItemID, callbackID, digests, epoch, mayPark, r
   if backlog(inTurn and 0 or parked) >= 1 then return { 'backpressure' } end
   if not inTurn and mayPark == '' then return { 'not_parked' } end
 
-  local list, fields = entriesFor(c, workItemID), {}
+  local list = entriesFor(c, workItemID)
   for part = before + 1, count do
     local entry = list[parts - count + part]
     if inTurn then
       addEntry(entry)
     else
-      append(fields, string.format('%d+%d', c.number, part), entry)
+      redis.call('HSET', META, string.format('%d+%d', c.number, part), entry) -- unpack cannot return all parts in the embedded store
       parked = parked + #entry
     end
   end
   if last and not inTurn then receipt = parkedReceipt(receipt) end
   c.state, c.callbackID, c.bodyDigest, c.receipt = last and (inTurn and 'routed' or 'parked') or 'streaming', callbackID, digests, receipt
-  append(fields, digest, formatCredential(c))
+  local fields = { digest, formatCredential(c) }
   if not inTurn then
     local item = redis.call('HGET', META, c.number)
     if last then
