@@ -61,6 +61,28 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 	}
 }
 
+// Extending the TTLs of a channel's keys must not make a full store accept what adds data.
+func TestFullStoreRejectsWorkItemsWhenKeysAreExtended(t *testing.T) {
+	t.Parallel()
+	r := testkit.StartRedis(t)
+	d := newCallbackFixture(t, redisOptions(r), nil)
+	d.await(calls.AwaitOptions{})
+	waiting := d.await(calls.AwaitOptions{})
+	flow := d.flow()
+	flow[0] = "0" // from now on, activity extends them
+	d.do("HSET", kv.MetaKey(d.id), "flow", strings.Join(flow, " "))
+	r.MustDo("CONFIG", "SET", "maxmemory", "1")
+	testkit.WantError(t, "await in a full store", testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{})), calls.ErrFull)
+	if result, err := d.callbacks.Deliver(t.Context(), d.delivery(waiting, "answer")); !kv.IsFull(err) {
+		t.Errorf("callback in a full store: %s, %v, want it rejected", result.Status, err)
+	}
+	r.MustDo("CONFIG", "SET", "maxmemory", "0")
+	d.expect(waiting, "answer", callback.Parked)
+	if d.flow()[0] == "0" {
+		t.Error("the callback has not extended the TTLs")
+	}
+}
+
 // fill appends frames until the store is full, even after it has settled, and returns the
 // number of the rejected frame.
 func (d *callbackFixture) fill(settle func()) int {

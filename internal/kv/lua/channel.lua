@@ -161,11 +161,20 @@ local function notify()
   newestEntry, announcedDueAt = nil, dueAt
 end
 
+-- Ends a change of the stream or of work items that is saved: a full store would accept everything
+-- that follows keepAlive.
+local function extendAndNotify()
+  if now >= touchAt then
+    keepAlive()
+    save()
+  end
+  notify()
+end
+
 -- Saves flow, queue and the fields in the arguments after a change of the stream or of work items.
 local function saveAndNotify(...)
-  if now >= touchAt then keepAlive() end
   save(...)
-  notify()
+  extendAndNotify()
 end
 
 -- Deletes fields of meta that are not needed any more: IDs and uses beyond their maximum

@@ -158,10 +158,9 @@ function await(token, digest, kind, scope, id, ttl, timeoutEntry, newest, positi
   end
   append(changes, idField, digest)
   append(changes, digest, 'awaiting ' .. number .. ' ' .. kind .. ' ' .. deadline .. ' ' .. id .. '   ')
-  if now >= touchAt then keepAlive() end
   saveAndDrop(changes)
   forgetEvery(number, 1)
-  notify()
+  extendAndNotify()
   return { 'awaited', tostring(deadline) }
 end
 
