@@ -101,6 +101,7 @@ type RuntimeLimits struct {
 	PushedEntries int   `json:"pushedEntries"` // of a channel that are not committed
 	PushedBytes   int64 `json:"pushedBytes"`   // of these entries
 	Accepts       int   `json:"accepts"`       // outstanding at a time
+	WorkItems     int   `json:"workItems"`     // of a channel that are open
 	TTLMs         int64 `json:"ttlMs"`         // of Await
 }
 

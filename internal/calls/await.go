@@ -26,6 +26,10 @@ const (
 	MaxTTL     = 24 * time.Hour
 )
 
+// MaxWorkItems is MAX_WORK_ITEMS of the scripts: how many work items of a channel can be
+// unsettled, and how many credentials of scope channel it can have in all.
+const MaxWorkItems = 1000
+
 // AwaitOptions describe a work item. The defaults are wire.BotItem, wire.ScopeItem,
 // a random ID and DefaultTTL.
 type AwaitOptions struct {

@@ -48,13 +48,14 @@ var (
 
 	ErrWorkItemNotFound = errors.New("work item not found")
 	ErrWorkItemExists   = errors.New("another work item with this ID or credential exists")
+	ErrTooManyWorkItems = errors.New("the channel has too many work items")
 )
 
 // replyErrors maps the replies of the scripts to errors; nil means success.
 var replyErrors = map[string]error{
 	"claimed": nil, "committed": nil, drained: nil, "done": nil, "awaited": nil, "cancelled": nil, "sent": nil, "repeated": nil, "confirmed": nil, "kept": nil,
 	"not_found": ErrNotFound, "lost": ErrLost, "ended": ErrEnded, "foreign": ErrOtherTeam, "taken": ErrClaimed, "claim_lost": ErrClaimLost, "unknown": ErrUnknownPosition,
-	"no_item": ErrWorkItemNotFound, "exists": ErrWorkItemExists,
+	"no_item": ErrWorkItemNotFound, "exists": ErrWorkItemExists, "too_many": ErrTooManyWorkItems,
 }
 
 // IsGone reports whether a claim failed because the channel does not exist or has ended, or

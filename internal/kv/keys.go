@@ -35,7 +35,7 @@
 //	chatOff                            the side that disabled text chat: runtime or browser; empty if enabled
 //	committed                          the committed position
 //	dropped                            number of the last removed entry, and the size of all entries up to it
-//	uses                               number of callbacks with credentials of scope channel
+//	shared, uses                       number of credentials of scope channel, and of callbacks with them
 //	seen, lastFrame                    number of the browser's frames; ID of the entry of the last one
 //	<ID, >ID                           message ID of the browser or of the runtime: the number of its frame or message. The last
 //	                                   4,096 and 1,024 count

@@ -19,6 +19,19 @@ import (
 	"telapi/test/testkit"
 )
 
+func boundedWorkItems(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	d.do("HSET", kv.MetaKey(d.id), "queue", fmt.Sprintf("1 %d 0", calls.MaxWorkItems-1), "shared", fmt.Sprint(calls.MaxWorkItems-1))
+	for _, scope := range []wire.Scope{wire.ScopeItem, wire.ScopeChannel} {
+		last := d.await(calls.AwaitOptions{Scope: scope})
+		testkit.WantError(t, "one more", testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{Scope: scope})), calls.ErrTooManyWorkItems)
+		testkit.Must(t, testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{Scope: scope, WorkItemID: last.ID, Token: last.Token}))) // again
+		testkit.Must(t, d.Cancel(t.Context(), last.ID))
+	}
+	d.await(calls.AwaitOptions{}) // the others are settled
+	testkit.WantError(t, "one channel credential more", testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{Scope: wire.ScopeChannel})), calls.ErrTooManyWorkItems)
+}
+
 func callbackOrder(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	other, _ := connect(t, opts)

@@ -24,8 +24,9 @@ import (
 
 // callbackTests run on every engine.
 var callbackTests = map[string]func(*testing.T, Options){
-	"credential checks": credentialChecks,
-	"streamed answers":  streamedAnswers,
+	"credential checks":                                   credentialChecks,
+	"streamed answers":                                    streamedAnswers,
+	"work items are bounded":                              boundedWorkItems,
 	"all parts of a streamed answer arrive at once":       mostParts,
 	"callbacks are routed in the order of work items":     callbackOrder,
 	"work items time out":                                 workItemTimeouts,

@@ -253,3 +253,7 @@ func TestClaimIsKeptIfStoreHasOlderOne(t *testing.T) {
 		})
 	}
 }
+
+func TestTooManyWorkItemsExceedALimit(t *testing.T) {
+	testkit.WantFault(t, "await", translate(fmt.Errorf("await: %w", calls.ErrTooManyWorkItems)), fault.RateLimitExceeded)
+}

@@ -144,6 +144,8 @@ func translate(err error) error {
 		return fault.New(fault.SessionInUse, "Another runtime has claimed the channel.").WithCause(err)
 	case errors.Is(err, calls.ErrWorkItemExists):
 		return fault.New(fault.Idempotency, "Another work item with this ID exists. Use another workItemId, or the same kind and scope.").WithCause(err)
+	case errors.Is(err, calls.ErrTooManyWorkItems):
+		return fault.New(fault.RateLimitExceeded, "The channel has %d open work items, or has had as many channel credentials. Wait for answers, or cancel work items.", calls.MaxWorkItems).WithCause(err)
 	case errors.Is(err, calls.ErrTooLarge):
 		return fault.New(fault.PayloadTooLarge, "A message must have at most %d bytes.", calls.MaxMessageBytes).WithCause(err)
 	case errors.Is(err, calls.ErrUnknownPosition):

@@ -82,7 +82,7 @@ func (c *Conn) welcome(hello *wire.Hello, resumed map[*claim]wire.Resumed) {
 		Instance: c.service.Instance, Connection: c.id, Resumed: slices.Collect(maps.Values(resumed)), PingIntervalMs: PingInterval.Milliseconds(),
 		Limits: wire.RuntimeLimits{
 			FrameBytes: frameBytes, MessageBytes: calls.MaxMessageBytes, Messages: maxMessages, PushedEntries: pushedEntries, PushedBytes: pushedBytes,
-			Accepts: maxAccepts, TTLMs: calls.MaxTTL.Milliseconds(),
+			Accepts: maxAccepts, WorkItems: calls.MaxWorkItems, TTLMs: calls.MaxTTL.Milliseconds(),
 		},
 	}, nil)
 	if c.service.isConnectionID(hello.Previous, c.team) {

@@ -23,6 +23,8 @@
 -- not settled, and the bytes of parked callbacks.
 local head, tail, parked
 
+local MAX_WORK_ITEMS = 1000 -- of a channel: unsettled ones, and as many channel credentials; the scripts items and compact read all
+
 local function parseQueue()
   local h, t, p = string.match(channel.queue, '^(%d+) (%d+) (-?%d+)$')
   head, tail, parked = tonumber(h or 1), tonumber(t or 0), tonumber(p or 0)
@@ -127,13 +129,13 @@ end
 -- newest        ID of the newest work item that is awaited and not expired; may be empty
 -- position      to commit before; empty: none
 -- returns  {'awaited', deadline in Unix ms}, also if called again with the same credential; {'exists'} if another work
---          item has this ID or credential; {'ended'}, {'not_found'}, {'claim_lost'}, {'unknown'} if the position needs
+--          item has this ID or credential; {'too_many'} if the channel has MAX_WORK_ITEMS; {'ended'}, {'not_found'}, {'claim_lost'}, {'unknown'} if the position needs
 --          the script commit, or {'lost'}, also if the newest work item is lost
 --
 -- Atomic so that work items of several processes have one order.
 function await(token, digest, kind, scope, id, ttl, timeoutEntry, newest, position)
   local idField, newestField = '@' .. id, '@' .. newest
-  loadChannel('state', 'claimToken', 'queue', 'epoch', digest, idField, newestField)
+  loadChannel('state', 'claimToken', 'queue', 'epoch', 'shared', digest, idField, newestField)
   local rejection = claimRejection(token)
   if rejection then return { rejection } end
   local changes = commitFirst(position)
@@ -148,13 +150,17 @@ function await(token, digest, kind, scope, id, ttl, timeoutEntry, newest, positi
   end
   if channel[idField] ~= '' or channel[digest] ~= '' then return { 'exists' } end
   if channel.state == 'ended' then return { 'ended' } end
+  local isItem = scope == 'item'
+  if (isItem and tail - head + 1 or toNumber(channel.shared)) >= MAX_WORK_ITEMS then return { 'too_many' } end
 
   local deadline, number = now + ttl, 0
-  if scope == 'item' then
+  if isItem then
     tail = tail + 1
     number = tail
     append(changes, tostring(number), deadline .. '@' .. id .. ' ' .. packEntries({ timeoutEntry }))
     if head == tail then dueAt = deadline end
+  else
+    append(changes, 'shared', string.format('%d', toNumber(channel.shared) + 1))
   end
   append(changes, idField, digest)
   append(changes, digest, 'awaiting ' .. number .. ' ' .. kind .. ' ' .. deadline .. ' ' .. id .. '   ')
