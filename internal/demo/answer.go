@@ -166,7 +166,9 @@ func (b *Bot) askModel(q botRequest) any {
 		return jsontext.Value(modelFailed(err.Error()))
 	}
 	b.events.Publish(q.ChannelID, LaneBot, "", EventHTTP, "model answered", map[string]int64{"ms": time.Since(start).Milliseconds()})
-	answer.remember = func(text string) { b.histories.Add("", q.ChannelID, 1, append(history, modelMessage{"assistant", text})) }
+	answer.remember = func(text string) {
+		b.histories.Add("", q.ChannelID, 1, append(history, modelMessage{"assistant", text}))
+	}
 	if answer.body != nil {
 		return answer
 	}

@@ -2,6 +2,7 @@ package runtimeapi
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
