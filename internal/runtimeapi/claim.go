@@ -169,7 +169,7 @@ func (cl *claim) current() *calls.Channel {
 
 // withClaim runs an operation on a claimed channel. If the store has lost data, the channel is
 // claimed again and the operation repeated.
-func (c *Conn) withClaim(ctx context.Context, r wire.Request, run func(*claim, *calls.Channel) error) error {
+func (c *Conn) withClaim(r wire.Request, run func(*claim, *calls.Channel) error) error {
 	for attempt := 1; ; attempt++ {
 		cl, err := c.find(r)
 		if err != nil {

@@ -155,30 +155,11 @@ func TestRecoveryWithLostReplyIsRepeated(t *testing.T) {
 	testkit.Must(t, err)
 	defer lost.Abandon()
 	testkit.Must(t, cl.recoverFrom(ch, calls.ErrLost))
-	testkit.NoError(t, "the next request", c.withClaim(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
+	testkit.NoError(t, "the next request", c.withClaim(wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
 	if frames := socket.sent(); strings.Contains(frames, "claim_lost") {
 		t.Errorf("pushed %s, want no claim_lost", frames)
 	}
 	testkit.Must(t, cl.recoverFrom(cl.current(), calls.ErrLost)) // with another token
-}
-
-// Operations that fail at the same time share a recovery, which therefore does not end with the
-// time of the first one.
-func TestRecoveryOutlastsTheOperationThatFailed(t *testing.T) {
-	c, _, cl, ch := claimedSession(t)
-	c.mustAdd(t, cl, ch)
-	ctx, cancel := context.WithCancel(t.Context())
-	attempts := 0
-	err := c.withClaim(ctx, wire.Request{Channel: "s"}, func(*claim, *calls.Channel) error {
-		if attempts++; attempts == 1 {
-			cancel()
-			return calls.ErrLost
-		}
-		return nil
-	})
-	if testkit.NoError(t, "request", err); attempts != 2 || cl.current() == ch {
-		t.Errorf("%d attempts, want the claim to be recovered after the first one", attempts)
-	}
 }
 
 // A channel that is lost again and again is reported as unavailable, and stays claimed.
@@ -186,7 +167,7 @@ func TestThirdLossInARowFailsTheRequest(t *testing.T) {
 	c, socket, cl, ch := claimedSession(t)
 	c.mustAdd(t, cl, ch)
 	attempts := 0
-	err := c.withClaim(t.Context(), wire.Request{Channel: "s"}, func(*claim, *calls.Channel) error {
+	err := c.withClaim(wire.Request{Channel: "s"}, func(*claim, *calls.Channel) error {
 		attempts++
 		return calls.ErrLost
 	})
@@ -196,7 +177,7 @@ func TestThirdLossInARowFailsTheRequest(t *testing.T) {
 	if frames := socket.sent(); strings.Count(frames, `"event":"lost"`) != 3 {
 		t.Errorf("pushed %s, want each loss", frames)
 	}
-	testkit.NoError(t, "the next request", c.withClaim(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
+	testkit.NoError(t, "the next request", c.withClaim(wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error { return ch.End(t.Context(), "done") }))
 }
 
 // A runtime that stops releases its sessions while its last accepts are outstanding.
@@ -242,7 +223,7 @@ func TestClaimIsKeptIfStoreHasOlderOne(t *testing.T) {
 			older := client.B().Hset().Key(kv.MetaKey("s")).FieldValue().FieldValue("claimToken", "older").FieldValue("claimRequestedAt", "1").Build()
 			testkit.Must(t, client.Do(t.Context(), older).Error())
 			attempts := 0
-			err = c.withClaim(t.Context(), wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error {
+			err = c.withClaim(wire.Request{Channel: "s"}, func(_ *claim, ch *calls.Channel) error {
 				if attempts++; attempts == 1 {
 					return failure
 				}

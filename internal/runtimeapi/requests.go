@@ -137,7 +137,7 @@ func onChannel[T any](c *Conn, envelope wire.Request, frame []byte, check func(*
 		checkID(issues, "/channel", envelope.Channel)
 		check(r, issues)
 	}, func(ctx context.Context, r *T) (reply any, err error) {
-		err = c.withClaim(ctx, envelope, func(cl *claim, ch *calls.Channel) (err error) {
+		err = c.withClaim(envelope, func(cl *claim, ch *calls.Channel) (err error) {
 			reply, err = run(ctx, cl, ch, r)
 			return err
 		})
@@ -186,7 +186,7 @@ func checkSend(r *wire.Send, issues *fault.Issues) {
 // send returns the function that sends the messages of a request.
 func (c *Conn) send(r *request) func(context.Context) (any, error) {
 	return func(ctx context.Context) (any, error) {
-		err := c.withClaim(ctx, r.Request, func(cl *claim, ch *calls.Channel) error {
+		err := c.withClaim(r.Request, func(cl *claim, ch *calls.Channel) error {
 			position := cl.positionToCommit()
 			err := ch.CommitAndSend(ctx, position, r.messages...)
 			if err == nil {
