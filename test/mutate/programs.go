@@ -121,7 +121,7 @@ func (p *programs) fails(built *program, tests []*test, subtests, env string) bo
 	limit := 30 * time.Second
 	for _, t := range tests {
 		names = append(names, t.name)
-		limit += 10 * t.took
+		limit += 2 * t.took // they run at the same time; a mutant that hangs is killed by this limit
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit+time.Minute)
 	defer cancel()
