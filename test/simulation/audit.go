@@ -68,6 +68,12 @@ func (a *audit) isOutdated(c command, requested string, old *holder) bool {
 	return old != nil && old.sent.After(c.sent.Add(clockError)) && c.sent.After(a.steppedAt) && number(requested) < number(old.requested)
 }
 
+func (a *audit) ownerOf(channelID string) *holder {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.owners[channelID]
+}
+
 func (a *audit) claimOf(channelID string) *holder {
 	a.mu.Lock()
 	defer a.mu.Unlock()
