@@ -15,8 +15,10 @@ const (
 	// laterWork is how long servers still work after a round, such as on commits.
 	laterWork = time.Second
 	// Latency is measured at a rate at which no server is busy.
-	turnsPerSecond = 200
-	botText        = "Your parcel left the depot this morning. It arrives before noon, and the driver rings twice."
+	calmRate = 200
+	// unpaced turns follow each other at once.
+	unpaced = 0
+	botText = "Your parcel left the depot this morning. It arrives before noon, and the driver rings twice."
 )
 
 // talks is a server that conversations run on, with a runtime of its own.
@@ -99,13 +101,13 @@ func botAnswer(channelID string) []byte {
 		`"message":[{"messageId":1,"content":{"textMessage":{"textPlain":%q}}}]}}`, channelID, botText)
 }
 
-// converse runs conversations, atATime at a time. A browser starts a turn after the one
-// before, or at turnsPerSecond of all of them together if paced.
-func (s *site) converse(server talks, atATime, count int, paced bool) result {
+// converse runs conversations, atATime at a time. All browsers together start turnsPerSecond,
+// but none before the end of its last turn.
+func (s *site) converse(server talks, atATime, count, turnsPerSecond int) result {
 	took := make([][]time.Duration, count)
 	var interval time.Duration
-	if paced {
-		interval = time.Second * time.Duration(atATime) / turnsPerSecond
+	if turnsPerSecond != unpaced {
+		interval = time.Second * time.Duration(atATime) / time.Duration(turnsPerSecond)
 	}
 	cpu := s.cpuTimes(server.servers())
 	before, start := cpu(), time.Now()
@@ -114,7 +116,7 @@ func (s *site) converse(server talks, atATime, count int, paced bool) result {
 		due := time.Now()
 		for range turnsEach {
 			time.Sleep(time.Until(due))
-			if !paced {
+			if turnsPerSecond == unpaced {
 				due = time.Now()
 			}
 			b.turn()
@@ -146,26 +148,26 @@ func conversation(at *site, s settings) {
 	}
 	var rows figures
 	for _, side := range sides { // warm up
-		at.converse(side, s.connections, 8*s.connections, false)
+		at.converse(side, s.connections, 8*s.connections, unpaced)
 	}
 	for round := range s.rounds {
 		for j := range sides {
 			i := (round + j) % len(sides)
-			busy := at.converse(sides[i], s.connections, 8*s.connections, false)
-			calm := at.converse(sides[i], 2*s.connections, 4*s.connections, true)
+			busy := at.converse(sides[i], s.connections, 8*s.connections, unpaced)
+			calm := at.converse(sides[i], 2*s.connections, 4*s.connections, calmRate)
 			rows.add(i, "CPU µs each turn: server", busy.costs[0])
 			rows.add(i, "CPU µs each turn: Redis", busy.costs[1])
 			rows.add(i, "CPU µs each turn: server and Redis", busy.costs[0]+busy.costs[1])
 			rows.add(i, "CPU µs each turn: bench, with the runtime", busy.costs[2])
 			rows.add(i, "turns/s", busy.perSecond)
-			rows.add(i, fmt.Sprintf("ms each turn at %d/s: p50", turnsPerSecond), calm.p50.Seconds()*1e3)
-			rows.add(i, fmt.Sprintf("ms each turn at %d/s: p99", turnsPerSecond), calm.p99.Seconds()*1e3)
+			rows.add(i, fmt.Sprintf("ms each turn at %d/s: p50", calmRate), calm.p50.Seconds()*1e3)
+			rows.add(i, fmt.Sprintf("ms each turn at %d/s: p99", calmRate), calm.p99.Seconds()*1e3)
 		}
 	}
 	rows.print("telapi", "Socket.IO")
 	soon, late := at.channelMemory(*ours.newest.Load())
 	fmt.Printf("  %-44s %8.0f   after ten minutes %.0f\n", "bytes in Redis, ended conversation", soon, late)
-	at.printScripts(s.connections*turnsEach, func() { at.converse(ours, s.connections, s.connections, false) })
+	at.printScripts(s.connections*turnsEach, func() { at.converse(ours, s.connections, s.connections, unpaced) })
 }
 
 // figures are the figures of each round, by name and side.

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-
-	"telapi/internal/calls"
 )
 
 const (
@@ -94,7 +92,7 @@ func processes(instances []*telapi) (list []*process) {
 func (s *site) measureCallbacks(opts settings, instances []*telapi, active, channels int) result {
 	runtime := s.directRuntime()
 	defer runtime.Close()
-	openIdle(runtime, opts, channels-active)
+	s.openIdle(opts, channels-active)
 	var addrs []string
 	for _, t := range instances {
 		addrs = append(addrs, t.addr)
@@ -111,7 +109,9 @@ func (s *site) measureCallbacks(opts settings, instances []*telapi, active, chan
 }
 
 // openIdle opens channels that no runtime claims.
-func openIdle(runtime *calls.Runtime, opts settings, n int) {
+func (s *site) openIdle(opts settings, n int) {
+	runtime := s.directRuntime()
+	defer runtime.Close() // releases each claim a second time, which it would do some seconds later
 	parallel(n, opts.connections, func(int) { check(openCalls(runtime, 1)[0].Close(context.Background())) })
 }
 
@@ -123,40 +123,39 @@ func turns(at *site, s settings) {
 	one, three := at.startTalks(), cluster.startTalks()
 	defer one.close()
 	defer three.close()
-	runtime := at.directRuntime()
-	defer runtime.Close()
-	at.growTurns(s, one, cluster, three)
+	at.growTurns(one, cluster, three)
 	opened := 0
 	for _, n := range []int{100, 10_000, 100_000} {
-		openIdle(runtime, s, n-opened)
+		at.openIdle(s, n-opened)
 		opened = n
 		var results []result
 		for range growthRounds {
-			results = append(results, at.converse(one, s.connections, 4*s.connections, false))
+			results = append(results, at.converse(one, s.connections, 4*s.connections, unpaced))
 		}
 		median(results).print(fmt.Sprintf("turns, %d channels", n), "turns")
 	}
 }
 
-// growTurns measures turns on one Redis and on a cluster, alternately. It compares Redis
-// with the busiest node of the cluster, because rates on a machine with few CPUs don't show
-// what more nodes could serve.
-func (s *site) growTurns(opts settings, one *telapiTalks, cluster *site, three *telapiTalks) {
+// growTurns measures turns on one Redis, and three times as many in a second on a cluster, so
+// that each node has as much to do: a node that waits more needs more CPU time for each command.
+// It compares Redis with the busiest node.
+func (s *site) growTurns(one *telapiTalks, cluster *site, three *telapiTalks) {
+	const rate, atATime, count = 150, 32, 96
 	var results [2][]result
 	var ratios []float64
 	nodes, _ := cluster.storePIDs()
 	for range growthRounds + 1 {
-		alone := s.converse(one, opts.connections, 4*opts.connections, false)
+		alone := s.converse(one, atATime, count, rate)
 		busy := make([]float64, len(nodes))
 		for i, pid := range nodes {
 			busy[i] = -cpuTime([]int{pid})
 		}
-		shared := cluster.converse(three, opts.connections, 4*opts.connections, false)
+		shared := cluster.converse(three, 3*atATime, 3*count, 3*rate)
 		for i, pid := range nodes {
 			busy[i] += cpuTime([]int{pid})
 		}
 		results[0], results[1] = append(results[0], alone), append(results[1], shared)
-		share := slices.Max(busy) * 1e6 / float64(4*opts.connections*turnsEach)
+		share := slices.Max(busy) * 1e6 / float64(3*count*turnsEach)
 		ratios = append(ratios, alone.costs[1]/share)
 	}
 	median(results[0][1:]).print("turns, "+s.kv, "turns") // the first round warms up
