@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -94,10 +95,14 @@ func (r *runner) runOn(path string, selected func(*mutant) bool) {
 	built := r.get(path)
 	start := time.Now()
 	var group errgroup.Group
+	var done atomic.Int32
 	group.SetLimit(r.workers)
 	for _, m := range mutants {
 		group.Go(func() error {
 			m.killed = r.kills(m, built)
+			if n := done.Add(1); n%50 == 0 {
+				fmt.Printf("%s: %d of %d mutants tried on %s, %s\n", m.unit, n, len(mutants), path, time.Since(start).Round(time.Second))
+			}
 			return nil
 		})
 	}
