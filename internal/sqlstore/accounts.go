@@ -17,15 +17,15 @@ const (
 
 	insertTeam = `INSERT INTO teams (` + teamColumns + `) VALUES ($1, $2, $3, $4, $5)`
 	selectTeam = `SELECT ` + teamColumns + ` FROM teams WHERE id = $1`
-	// Without a cursor, the page starts at 0. The cursor of a row that was deleted gives NULL,
-	// and no rows.
+	// $1 is the cursor, the ID of a team. Without one, the page starts at time 0. If its team was
+	// deleted, the comparison is NULL and no row matches.
 	listTeams = `SELECT ` + teamColumns + ` FROM teams
 		WHERE (created_at, id) > (COALESCE((SELECT created_at FROM teams WHERE id = $1), CASE $1 WHEN '' THEN 0 END), $1) ORDER BY created_at, id LIMIT $2`
 	// An update without effect locks the row on both databases.
 	lockTeam   = `UPDATE teams SET name = name WHERE id = $1 RETURNING ` + teamColumns
 	updateTeam = `UPDATE teams SET name = $2, daily_quota = $3, disabled = $4 WHERE id = $1`
 
-	// Each condition is that of an index.
+	// ended_as and ended_at are set together. Each statement checks the one that its index has.
 	revokeSessionsOfTeam     = `UPDATE sessions SET ended_at = $2, ended_as = 'revoked' WHERE team_id = $1 AND ended_as IS NULL`
 	revokeSessionsOfEndpoint = `UPDATE sessions SET ended_at = $2, ended_as = 'revoked' WHERE endpoint_id = $1 AND ended_at IS NULL`
 )
@@ -76,8 +76,8 @@ const (
 
 	revokeKey = `UPDATE api_keys SET revoked_at = COALESCE(revoked_at, $2) WHERE id = $1`
 	countKeys = `SELECT count(*) FROM api_keys WHERE team_id = $1 AND revoked_at IS NULL`
-	// Keeps the newest $2 revoked keys. SQLite has no OFFSET without LIMIT; the next call
-	// deletes the rest.
+	// Keeps the newest $2 revoked keys. SQLite has no OFFSET without LIMIT: if there are more
+	// than 1000 older ones, the next call deletes the rest.
 	trimKeys = `DELETE FROM api_keys WHERE id IN
 		(SELECT id FROM api_keys WHERE team_id = $1 AND revoked_at IS NOT NULL ORDER BY created_at DESC, id DESC LIMIT 1000 OFFSET $2)`
 	touchKey = `UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)`
@@ -99,21 +99,20 @@ func (s *Store) CreateKey(ctx context.Context, k auth.Key, entries ...audit.Entr
 	})
 }
 
-// insertLimited adds a record to a team in a transaction, unless the query count finds
-// highest or more of them. It locks the team, so that concurrent
-// transactions count each other's records.
-func (s *Store) insertLimited(ctx context.Context, kind, teamID, count string, highest int, entries []audit.Entry, insert func(context.Context, *sql.Tx) error) error {
+// insertLimited adds a record to a team in a transaction, unless countQuery finds limit or more of
+// them. It locks the team, so that concurrent transactions count each other's records.
+func (s *Store) insertLimited(ctx context.Context, kind, teamID, countQuery string, limit int, entries []audit.Entry, insert func(context.Context, *sql.Tx) error) error {
 	return s.inTx(ctx, "create "+kind, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := queryRow(ctx, tx, "team", teamFields, lockTeam, teamID); err != nil {
 			return err
 		}
-		n, err := queryRow(ctx, tx, kind, column[int], count, teamID)
+		n, err := queryRow(ctx, tx, kind, column[int], countQuery, teamID)
 		if err != nil {
 			return err
 		}
-		if n >= highest {
+		if n >= limit {
 			var issues fault.Issues
-			issues.Add("", fault.IssueTooMany, "A team can have at most %d %ss.", highest, kind)
+			issues.Add("", fault.IssueTooMany, "A team can have at most %d %ss.", limit, kind)
 			return issues.Err()
 		}
 		if err := insert(ctx, tx); err != nil {
@@ -190,9 +189,9 @@ func listEndpoints(teams page.Teams) string {
 // time.
 func (s *Store) UpdateEndpoint(ctx context.Context, id string, change func(*team.Endpoint) ([]audit.Entry, error)) (team.Endpoint, error) {
 	return update(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(ctx context.Context, tx *sql.Tx, e *team.Endpoint) ([]audit.Entry, error) {
-		fixed := *e
+		before := *e
 		entries, err := change(e)
-		e.ID, e.TeamID, e.CreatedAt = fixed.ID, fixed.TeamID, fixed.CreatedAt
+		e.ID, e.TeamID, e.CreatedAt = before.ID, before.TeamID, before.CreatedAt
 		if err == nil {
 			_, err = execRows(ctx, tx, updateEndpoint, id, e.Name, e.Enabled, asJSON(&e.Modes), asJSON(&e.Origins), asJSON(&e.Profile), timestamp{&e.UpdatedAt})
 		}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/pressly/goose/v3"
+
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/redact"
@@ -73,7 +75,7 @@ func TestMigrationChangesNothingBeforeItsLock(t *testing.T) {
 	testkit.Until(t, "the migration asks for the lock", func() bool {
 		return query("SELECT COUNT(*) > 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'")
 	})
-	if query(s.engine.versionTable) {
+	if query(s.engine.hasVersionTable) {
 		t.Error("the version table exists before the migration has its lock")
 	}
 	unlock()
@@ -82,7 +84,7 @@ func TestMigrationChangesNothingBeforeItsLock(t *testing.T) {
 
 func TestMigrationWaitsForSQLiteLockWithBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Store{engine: engine{dataDir: t.TempDir()}}
+		s := &Store{engine: engine{dialect: goose.DialectSQLite3, dataDir: t.TempDir()}}
 		unlock, err := s.lockMigrations(t.Context())
 		testkit.Must(t, err)
 		defer unlock()
@@ -130,7 +132,7 @@ func TestSchemaStatusChangesNothing(t *testing.T) {
 				}
 			}
 			var exists bool
-			testkit.Must(t, s.write.QueryRowContext(t.Context(), s.engine.versionTable).Scan(&exists))
+			testkit.Must(t, s.write.QueryRowContext(t.Context(), s.engine.hasVersionTable).Scan(&exists))
 			if exists {
 				t.Error("SchemaStatus created the version table")
 			}

@@ -34,26 +34,23 @@ func openPostgres(dsn redact.Secret) (*Store, error) {
 		address = net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
 	}
 	return &Store{write: db, read: db, engine: engine{
-		dialect:      goose.DialectPostgres,
-		title:        "PostgreSQL at " + address,
-		versionTable: "SELECT to_regclass('" + goose.DefaultTablename + "') IS NOT NULL",
-		clock:        "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
+		dialect:         goose.DialectPostgres,
+		title:           "PostgreSQL at " + address,
+		hasVersionTable: "SELECT to_regclass('" + goose.DefaultTablename + "') IS NOT NULL",
+		clock:           "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
 	}}, nil
 }
 
-// sendBatch runs statements in one round trip and one transaction. It calls queue when it
-// has a connection. Thousands of round trips of a millisecond each would exceed
-// statementTimeout and lock their rows meanwhile.
-func sendBatch(ctx context.Context, db *sql.DB, queue func(*pgx.Batch)) error {
+// sendBatch runs statements in one round trip and one transaction. Thousands of round trips of
+// a millisecond each would exceed statementTimeout and lock their rows meanwhile.
+func sendBatch(ctx context.Context, db *sql.DB, batch *pgx.Batch) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	var batch pgx.Batch
-	queue(&batch)
 	return conn.Raw(func(driver any) error {
-		return driver.(*stdlib.Conn).Conn().SendBatch(ctx, &batch).Close()
+		return driver.(*stdlib.Conn).Conn().SendBatch(ctx, batch).Close()
 	})
 }
 

@@ -28,15 +28,16 @@ const (
 	pingTimeout      = 5 * time.Second
 )
 
-// Functions named ...Fields return pointers to the fields of a record in the
-// order of its columns. Rows are scanned into them and inserted from them.
-
-// conn is a pool or a transaction.
-type conn interface {
+// executor is a pool or a transaction.
+type executor interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
+
+// Operations of a Store are get, list, exec, update, execBatch, and inTx with queryRow, queryAll
+// and execRows. Functions named ...Fields, and parameters called fields, return pointers to the
+// fields of a record in the order of its columns. Rows are scanned into them and inserted from them.
 
 // get reads one record from the read pool.
 func get[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, query string, args ...any) (found T, err error) {
@@ -48,11 +49,11 @@ func get[T any](ctx context.Context, s *Store, kind string, fields func(*T) []an
 }
 
 // queryRow reads one record. It returns NOT_FOUND if no row matches.
-func queryRow[T any](ctx context.Context, c conn, kind string, fields func(*T) []any, query string, args ...any) (found T, err error) {
+func queryRow[T any](ctx context.Context, on executor, kind string, fields func(*T) []any, query string, args ...any) (found T, err error) {
 	if !validText(args) {
 		return found, notFound(kind)
 	}
-	err = c.QueryRowContext(ctx, query, args...).Scan(fields(&found)...)
+	err = on.QueryRowContext(ctx, query, args...).Scan(fields(&found)...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return found, notFound(kind)
 	}
@@ -72,8 +73,8 @@ func list[T any](ctx context.Context, s *Store, kind string, fields func(*T) []a
 
 // queryAll reads any number of records. It closes the result before it returns, so
 // that a transaction can run its next statement.
-func queryAll[T any](ctx context.Context, c conn, fields func(*T) []any, query string, args ...any) (all []T, err error) {
-	rows, err := c.QueryContext(ctx, query, args...)
+func queryAll[T any](ctx context.Context, on executor, fields func(*T) []any, query string, args ...any) (all []T, err error) {
+	rows, err := on.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -94,8 +95,8 @@ func column[T any](v *T) []any { return []any{v} }
 // exec writes one record, and audit entries in the same transaction. It returns NOT_FOUND
 // if no row matches.
 func (s *Store) exec(ctx context.Context, verb, kind string, entries []audit.Entry, query string, args ...any) error {
-	write := func(ctx context.Context, c conn) error {
-		changed, err := execRows(ctx, c, query, args...)
+	write := func(ctx context.Context, on executor) error {
+		changed, err := execRows(ctx, on, query, args...)
 		if err == nil && changed == 0 {
 			return notFound(kind)
 		}
@@ -112,12 +113,12 @@ func (s *Store) exec(ctx context.Context, verb, kind string, entries []audit.Ent
 	})
 }
 
-// execRows returns the number of rows that a statement changed.
-func execRows(ctx context.Context, c conn, query string, args ...any) (changed int64, err error) {
+// execRows runs a statement and returns the number of rows that it changed.
+func execRows(ctx context.Context, on executor, query string, args ...any) (changed int64, err error) {
 	if !validText(args) {
 		return 0, errInvalidText
 	}
-	result, err := c.ExecContext(ctx, query, args...)
+	result, err := on.ExecContext(ctx, query, args...)
 	if err != nil {
 		return 0, err
 	}
@@ -125,12 +126,12 @@ func execRows(ctx context.Context, c conn, query string, args ...any) (changed i
 }
 
 // update changes the current version of a record in a transaction, together with
-// the audit entries that change returns. lock reads the record and blocks concurrent
-// updates of it. It returns NOT_FOUND if no row matches id.
-func update[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, lock, id string,
+// the audit entries that change returns. lockQuery reads the record and blocks concurrent
+// updates of it. update returns NOT_FOUND if no row matches id.
+func update[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, lockQuery, id string,
 	change func(context.Context, *sql.Tx, *T) ([]audit.Entry, error)) (updated T, err error) {
 	err = s.inTx(ctx, "update "+kind, func(ctx context.Context, tx *sql.Tx) error {
-		record, err := queryRow(ctx, tx, kind, fields, lock, id)
+		record, err := queryRow(ctx, tx, kind, fields, lockQuery, id)
 		if err != nil {
 			return err
 		}
@@ -144,26 +145,26 @@ func update[T any](ctx context.Context, s *Store, kind string, fields func(*T) [
 	return updated, err
 }
 
-// execBatch runs one statement with many sets of values in one transaction.
-// Sets that match no row are skipped. It returns the number of changed rows.
-// Callers sort the sets by row, so that concurrent transactions cannot deadlock.
+// execBatch runs one statement with each set of values, all in one transaction, and returns the
+// number of changed rows. Unlike exec, it ignores that a set matches no row. Callers sort the
+// sets by row, so that concurrent transactions cannot deadlock.
 func (s *Store) execBatch(ctx context.Context, op, query string, sets ...[]any) (changed int64, err error) {
 	if len(sets) == 0 {
 		return 0, nil
 	}
 	if s.engine.dialect == goose.DialectPostgres {
+		var batch pgx.Batch
+		for _, args := range sets {
+			batch.Queue(query, args...).Exec(func(result pgconn.CommandTag) error {
+				changed += result.RowsAffected()
+				return nil
+			})
+		}
 		err = s.do(ctx, op, func(ctx context.Context) error {
 			if !validText(slices.Concat(sets...)) {
 				return errInvalidText
 			}
-			return sendBatch(ctx, s.write, func(batch *pgx.Batch) {
-				for _, args := range sets {
-					batch.Queue(query, args...).Exec(func(result pgconn.CommandTag) error {
-						changed += result.RowsAffected()
-						return nil
-					})
-				}
-			})
+			return sendBatch(ctx, s.write, &batch)
 		})
 		return changed, err
 	}
@@ -190,15 +191,15 @@ func (s *Store) touch(ctx context.Context, op, query string, times map[string]ti
 	return err
 }
 
-// inTx runs do in a transaction. It commits if do succeeds.
-func (s *Store) inTx(ctx context.Context, op string, do func(context.Context, *sql.Tx) error) error {
+// inTx runs a function in a transaction. It commits if run succeeds.
+func (s *Store) inTx(ctx context.Context, op string, run func(context.Context, *sql.Tx) error) error {
 	return s.do(ctx, op, func(ctx context.Context) error {
 		tx, err := s.write.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
 		defer tx.Rollback()
-		if err := do(ctx, tx); err != nil {
+		if err := run(ctx, tx); err != nil {
 			return err
 		}
 		return tx.Commit()
@@ -230,15 +231,13 @@ var errInvalidText = fault.New(fault.Validation, "Text must be valid UTF-8 witho
 // validText reports whether all text in args is valid UTF-8 without NUL. PostgreSQL
 // rejects other text, which SQLite would store.
 func validText(args []any) bool {
-	for _, arg := range args {
+	return !slices.ContainsFunc(args, func(arg any) bool {
+		text, _ := arg.(string)
 		if field, ok := arg.(*string); ok {
-			arg = *field
+			text = *field
 		}
-		if text, ok := arg.(string); ok && (!utf8.ValidString(text) || strings.ContainsRune(text, 0)) {
-			return false
-		}
-	}
-	return true
+		return !utf8.ValidString(text) || strings.ContainsRune(text, 0)
+	})
 }
 
 // timestamp stores a time as Unix milliseconds and the zero time as NULL.
@@ -302,12 +301,11 @@ func (d digest) Scan(from any) error {
 	return nil
 }
 
-// teamsCondition returns the condition that a row belongs to the teams of a filter. Its
-// parameter $1 is the ID of the filter's team. It is empty if the filter has all teams, and
-// then every row matches, or none, and then no row does.
-func teamsCondition(f page.Teams) string {
-	if _, all := f.Team(); all {
+// teamsCondition returns the condition that a row belongs to the selected teams. Its parameter $1
+// is the ID of the team, which is empty if all teams are selected or none.
+func teamsCondition(selected page.Teams) string {
+	if _, all := selected.Team(); all {
 		return `$1 = ''`
 	}
-	return `team_id = NULLIF($1, '')`
+	return `team_id = NULLIF($1, '')` // matches no row if no team is selected
 }

@@ -56,8 +56,8 @@ func (s *Store) Recording(ctx context.Context, hash string) (speech.Recording, e
 
 // SaveRecording implements speech.Store.
 func (s *Store) SaveRecording(ctx context.Context, r speech.Recording) (saved speech.Recording, err error) {
-	err = s.inTx(ctx, "save recording", func(ctx context.Context, tx *sql.Tx) error {
-		if !validText(recordingFields(&r)) {
+	err = s.inTx(ctx, "save recording", func(ctx context.Context, tx *sql.Tx) (err error) {
+		if !validText(recordingFields(&r)) { // queryRow would return NOT_FOUND
 			return errInvalidText
 		}
 		saved, err = queryRow(ctx, tx, "recording", recordingFields, insertRecording, recordingFields(&r)...)
@@ -70,7 +70,7 @@ func (s *Store) SaveRecording(ctx context.Context, r speech.Recording) (saved sp
 			maps.Copy(saved.Variants, r.Variants)
 			saved.UsedAt = r.UsedAt
 		}
-		return updateVariants(ctx, tx, saved)
+		return writeVariants(ctx, tx, saved)
 	})
 	return saved, err
 }
@@ -79,21 +79,25 @@ func (s *Store) SaveRecording(ctx context.Context, r speech.Recording) (saved sp
 func (s *Store) DeleteVariant(ctx context.Context, hash string, e speech.Encoding, checksum string) error {
 	return s.inTx(ctx, "delete variant of recording", func(ctx context.Context, tx *sql.Tx) error {
 		r, err := queryRow(ctx, tx, "recording", recordingFields, lockRecording, hash)
-		if fault.Is(err, fault.NotFound) || err == nil && r.Variants[e] != checksum {
+		switch {
+		case fault.Is(err, fault.NotFound):
+			return nil
+		case err != nil:
+			return err
+		case r.Variants[e] != checksum: // was replaced
 			return nil
 		}
-		if err != nil {
+		delete(r.Variants, e)
+		if len(r.Variants) == 0 {
+			_, err = execRows(ctx, tx, `DELETE FROM tts_media_cache WHERE hash = $1`, hash)
 			return err
 		}
-		if delete(r.Variants, e); len(r.Variants) > 0 {
-			return updateVariants(ctx, tx, r)
-		}
-		_, err = execRows(ctx, tx, `DELETE FROM tts_media_cache WHERE hash = $1`, hash)
-		return err
+		return writeVariants(ctx, tx, r)
 	})
 }
 
-func updateVariants(ctx context.Context, tx *sql.Tx, r speech.Recording) error {
+// writeVariants writes what updateRecording sets: the variants and times.
+func writeVariants(ctx context.Context, tx *sql.Tx, r speech.Recording) error {
 	_, err := execRows(ctx, tx, updateRecording, r.Hash, encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt}, timestamp{&r.UsedAt})
 	return err
 }

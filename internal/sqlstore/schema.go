@@ -2,9 +2,7 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"embed"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 	"time"
@@ -31,16 +29,20 @@ type SchemaStatus struct {
 func (s *Store) SchemaStatus(ctx context.Context) (SchemaStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	schema := SchemaStatus{Database: s.String()}
+	migrator, err := s.newMigrator()
+	if err != nil {
+		return SchemaStatus{}, err
+	}
+	schema := SchemaStatus{Database: s.engine.title}
 	var exists bool
-	err := s.read.QueryRowContext(ctx, s.engine.versionTable).Scan(&exists)
+	err = s.read.QueryRowContext(ctx, s.engine.hasVersionTable).Scan(&exists)
 	if err == nil && exists {
 		err = s.read.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM "+goose.DefaultTablename).Scan(&schema.Current)
 	}
 	if err != nil {
 		return SchemaStatus{}, wrap(ctx, "read the schema version", err)
 	}
-	for _, source := range s.migrator.ListSources() {
+	for _, source := range migrator.ListSources() {
 		schema.Newest = source.Version
 		if source.Version > schema.Current {
 			schema.Pending = append(schema.Pending, filepath.Base(source.Path))
@@ -71,8 +73,7 @@ func (s *Store) Migrate(ctx context.Context) error {
 		return wrap(ctx, "lock the database for migration", err)
 	}
 	defer unlock()
-	// A Provider that has failed to create its version table does not try again.
-	migrator, err := newMigrator(s.write, s.engine.dialect)
+	migrator, err := s.newMigrator()
 	if err != nil {
 		return err
 	}
@@ -95,19 +96,21 @@ const migrationTimeout = 10 * time.Minute
 func (s *Store) lockMigrations(ctx context.Context) (unlock func(), err error) {
 	waiting, cancel := context.WithTimeout(ctx, migrationTimeout)
 	defer cancel()
-	if s.engine.dataDir != "" {
+	if s.engine.dialect == goose.DialectSQLite3 {
 		file, err := waitForLock(waiting, filepath.Join(s.engine.dataDir, "migrate.lock"))
 		return func() { _ = file.Close() }, err
 	}
-	// PostgreSQL releases the lock when the transaction or its connection ends. The transaction is idle
-	// during the migration, which needs a second connection. transaction_timeout is new in version 17.
+	// PostgreSQL releases the lock when the transaction or its connection ends. The transaction must
+	// not time out while it is idle: the migration uses another connection. transaction_timeout is
+	// new in version 17, so it may not be in pg_settings.
 	tx, err := s.write.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	unlock = func() { _ = tx.Rollback() }
 	_, err = tx.ExecContext(ctx, "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')")
-	for locked := false; err == nil; {
+	for err == nil {
+		var locked bool
 		err = tx.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock(hashtext($1))", goose.DefaultTablename).Scan(&locked)
 		if locked {
 			return unlock, nil
@@ -120,13 +123,11 @@ func (s *Store) lockMigrations(ctx context.Context) (unlock func(), err error) {
 	return nil, err
 }
 
-// newMigrator reads the migration files without connecting.
-func newMigrator(db *sql.DB, dialect goose.Dialect) (*goose.Provider, error) {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return nil, fmt.Errorf("read migrations: %w", err)
-	}
-	return goose.NewProvider(dialect, db, files, goose.WithDisableGlobalRegistry(true))
+// newMigrator reads the migration files without connecting. A Provider that has failed to create
+// its version table does not try again: each attempt needs a new one.
+func (s *Store) newMigrator() (*goose.Provider, error) {
+	files, _ := fs.Sub(migrations, "migrations") // a valid path
+	return goose.NewProvider(s.engine.dialect, s.write, files, goose.WithDisableGlobalRegistry(true))
 }
 
 // Connect waits until the database answers and its schema is up to date. It

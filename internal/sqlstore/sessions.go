@@ -13,6 +13,7 @@ import (
 )
 
 const (
+	// issuedColumns are set when a session is created.
 	issuedColumns = `id, team_id, endpoint_id, mode, identity, metadata, duplicate_policy, token_id, issued_at, redeem_by, expires_at`
 
 	sessionColumns = issuedColumns + `, redeemed_at, last_seen_at, ended_at, COALESCE(ended_as, '')`
@@ -60,23 +61,22 @@ const (
 		ON CONFLICT (session_id, message_id) DO NOTHING`
 )
 
-// issuedFields is the number of fields that are set when a session is created.
-const issuedFields = 11
-
-func sessionFields(s *session.Session) []any {
+func issuedFields(s *session.Session) []any {
 	return []any{
 		&s.ID, &s.TeamID, &s.EndpointID, &s.Mode, asJSON(&s.Identity), asJSON(&s.Metadata), &s.DuplicatePolicy, &s.TokenID,
 		timestamp{&s.IssuedAt}, timestamp{&s.RedeemBy}, timestamp{&s.ExpiresAt},
-		timestamp{&s.RedeemedAt}, timestamp{&s.LastSeenAt}, timestamp{&s.EndedAt}, &s.EndedAs,
 	}
+}
+
+func sessionFields(s *session.Session) []any {
+	return append(issuedFields(s), timestamp{&s.RedeemedAt}, timestamp{&s.LastSeenAt}, timestamp{&s.EndedAt}, &s.EndedAs)
 }
 
 // CreateSession adds a session and its idempotency record, if any. It returns false
 // if the key has a record that was created after staleBefore.
 func (s *Store) CreateSession(ctx context.Context, added session.Session, r session.IdempotencyRecord, staleBefore time.Time) (created bool, err error) {
-	args := sessionFields(&added)[:issuedFields]
 	if r.Key == "" {
-		err := s.exec(ctx, "create", "session", nil, insertSession, args...)
+		err := s.exec(ctx, "create", "session", nil, insertSession, issuedFields(&added)...)
 		return err == nil, err
 	}
 	err = s.inTx(ctx, "create session", func(ctx context.Context, tx *sql.Tx) error {
@@ -85,7 +85,7 @@ func (s *Store) CreateSession(ctx context.Context, added session.Session, r sess
 			return err
 		}
 		created = true
-		_, err = execRows(ctx, tx, insertSession, args...)
+		_, err = execRows(ctx, tx, insertSession, issuedFields(&added)...)
 		return constraintError(err, "session")
 	})
 	return created && err == nil, err
@@ -107,8 +107,8 @@ func (s *Store) Session(ctx context.Context, id string) (session.Session, error)
 	return get(ctx, s, "session", sessionFields, `SELECT `+sessionColumns+` FROM sessions WHERE id = $1`, id)
 }
 
-// liveRedeemed is the condition for sessions that are connected or disconnected, which
-// the database does not know.
+// liveRedeemed is the condition for sessions that are connected or disconnected: the database
+// does not know which.
 const liveRedeemed = ` AND ended_as IS NULL AND redeemed_at IS NOT NULL AND due_at > $2`
 
 // stateConditions select the sessions in a state at the time $2.
@@ -235,12 +235,13 @@ func (s *Store) AddBrowserActions(ctx context.Context, actions []session.Action)
 	if err != nil || stored == int64(len(actions)) {
 		return 0, err
 	}
+	// Those that were not stored now are repetitions, or were stored before, or exceed the limits.
 	actions = slices.CompactFunc(actions, func(a, b session.Action) bool { return a.SessionID == b.SessionID && a.MessageID == b.MessageID })
 	var args []any
 	for _, a := range actions {
 		args = append(args, a.SessionID, a.MessageID)
 	}
-	found, err := get(ctx, s, "browser actions", column[int], "WITH ids (session_id, message_id) AS (VALUES "+placeholders(len(actions), len(args))+
+	found, err := get(ctx, s, "browser actions", column[int], "WITH ids (session_id, message_id) AS (VALUES "+placeholders(len(actions), 2)+
 		") SELECT COUNT(*) FROM ids JOIN browser_actions USING (session_id, message_id)", args...)
 	if err != nil {
 		return 0, err

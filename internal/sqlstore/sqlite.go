@@ -71,11 +71,11 @@ func openSQLite(dataDir string, busyTimeout time.Duration) (*Store, error) {
 		return nil, err
 	}
 	return &Store{write: write, read: read, engine: engine{
-		dialect:      goose.DialectSQLite3,
-		title:        "SQLite at " + path,
-		versionTable: "SELECT COUNT(*) > 0 FROM sqlite_master WHERE name = '" + goose.DefaultTablename + "'",
-		clock:        "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)",
-		dataDir:      dir,
+		dialect:         goose.DialectSQLite3,
+		title:           "SQLite at " + path,
+		hasVersionTable: "SELECT COUNT(*) > 0 FROM sqlite_master WHERE name = '" + goose.DefaultTablename + "'",
+		clock:           "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)",
+		dataDir:         dir,
 	}}, nil
 }
 
@@ -117,7 +117,7 @@ func (c lockedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 // release is called or the process ends. Commands do not need the lock. On
 // PostgreSQL, LockServer does nothing.
 func (s *Store) LockServer() (release func(), err error) {
-	if s.engine.dataDir == "" {
+	if s.engine.dialect == goose.DialectPostgres {
 		return func() {}, nil
 	}
 	path := filepath.Join(s.engine.dataDir, "server.lock")

@@ -48,18 +48,17 @@ type Store struct {
 	write    *sql.DB // a single connection if the database is SQLite
 	read     *sql.DB // the same pool as write if the database is PostgreSQL
 	engine   engine
-	migrator *goose.Provider
 	log      *slog.Logger
 	migrated atomic.Bool // Migrate has succeeded
 }
 
 // engine holds the differences between the two databases.
 type engine struct {
-	dialect      goose.Dialect
-	title        string // for people, without credentials
-	versionTable string // query that returns whether goose's version table exists
-	clock        string // query that returns the database's time in Unix milliseconds
-	dataDir      string // SQLite only
+	dialect         goose.Dialect
+	title           string // for people, without credentials
+	hasVersionTable string // query that returns whether goose's version table exists
+	clock           string // query that returns the database's time in Unix milliseconds
+	dataDir         string // SQLite only
 }
 
 // Open returns a store without connecting to the database. It fails only for
@@ -74,9 +73,6 @@ func Open(o Options) (s *Store, err error) {
 		return nil, err
 	}
 	s.log = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if s.migrator, err = newMigrator(s.write, s.engine.dialect); err != nil {
-		return nil, fmt.Errorf("prepare migrations: %w", err)
-	}
 	return s, nil
 }
 

@@ -14,11 +14,11 @@ import (
 	"telapi/internal/speech"
 )
 
-// addUsage adds rows, each with a different key and in the order of the keys. Their placeholders
-// follow before addUsageTo.
+// A statement that adds usage is insertUsage, placeholders and addToKnownUsage. Its rows have
+// different keys, and are in the order of the keys.
 const (
-	addUsage   = `INSERT INTO usage_totals AS known (team_id, property, day, value, characters, cached_characters, requests) VALUES `
-	addUsageTo = ` ON CONFLICT (team_id, property, day, value) DO UPDATE SET
+	insertUsage     = `INSERT INTO usage_totals AS known (team_id, property, day, value, characters, cached_characters, requests) VALUES `
+	addToKnownUsage = ` ON CONFLICT (team_id, property, day, value) DO UPDATE SET
 		characters = known.characters + excluded.characters,
 		cached_characters = known.cached_characters + excluded.cached_characters,
 		requests = known.requests + excluded.requests`
@@ -32,14 +32,14 @@ const deleteReports = `DELETE FROM usage_reports WHERE id IN (SELECT id FROM usa
 
 // UsageBuckets implements speech.UsageStore.
 func (s *Store) UsageBuckets(ctx context.Context, q speech.UsageQuery) ([]speech.UsageBucket, error) {
-	length := len("2006-01-02")
+	dateLength := len("2006-01-02")
 	if q.Interval == speech.Month {
-		length = len("2006-01")
+		dateLength = len("2006-01")
 	}
 	buckets, err := list(ctx, s, "usage", func(b *speech.UsageBucket) []any {
 		return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Requests}
-	}, sumUsage, q.TeamID, q.GroupBy, day(q.From), day(q.To), length)
-	// Sorted here because databases differ in their order of text. Each bucket has a group.
+	}, sumUsage, q.TeamID, q.GroupBy, day(q.From), day(q.To), dateLength)
+	// Sorted here because databases differ in their order of text. The query sets all groups.
 	slices.SortFunc(buckets, func(a, b speech.UsageBucket) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*a.Group, *b.Group))
 	})
@@ -76,7 +76,8 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 		for _, id := range newIDs {
 			r := byID[id]
 			for property, value := range map[speech.Property]string{
-				"": "", speech.ByProvider: r.Provider, speech.ByVoice: r.Voice, speech.ByModel: r.Model, speech.ByEndpoint: r.EndpointID,
+				"":                "", // all usage of the day
+				speech.ByProvider: r.Provider, speech.ByVoice: r.Voice, speech.ByModel: r.Model, speech.ByEndpoint: r.EndpointID,
 			} {
 				key := usageKey{r.TeamID, string(property), day(time.UnixMilli(r.At)), value}
 				sum := sums[key]
@@ -96,6 +97,9 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 // usageKey is a primary key: team, property, day and value.
 type usageKey [4]string
 
+// maxUsageRows bounds the parameters of a statement: SQLite allows 32,766.
+const maxUsageRows = 1000
+
 func writeUsage(ctx context.Context, tx *sql.Tx, sums map[usageKey]speech.UsageCounts) error {
 	sorted := slices.SortedFunc(maps.Keys(sums), func(a, b usageKey) int { return slices.Compare(a[:], b[:]) })
 	for keys := range slices.Chunk(sorted, maxUsageRows) {
@@ -104,15 +108,12 @@ func writeUsage(ctx context.Context, tx *sql.Tx, sums map[usageKey]speech.UsageC
 			sum := sums[key]
 			args = append(args, key[0], key[1], key[2], key[3], sum.Characters, sum.Cached, sum.Requests)
 		}
-		if _, err := execRows(ctx, tx, addUsage+placeholders(len(keys), len(args))+addUsageTo, args...); err != nil {
+		if _, err := execRows(ctx, tx, insertUsage+placeholders(len(keys), 7)+addToKnownUsage, args...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-// maxUsageRows bounds the parameters of a statement: SQLite allows 32,766.
-const maxUsageRows = 1000
 
 // insertReportIDs stores report IDs and returns those that were new.
 func insertReportIDs(ctx context.Context, tx *sql.Tx, ids []string, now time.Time) ([]string, error) {
@@ -120,23 +121,21 @@ func insertReportIDs(ctx context.Context, tx *sql.Tx, ids []string, now time.Tim
 	for _, id := range ids {
 		args = append(args, id, now.UnixMilli())
 	}
-	return queryAll(ctx, tx, column[string], "INSERT INTO usage_reports (id, counted_at) VALUES "+placeholders(len(ids), len(args))+
+	return queryAll(ctx, tx, column[string], "INSERT INTO usage_reports (id, counted_at) VALUES "+placeholders(len(ids), 2)+
 		" ON CONFLICT (id) DO NOTHING RETURNING id", args...)
 }
 
-// placeholders returns the placeholders of a number of arguments, divided into rows.
-func placeholders(rows, args int) string {
-	var list strings.Builder
-	for i := range args {
-		separator := ", "
-		if i == 0 {
-			separator = "("
-		} else if i%(args/rows) == 0 {
-			separator = "), ("
+// placeholders returns a list of rows, each in parentheses: ($1, $2), ($3, $4).
+func placeholders(rows, columns int) string {
+	list := make([]string, rows)
+	for row := range list {
+		values := make([]string, columns)
+		for i := range values {
+			values[i] = fmt.Sprint("$", row*columns+i+1)
 		}
-		fmt.Fprintf(&list, "%s$%d", separator, i+1)
+		list[row] = "(" + strings.Join(values, ", ") + ")"
 	}
-	return list.String() + ")"
+	return strings.Join(list, ", ")
 }
 
 // DeleteReports implements speech.ReportStore. It deletes in pages.
