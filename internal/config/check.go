@@ -1,10 +1,6 @@
 package config
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"maps"
 	"net/url"
@@ -35,10 +31,13 @@ func (l *loader) checkNames() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.env)) {
 		l.warnIf(deprecated[name] != "", name, "%s", deprecated[name])
+		if slices.Contains(known, name) || slices.Contains(clientNames, name) {
+			continue
+		}
 		base, isFile := strings.CutSuffix(name, fileSuffix)
-		l.warnIf(isFile && slices.Contains(known, base) && !slices.Contains(known, name), name, "has no effect: only secrets can be in files. Set %s", base)
+		l.warnIf(isFile && slices.Contains(known, base), name, "has no effect: only secrets can be in files. Set %s", base)
 		unprefixed, hasPrefix := strings.CutPrefix(name, "TELAPI_")
-		if !hasPrefix || slices.Contains(known, name) || slices.Contains(clientNames, name) {
+		if !hasPrefix {
 			continue
 		}
 		text := "unknown setting; TELAPI_HOST and TELAPI_PORT are the only ones with this prefix"
@@ -57,12 +56,12 @@ func (l *loader) checkNames() {
 // checkCombinations checks settings that depend on each other.
 func (l *loader) checkCombinations() {
 	c := &l.cfg
-	if _, set := c.sources["JWT_SECRET"]; l.mode == Dev && !set {
+	if l.mode == Dev && !c.IsSet("JWT_SECRET") {
 		c.sources["JWT_SECRET"] = Generated
 	}
 	for _, s := range settings() {
-		_, set := c.sources[s.name]
-		l.rejectIf(l.mode == Serve && s.tag("required") == "serve" && !set, s.name, "", "not set, but required by telapi serve; use %s", s.valid(l.mode))
+		missing := s.Tag.Get("required") == "serve" && !c.IsSet(s.name)
+		l.rejectIf(l.mode == Serve && missing, s.name, "", "not set, but required by telapi serve; use %s", s.valid(l.mode))
 	}
 	if l.mode != Tool {
 		l.checkServer()
@@ -117,12 +116,12 @@ func (l *loader) checkServer() {
 	if c.EdgeTLSChain == "" || c.EdgeTLSKey == "" {
 		return
 	}
-	listener, err := c.EdgeTLS()
+	tlsConfig, err := c.EdgeTLS()
 	if problem, ok := errors.AsType[Problem](err); ok {
 		l.problems = append(l.problems, problem)
 		return
 	}
-	expiry := listener.Certificates[0].Leaf.NotAfter
+	expiry := tlsConfig.Certificates[0].Leaf.NotAfter
 	l.warnIf(time.Now().After(expiry), "EDGE_TLS_FULLCHAIN_B64", "contains a certificate that expired on %s: clients will reject it", expiry.Format(time.DateOnly))
 }
 
@@ -137,80 +136,4 @@ func validHeaderList(value string) bool {
 		}
 	}
 	return true
-}
-
-// EdgeTLS returns the TLS configuration of the API server's listener if API_TLS_ENABLED is true.
-func (c Config) EdgeTLS() (*tls.Config, error) {
-	const name, hint = "EDGE_TLS_FULLCHAIN_B64", "; use PEM in base64"
-	chain, err := decodeBase64(c.EdgeTLSChain.Reveal())
-	if err != nil {
-		return nil, Problem{name, redact.Placeholder, "invalid base64" + hint}
-	}
-	key, err := decodeBase64(c.EdgeTLSKey.Reveal())
-	if err != nil {
-		return nil, Problem{"EDGE_TLS_PRIVKEY_B64", redact.Placeholder, "invalid base64" + hint}
-	}
-	pair, err := tls.X509KeyPair(chain, key)
-	if err != nil {
-		return nil, Problem{name, redact.Placeholder, "does not match EDGE_TLS_PRIVKEY_B64: " + err.Error() + hint}
-	}
-	tlsConfig := ServerTLS()
-	tlsConfig.Certificates = []tls.Certificate{pair}
-	return tlsConfig, nil
-}
-
-// ServerTLS returns the configuration of all TLS listeners: HTTP/1.1 over TLS 1.3, or
-// TLS 1.2 with AEAD cipher suites only. Go's default for 1.2 includes CBC suites.
-func ServerTLS() *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		NextProtos: []string{"http/1.1"},
-		CipherSuites: []uint16{
-			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-			tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-		},
-	}
-}
-
-// MediaCacheCAs returns the root certificates for the media service, or nil for the
-// system's.
-func (c Config) MediaCacheCAs() (*x509.CertPool, error) {
-	if c.MediaCacheCABundle == "" {
-		return nil, nil
-	}
-	return parseBundle(c.MediaCacheCABundle.Reveal())
-}
-
-// parseBundle parses PEM certificates, plain or in base64. It rejects every other PEM
-// block, because a skipped certificate would only be noticed when it is needed.
-func parseBundle(value string) (*x509.CertPool, error) {
-	rest := []byte(value)
-	if !strings.Contains(value, "-----BEGIN") {
-		var err error
-		if rest, err = decodeBase64(value); err != nil {
-			return nil, errors.New("neither PEM nor base64")
-		}
-	}
-	pool := x509.NewCertPool()
-	for n := 0; ; n++ {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			if n == 0 || strings.Contains(string(rest), "-----BEGIN") {
-				return nil, errors.New("missing or damaged certificate")
-			}
-			return pool, nil
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil || block.Type != "CERTIFICATE" {
-			return nil, errors.New("contains a PEM block that is not a certificate")
-		}
-		pool.AddCert(cert)
-	}
-}
-
-// decodeBase64 accepts line breaks and missing padding.
-func decodeBase64(value string) ([]byte, error) {
-	value = strings.TrimRight(strings.Join(strings.Fields(value), ""), "=")
-	return base64.RawStdEncoding.DecodeString(value)
 }

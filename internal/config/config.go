@@ -19,10 +19,10 @@ import (
 
 // Config is the effective configuration. Only this package reads the environment.
 //
-// Tags: env is the variable; default, min, max and oneof constrain its value (min
-// of a secret counts bytes); dev is the default of `telapi dev` if it differs;
-// kind is the format of a text, which serve overrides for `telapi serve`, or true for a
-// bool that no other value turns on; required names the command that requires a value.
+// Tags: env is the variable, default its default, and dev that of `telapi dev` if it differs.
+// min, max and oneof constrain the value; min of a secret is in bytes. kind is the format of a
+// text, and serve that of `telapi serve` if it differs. A bool of the kind true is false if
+// the value is anything but true. required names the command that requires a value.
 type Config struct {
 	_                struct{} `section:"Features"`
 	FeatureAPIAccess bool     `env:"FEATURE_API_ACCESS" default:"true" doc:"If false, only health, metrics and webhook routes exist."`
@@ -164,8 +164,7 @@ const (
 	Generated   Source = "generated"    // by telapi dev
 )
 
-// IsSet reports whether the environment sets the variable of that name, or names a
-// file with its value.
+// IsSet reports whether the environment sets the variable, or names a file with its value.
 func (c Config) IsSet(name string) bool {
 	source := c.sources[name]
 	return source == Environment || source == Source(name+fileSuffix)
@@ -233,26 +232,18 @@ func settings() (all []setting) {
 	return all
 }
 
-// fileSuffix makes the name of a secret the name of the variable for a file with its
-// value.
+// fileSuffix ends the name of a variable that names a file with a secret: JWT_SECRET_FILE
+// for JWT_SECRET.
 const fileSuffix = "_FILE"
 
-// fileName returns the variable that names a file with the value, or an empty string if
-// the setting is not a secret.
-func (s setting) fileName() string {
-	if !s.secret {
-		return ""
-	}
-	return s.name + fileSuffix
-}
-
-func (s setting) tag(name string) string { return s.Tag.Get(name) }
+// fileName returns the variable that names a file with the value of a secret.
+func (s setting) fileName() string { return s.name + fileSuffix }
 
 // kind splits the kind tag, such as url:https, into the kind of value and its detail.
 func (s setting) kind(mode Mode) (kind, detail string) {
-	tag := s.tag("kind")
+	tag := s.Tag.Get("kind")
 	if mode == Serve {
-		tag = cmp.Or(s.tag("serve"), tag)
+		tag = cmp.Or(s.Tag.Get("serve"), tag)
 	}
 	kind, detail, _ = strings.Cut(tag, ":")
 	return kind, detail
@@ -281,23 +272,23 @@ func (s setting) valid(mode Mode) string {
 		return "PEM in base64"
 	case kind == "ice":
 		return `comma-separated stun:, stuns:, turn: and turns: URLs, or a JSON list such as [{"urls":["turn:turn.example"],"username":"u","credential":"c"}]`
-	case s.secret && s.tag("min") != "":
-		return "at least " + s.tag("min") + " bytes, such as the output of openssl rand -base64 32"
+	case s.secret && s.Tag.Get("min") != "":
+		return "at least " + s.Tag.Get("min") + " bytes, such as the output of openssl rand -base64 32"
 	}
 	switch s.Type {
 	case reflect.TypeFor[bool]():
 		return "true or false"
 	case reflect.TypeFor[int]():
-		return fmt.Sprintf("an integer from %s to %s", s.tag("min"), s.tag("max"))
+		return fmt.Sprintf("an integer from %s to %s", s.Tag.Get("min"), s.Tag.Get("max"))
 	case reflect.TypeFor[time.Duration]():
-		return fmt.Sprintf("a duration from %s to %s, such as %s", s.tag("min"), s.tag("max"), s.tag("default"))
+		return fmt.Sprintf("a duration from %s to %s, such as %s", s.Tag.Get("min"), s.Tag.Get("max"), s.Tag.Get("default"))
 	case reflect.TypeFor[[]netip.Prefix]():
 		return "comma-separated IP addresses or CIDR ranges, such as 10.0.0.0/8"
 	}
 	return "any text"
 }
 
-// masked returns a value for output, quoted or with its secrets replaced.
+// masked returns a value for output: quoted, or with its secrets replaced.
 func (s setting) masked(value string) string {
 	const maxLength = 200
 	kind, _ := s.kind(Dev)
@@ -306,7 +297,9 @@ func (s setting) masked(value string) string {
 		return ""
 	case kind == "url":
 		masked := maskURL(value)
-		if masked != redact.Placeholder || s.secret || strings.ContainsAny(value, "@?#") { // it may contain a password
+		isURL := masked != redact.Placeholder
+		mayHavePassword := s.secret || strings.ContainsAny(value, "@?#")
+		if isURL || mayHavePassword {
 			return masked
 		}
 	case s.secret:
@@ -336,11 +329,11 @@ func (c Config) Effective() (list []Setting) {
 		case []string:
 			value = strings.Join(v, ",")
 		case []netip.Prefix:
-			value = strings.ReplaceAll(strings.Trim(fmt.Sprint(v), "[]"), " ", ",")
+			value = strings.ReplaceAll(strings.Trim(fmt.Sprint(v), "[]"), " ", ",") // [a b] as a,b
 		default:
 			value = fmt.Sprint(v)
 		}
-		list = append(list, Setting{s.name, value, cmp.Or(c.sources[s.name], Default), s.tag("doc")})
+		list = append(list, Setting{s.name, value, cmp.Or(c.sources[s.name], Default), s.Tag.Get("doc")})
 	}
 	return list
 }

@@ -92,7 +92,7 @@ func (l *loader) rejectIf(condition bool, name, value, format string, args ...an
 // default.
 func (l *loader) load(s setting, field reflect.Value) {
 	value, source := l.env[s.name], Environment
-	if path := l.env[s.fileName()]; path != "" {
+	if path := l.env[s.fileName()]; s.secret && path != "" {
 		content, err := secretFile(path)
 		if value != "" {
 			err = errors.New("is set, and so is " + s.name + "; remove one of them")
@@ -104,15 +104,16 @@ func (l *loader) load(s setting, field reflect.Value) {
 		}
 		value, source = content, Source(s.fileName())
 	}
-	if trimmed := strings.TrimSpace(value); s.secret && s.tag("kind") == "" { // white space may be part of a secret
+	trimmed := strings.TrimSpace(value)
+	if s.secret && s.Tag.Get("kind") == "" { // white space may be part of it
 		l.warnIf(value != trimmed, s.name, "starts or ends with white space, which is part of the value")
 	} else {
 		value = trimmed
 	}
 	if value == "" {
-		value, source = s.tag("default"), Default
+		value, source = s.Tag.Get("default"), Default
 		if l.mode == Dev {
-			value = cmp.Or(s.tag("dev"), value)
+			value = cmp.Or(s.Tag.Get("dev"), value)
 		}
 	}
 	if value == "" {
@@ -166,9 +167,10 @@ var errInvalid = errors.New("invalid value")
 
 // assign parses value into the field. Its error never contains the value.
 func (s setting) assign(field reflect.Value, value string, mode Mode) (err error) {
+	kind, _ := s.kind(mode)
 	switch target := field.Addr().Interface().(type) {
 	case *bool:
-		if kind, _ := s.kind(mode); kind == "true" {
+		if kind == "true" {
 			*target = value == "true"
 		} else if *target, err = strconv.ParseBool(strings.ToLower(value)); err != nil {
 			return errInvalid
@@ -188,7 +190,7 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (err error
 	case *[]string:
 		for part := range strings.SplitSeq(value, ",") {
 			part = strings.TrimSpace(part)
-			if kind, _ := s.kind(mode); kind == "origins" {
+			if kind == "origins" {
 				part, _ = NormalizeOrigin(part)
 			}
 			if part == "" || s.oneof != nil && (!slices.Contains(s.oneof, part) || slices.Contains(*target, part)) {
@@ -197,7 +199,7 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (err error
 			*target = append(*target, part)
 		}
 	case *redact.Secret:
-		if minBytes, _ := strconv.Atoi(s.tag("min")); len(value) < minBytes && mode != Tool {
+		if minBytes, _ := strconv.Atoi(s.Tag.Get("min")); len(value) < minBytes && mode != Tool {
 			return fmt.Errorf("has only %d bytes", len(value))
 		}
 		*target = redact.Secret(value)
@@ -209,7 +211,7 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (err error
 			}
 		}
 		*target = value
-		if kind, _ := s.kind(mode); kind == "url" {
+		if kind == "url" {
 			*target = strings.TrimRight(value, "/") // so that paths can be appended
 		}
 		return s.checkFormat(value, mode)
@@ -221,8 +223,8 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (err error
 
 // parseInRange parses a value between the setting's min and max.
 func parseInRange[T cmp.Ordered](target *T, value string, s setting, parse func(string) (T, error)) (err error) {
-	low, errLow := parse(s.tag("min"))
-	high, errHigh := parse(s.tag("max"))
+	low, errLow := parse(s.Tag.Get("min"))
+	high, errHigh := parse(s.Tag.Get("max"))
 	if err := errors.Join(errLow, errHigh); err != nil {
 		panic("config: invalid tag of " + s.name + ": " + err.Error())
 	}
@@ -234,19 +236,22 @@ func parseInRange[T cmp.Ordered](target *T, value string, s setting, parse func(
 
 // checkFormat checks a value according to its kind tag. Its error never contains the
 // value.
-func (s setting) checkFormat(value string, mode Mode) (err error) {
+func (s setting) checkFormat(value string, mode Mode) error {
 	switch kind, detail := s.kind(mode); kind {
 	case "url":
-		var a address
-		if a, err = parseAddress(value, strings.Split(detail, ",")); err == nil {
-			err = a.check(s.secret)
+		a, err := parseAddress(value, strings.Split(detail, ","))
+		if err != nil {
+			return err
 		}
+		return a.check(s.secret)
 	case "pem":
-		_, err = parseBundle(value)
+		_, err := parseBundle(value)
+		return err
 	case "ice":
-		_, err = parseICEServers(value)
+		_, err := parseICEServers(value)
+		return err
 	}
-	return err
+	return nil
 }
 
 // parsePrefix accepts a CIDR range or a single address. IPv4-mapped IPv6 ranges

@@ -203,6 +203,11 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+func TestVariableWithoutNameIsIgnored(t *testing.T) {
+	c, _ := load(t, Tool, "=/dev/null")
+	testkit.Equal(t, "port", c.Port, 3001)
+}
+
 func TestSecretKeepsWhiteSpace(t *testing.T) {
 	c, _ := load(t, Tool, "METRICS_TOKEN= a=b ")
 	testkit.Equal(t, "METRICS_TOKEN", c.MetricsToken.Reveal(), " a=b ")
@@ -292,10 +297,10 @@ func TestEffectiveConfigurationMasksSecrets(t *testing.T) {
 
 func TestSettingsHaveDescriptionAndValidDefault(t *testing.T) {
 	for _, s := range settings() {
-		if s.tag("doc") == "" || s.section == "" || s.valid(Serve) == "" {
+		if s.Tag.Get("doc") == "" || s.section == "" || s.valid(Serve) == "" {
 			t.Errorf("%s has no description or section", s.name)
 		}
-		if value := s.tag("default"); value != "" {
+		if value := s.Tag.Get("default"); value != "" {
 			testkit.NoError(t, fmt.Sprintf("invalid default of %s", s.name), s.assign(reflect.New(s.Type).Elem(), value, Serve))
 		}
 	}
@@ -303,7 +308,7 @@ func TestSettingsHaveDescriptionAndValidDefault(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	for i, s := range settings() {
-		f.Add(i, "1", s.tag("default"))
+		f.Add(i, "1", s.Tag.Get("default"))
 		f.Add(i, "redis://:p@h1:1,[::1]:2/0?x=%41", "x,y")
 	}
 	f.Add(0, "postgres://%zz", "\xff\x00")

@@ -68,8 +68,8 @@ func reference() []byte {
 			section = s.section
 			fmt.Fprintf(&b, "\n## %s\n\n", section)
 		}
-		doc := s.tag("doc")
-		if command := s.tag("required"); command != "" {
+		doc := s.Tag.Get("doc")
+		if command := s.Tag.Get("required"); command != "" {
 			doc += " Required by telapi " + command + "."
 		}
 		name := "**`" + s.name + "`**"
@@ -95,7 +95,7 @@ func (s setting) values() string {
 	case reflect.TypeFor[int](), reflect.TypeFor[time.Duration]():
 		valid = strings.Replace(valid, " to ", "–", 1)
 	}
-	def := s.tag("default")
+	def := s.Tag.Get("default")
 	if def == "" {
 		return valid
 	}
