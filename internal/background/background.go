@@ -11,12 +11,11 @@ import (
 // ErrClosed is returned instead of starting work in a closed Group.
 var ErrClosed = errors.New("the server is shutting down")
 
-// Group owns goroutines that outlive the call that started them, and are canceled by
-// Close.
+// Group owns goroutines that outlive the call that started them.
 type Group struct {
 	ctx     context.Context // canceled by Close
 	cancel  context.CancelFunc
-	mu      sync.Mutex // prevents Go from starting work while Close waits
+	mu      sync.Mutex // so that Go starts nothing after Close has canceled ctx
 	running sync.WaitGroup
 }
 

@@ -17,8 +17,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Backoff is a series of delays that double from Min to Max. Each delay is 50 % to
-// 150 % of that, at random, so that clients do not retry at the same time.
+// Backoff is a series of delays that double from Min to Max. Next returns 50 % to 150 % of each,
+// at random, so that clients do not retry at the same time.
 //
 // It uses crypto/rand, whose source tests can replace to make the runs of the
 // simulator repeatable.
@@ -37,5 +37,5 @@ func (b *Backoff) Next() time.Duration {
 	return delay/2 + time.Duration(fraction*float64(delay))
 }
 
-// Reset makes Next return Min again, randomized.
+// Reset starts the series again.
 func (b *Backoff) Reset() { b.next = 0 }

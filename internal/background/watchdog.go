@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Watchdog cancels a context when a sender is silent: before it responds, during one
-// read of its body, or after the end of the body until it has finished. It may send for
-// long, and the reader may take any time between two reads.
+// Watchdog cancels a context when a sender is silent for too long: before it responds, during one
+// read of its body, or between the end of the body and Close. The whole body may take longer,
+// and so may the reader between two reads.
 type Watchdog struct {
-	io.ReadCloser
+	body   io.ReadCloser
 	limit  time.Duration
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
 }
 
 // NewWatchdog returns a context that is canceled with err after a silence of the given
-// length. Stop it, or watch a body and close that.
+// length. The caller calls Stop, or Watch and closes the body.
 func NewWatchdog(ctx context.Context, limit time.Duration, err error) (context.Context, *Watchdog) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	return ctx, &Watchdog{limit: limit, timer: time.AfterFunc(limit, func() { cancel(err) }), cancel: cancel}
@@ -32,13 +32,14 @@ func (w *Watchdog) Stop() {
 // Watch returns a body whose reads are watched, and which stops the Watchdog when it is closed.
 func (w *Watchdog) Watch(body io.ReadCloser) io.ReadCloser {
 	w.timer.Stop()
-	w.ReadCloser = body
+	w.body = body
 	return w
 }
 
+// Read implements io.Reader.
 func (w *Watchdog) Read(p []byte) (int, error) {
 	w.timer.Reset(w.limit)
-	n, err := w.ReadCloser.Read(p)
+	n, err := w.body.Read(p)
 	if err == nil {
 		w.timer.Stop()
 	}
@@ -48,5 +49,5 @@ func (w *Watchdog) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (w *Watchdog) Close() error {
 	defer w.Stop()
-	return w.ReadCloser.Close()
+	return w.body.Close()
 }

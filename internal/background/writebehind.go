@@ -43,7 +43,7 @@ func Write[T any](ctx context.Context, batch []T, write func(context.Context, []
 }
 
 // Queue is a bounded queue of values to write, so that callers do not wait for the store.
-// Its methods may be called from any goroutine; Run must only run once at a time.
+// Any goroutine may call its methods, but Run only runs once at a time.
 type Queue[T any] struct {
 	capacity  int // maximum total weight
 	weigh     func(T) int

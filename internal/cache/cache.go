@@ -156,7 +156,7 @@ func (c *Cache[V]) setOpen(open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open = open
-	c.values.Purge()
+	c.values.purge()
 	clear(c.loads)
 }
 

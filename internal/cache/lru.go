@@ -9,10 +9,10 @@ import (
 // of memory. A team that has its share evicts its own values. It is safe for concurrent
 // use.
 type LRU[V any] struct {
-	total, share int64
+	total, share int64 // maximum sizes: of all values, and of those of one team
 
 	mu     sync.Mutex
-	used   int64
+	used   int64                    // size of all values
 	values map[string]*list.Element // of *cached[V], by key
 	teams  map[string]*teamValues   // without those that have no value
 }
@@ -61,7 +61,7 @@ func (c *LRU[V]) Add(team, key string, size int64, value V) {
 	for c.used+size > c.total {
 		c.evict(c.largest())
 	}
-	own := c.teams[team]
+	own := c.teams[team] // nil, too, if all its values were evicted
 	if own == nil {
 		own = &teamValues{}
 		c.teams[team] = own
@@ -78,8 +78,8 @@ func (c *LRU[V]) Remove(key string) {
 	c.remove(key)
 }
 
-// Purge removes all values.
-func (c *LRU[V]) Purge() {
+// purge removes all values.
+func (c *LRU[V]) purge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.used = 0

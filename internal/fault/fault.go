@@ -88,11 +88,10 @@ func Is(err error, code Code) bool {
 }
 
 // Reason returns the innermost cause of an error, which is more useful to operators
-// than the names of the operations that failed. Of several it follows the last: the cause
-// stands after what it means.
+// than the names of the operations that failed. If an error wraps several, the last is the cause.
 func Reason(err error) error {
 	for {
-		switch e := err.(type) { //nolint:errorlint // it unwraps itself
+		switch e := err.(type) { //nolint:errorlint // the loop unwraps
 		case interface{ Unwrap() error }:
 			if e.Unwrap() == nil {
 				return err
@@ -205,9 +204,9 @@ var Catalogue = []CodeInfo{
 
 // Status returns the HTTP status of a code, or 500 if it is not in Catalogue.
 func (c Code) Status() int {
-	for i := range Catalogue {
-		if Catalogue[i].Code == c {
-			return Catalogue[i].Status
+	for _, info := range Catalogue {
+		if info.Code == c {
+			return info.Status
 		}
 	}
 	return http.StatusInternalServerError

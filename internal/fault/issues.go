@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -42,44 +41,43 @@ const maxIssues = 100
 type Issues struct{ list []Issue }
 
 // Add records an issue.
-func (is *Issues) Add(path, code, format string, args ...any) {
-	if is.Full() {
+func (issues *Issues) Add(path, code, format string, args ...any) {
+	if issues.Full() {
 		return
 	}
-	is.list = append(is.list, Issue{path, code, fmt.Sprintf(format, args...)})
+	issues.list = append(issues.list, Issue{path, code, fmt.Sprintf(format, args...)})
 }
 
-// Full reports whether further issues are not recorded. Code that looks for more of
-// them may stop.
-func (is *Issues) Full() bool { return len(is.list) >= maxIssues }
+// Full reports whether further issues are not recorded.
+func (issues *Issues) Full() bool { return len(issues.list) >= maxIssues }
 
 // Check records an issue unless ok.
-func (is *Issues) Check(ok bool, path, code, format string, args ...any) {
+func (issues *Issues) Check(ok bool, path, code, format string, args ...any) {
 	if !ok {
-		is.Add(path, code, format, args...)
+		issues.Add(path, code, format, args...)
 	}
 }
 
 // Has reports whether the value at path, or a value that contains it, has an issue already. Such a
 // value was not decoded and is zero: nobody needs to read that it is missing or out of range too.
-// Has also reports true if is is full, because further checks have no effect.
-func (is *Issues) Has(path string) bool {
-	return is.Full() || slices.ContainsFunc(is.list, func(i Issue) bool {
+// Has also returns true if issues is full, because further checks have no effect.
+func (issues *Issues) Has(path string) bool {
+	return issues.Full() || slices.ContainsFunc(issues.list, func(i Issue) bool {
 		return path == i.Path || strings.HasPrefix(path, i.Path) && path[len(i.Path)] == '/'
 	})
 }
 
 // Missing records that a required value is missing, unless Has(path).
-func (is *Issues) Missing(path, format string, args ...any) {
-	if !is.Has(path) {
-		is.Add(path, IssueRequired, format, args...)
+func (issues *Issues) Missing(path, format string, args ...any) {
+	if !issues.Has(path) {
+		issues.Add(path, IssueRequired, format, args...)
 	}
 }
 
-// CheckOneOf records a value that is not allowed, unless Has(path).
-func CheckOneOf[S ~string](is *Issues, path string, value S, allowed []S) {
-	if !slices.Contains(allowed, value) && !is.Has(path) {
-		is.Add(path, IssueValue, "Must be one of %s.", Join(allowed))
+// CheckOneOf records a value that is not allowed, unless issues.Has(path).
+func CheckOneOf[S ~string](issues *Issues, path string, value S, allowed []S) {
+	if !slices.Contains(allowed, value) && !issues.Has(path) {
+		issues.Add(path, IssueValue, "Must be one of %s.", Join(allowed))
 	}
 }
 
@@ -92,34 +90,34 @@ func Join[S ~string](names []S) string {
 	return strings.Join(list, ", ")
 }
 
-// CheckRange records a number that is out of range, unless Has(path).
-func CheckRange[N int64 | float64](is *Issues, path string, n, lowest, highest N) {
-	if n >= lowest && n <= highest || is.Has(path) {
+// CheckRange records a number that is out of range, unless issues.Has(path).
+func CheckRange[N int64 | float64](issues *Issues, path string, n, lowest, highest N) {
+	if n >= lowest && n <= highest || issues.Has(path) {
 		return
 	}
 	code := IssueTooLarge
 	if n < lowest {
 		code = IssueTooSmall
 	}
-	is.Add(path, code, "Must be a number from %v to %v.", lowest, highest)
+	issues.Add(path, code, "Must be a number from %v to %v.", lowest, highest)
 }
 
-// ParseQuery parses a query string. It records one that is malformed, of which
-// URL.Query would return a part.
-func (is *Issues) ParseQuery(raw string) url.Values {
+// ParseQuery parses a query string. If that is malformed, it records an issue and returns the
+// valid parameters.
+func (issues *Issues) ParseQuery(raw string) url.Values {
 	values, err := url.ParseQuery(raw)
-	is.Check(err == nil, "/query", IssueValue, "The query string is malformed. Percent-encode special characters, such as %%25 for a percent sign.")
+	issues.Check(err == nil, "/query", IssueValue, "The query string is malformed. Percent-encode special characters, such as %%25 for a percent sign.")
 	return values
 }
 
-// QueryValue returns a query parameter. It records a repeated parameter, and one
-// without a value: neither may be mistaken for an absent one, which often means all.
-func (is *Issues) QueryValue(params map[string][]string, name string) (value string, given bool) {
+// QueryValue returns a query parameter. It records an issue for a repeated parameter, and for
+// one without a value: neither may be mistaken for an absent one, which often means all.
+func (issues *Issues) QueryValue(params map[string][]string, name string) (value string, given bool) {
 	switch values := params[name]; {
 	case len(values) > 1:
-		is.Add("/query/"+name, IssueTooMany, "Send %s only once.", name)
+		issues.Add("/query/"+name, IssueTooMany, "Send %s only once.", name)
 	case len(values) == 1 && values[0] == "":
-		is.Add("/query/"+name, IssueValue, "%s has no value. Omit it, or send one.", name)
+		issues.Add("/query/"+name, IssueValue, "%s has no value. Omit it, or send one.", name)
 	case len(values) == 1:
 		return values[0], true
 	}
@@ -127,29 +125,29 @@ func (is *Issues) QueryValue(params map[string][]string, name string) (value str
 }
 
 // CheckName records a name that is too long or not printable.
-func (is *Issues) CheckName(path, name string, maxLength int) {
+func (issues *Issues) CheckName(path, name string, maxLength int) {
 	switch {
 	case utf8.RuneCountInString(name) > maxLength:
-		is.Add(path, IssueTooLong, "Must have at most %d characters.", maxLength)
+		issues.Add(path, IssueTooLong, "Must have at most %d characters.", maxLength)
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		is.Add(path, IssueForbidden, "Must not contain control characters.")
+		issues.Add(path, IssueForbidden, "Must not contain control characters.")
 	}
 }
 
 // List returns the recorded issues.
-func (is *Issues) List() []Issue { return is.list }
+func (issues *Issues) List() []Issue { return issues.list }
 
 // Err returns a VALIDATION_ERROR with all issues, or nil if there are none.
-func (is *Issues) Err() error {
-	switch n := len(is.list); n {
+func (issues *Issues) Err() error {
+	switch n := len(issues.list); n {
 	case 0:
 		return nil
 	case 1:
-		return New(Validation, "%s", is.list[0]).WithDetails(is.list)
+		return New(Validation, "%s", issues.list[0]).WithDetails(issues.list)
 	case maxIssues:
-		return New(Validation, "The request has %d issues or more. See details for the first ones.", n).WithDetails(is.list)
+		return New(Validation, "The request has %d issues or more. See details for the first ones.", n).WithDetails(issues.list)
 	default:
-		return New(Validation, "The request has %d issues. See details.", n).WithDetails(is.list)
+		return New(Validation, "The request has %d issues. See details.", n).WithDetails(issues.list)
 	}
 }
 
@@ -157,8 +155,5 @@ var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
 
 // Pointer appends a reference token to a JSON Pointer, escaped as in RFC 6901.
 func Pointer(base string, token any) string {
-	if index, ok := token.(int); ok {
-		return base + "/" + strconv.Itoa(index)
-	}
 	return base + "/" + pointerEscaper.Replace(fmt.Sprint(token))
 }

@@ -47,19 +47,19 @@ func Parse(params map[string][]string, validID func(string) bool, issues *fault.
 	return q
 }
 
-// UUID returns a function that reports whether an ID is a prefix and a UUID.
+// UUID returns a function that reports whether an ID is the prefix followed by a UUID.
 func UUID(prefix string) func(string) bool {
 	return regexp.MustCompile(`^` + prefix + `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString
 }
 
-// Read returns one page. It asks read for one item more than the limit, which shows
-// whether there is a next page.
+// Read returns one page. It reads one item more than the limit to find out whether there is
+// a next page.
 func Read[T any](q Query, read func(Query) ([]T, error), id func(T) string) (Page[T], error) {
-	found, err := read(Query{q.After, q.Limit + 1})
+	found, err := read(Query{After: q.After, Limit: q.Limit + 1})
 	if err != nil {
 		return Page[T]{}, fmt.Errorf("read page: %w", err)
 	}
-	p := Page[T]{Data: append([]T{}, found...)}
+	p := Page[T]{Data: append([]T{}, found...)} // not null in JSON
 	if len(found) > q.Limit {
 		p.Data = p.Data[:q.Limit]
 		p.NextCursor = new(id(p.Data[q.Limit-1]))

@@ -88,21 +88,22 @@ const reportInterval = 5 * time.Minute
 // pipeline exports one signal. It logs the first failure at once and later ones
 // every reportInterval.
 type pipeline struct {
-	signal  string
+	signal  string // or "all"
 	console *slog.Logger
 	ended   context.Context // ends with the telemetry
 
 	mu         sync.Mutex
-	failures   int       // since the last report
-	nextReport time.Time // time of the next report
+	failures   int // since the last report
+	nextReport time.Time
 }
 
-// send runs an export and reports its error. It cancels the export when the
-// telemetry ends, even if the SDK would retry for longer.
+// send runs an export. It reports its error, so that the SDK does not. It cancels the export
+// when the telemetry ends, even if the SDK would retry for longer.
 func (p *pipeline) send(ctx context.Context, export func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(p.ended, cancel)()
+	stop := context.AfterFunc(p.ended, cancel)
+	defer stop()
 	p.report(export(ctx))
 	return nil
 }

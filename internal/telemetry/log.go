@@ -26,8 +26,7 @@ func NewLogger(cfg config.Config, w io.Writer) *slog.Logger {
 	return slog.New(newHandler(cfg, newOutput(cfg, w)))
 }
 
-// newOutput returns a handler that writes to w. It accepts all levels, since handler checks
-// the level.
+// newOutput returns a handler that writes to w. It accepts all levels: handler checks them.
 func newOutput(cfg config.Config, w io.Writer) slog.Handler {
 	file, isFile := w.(*os.File)
 	isTerminal := isFile && isatty.IsTerminal(file.Fd())
@@ -129,18 +128,18 @@ func (r redactor) value(key string, v slog.Value) slog.Value {
 	case slog.KindDuration:
 		return slog.StringValue(v.Duration().String()) // the JSON handler would write nanoseconds
 	case slog.KindAny:
-		return r.any(key, v.Any())
+		return r.object(key, v.Any())
 	}
 	return v
 }
 
-// any converts values that can contain text to redacted text.
-func (r redactor) any(key string, v any) slog.Value {
+// object converts values that can contain text to redacted text.
+func (r redactor) object(key string, v any) slog.Value {
 	switch v := v.(type) {
 	case nil:
 		return slog.AnyValue(nil)
 	case error, fmt.Stringer:
-		return slog.StringValue(r.text(key, fmt.Sprint(v))) // Sprint recovers from a panic in their methods
+		return slog.StringValue(r.text(key, fmt.Sprint(v))) // recovers from a panic in their methods
 	case []byte:
 		return slog.StringValue(r.text(key, string(v)))
 	case []string:
