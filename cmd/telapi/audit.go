@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -16,16 +15,18 @@ func (c *cli) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "audit [--team TEAM] [--from TIME] [--to TIME]", Short: "List the changes that administrators made, newest first",
 		Example: "  telapi audit --team tm_… --from 2026-11-01T00:00:00Z"}
 	f := cmd.Flags()
-	from := f.String("from", "", "first time, such as 2026-11-01T00:00:00Z")
-	to := f.String("to", "", "time after the last one")
-	limit := f.Int64("limit", 100, "number of changes")
+	period := map[string]*string{ // by query parameter
+		"from": f.String("from", "", "start of the period, such as 2026-11-01T00:00:00Z"),
+		"to":   f.String("to", "", "end of the period, exclusive"),
+	}
+	limit := f.Int64("limit", 100, "maximum number of changes")
 	const teamUsage = "list only changes to this team, its keys, endpoints and sessions"
 	cmd.RunE = c.withTeams(cmd, teamUsage, func(ctx context.Context, a *app.Admin, teams page.Teams) (any, error) {
 		if *limit < 1 {
-			return nil, c.usageError("invalid --limit %q: use a number above 0", strconv.FormatInt(*limit, 10))
+			return nil, c.usageError(`invalid --limit "%d": use a number above 0`, *limit)
 		}
 		params := map[string][]string{}
-		for name, value := range map[string]*string{"from": from, "to": to} {
+		for name, value := range period {
 			if f.Changed(name) {
 				params[name] = []string{*value}
 			}

@@ -34,28 +34,29 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 	teamID := cmd.Flags().String("team", "", "team ID")
 	endpointID := cmd.Flags().String("endpoint", "", "endpoint ID")
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: the endpoint's)")
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, args []string) (any, error) {
+	cmd.RunE = c.withChannel(firstArgument, func(ctx context.Context, r *calls.Runtime, channelID string) (any, error) {
 		a, err := app.OpenAdmin(ctx, c.cfg, c.Err, app.Existing)
 		if err != nil {
 			return nil, err
 		}
 		defer a.Close()
 		e, err := a.Endpoints.Store.Endpoint(ctx, *endpointID)
-		err = withID(err, "endpoint", *endpointID)
-		if err == nil && e.TeamID != *teamID {
-			err = fmt.Errorf("endpoint %s belongs to another team than %s: telapi endpoint show %s prints its team", *endpointID, *teamID, *endpointID)
-		}
-		if err == nil && *profileFile != "" {
-			e.Profile, err = c.readProfile(ctx, *profileFile, false)
-		}
-		if err != nil {
-			return nil, err
+		switch {
+		case err != nil:
+			return nil, withID(err, "endpoint", *endpointID)
+		case e.TeamID != *teamID:
+			return nil, fmt.Errorf("endpoint %s belongs to another team than %s: telapi endpoint show %s prints its team", *endpointID, *teamID, *endpointID)
+		case *profileFile != "":
+			if e.Profile, err = c.readProfile(ctx, *profileFile); err != nil {
+				return nil, err
+			}
 		}
 		profile, err := json.Marshal(e.Profile)
 		if err != nil {
 			return nil, err
 		}
-		ch, err := r.Open(ctx, calls.Claim{}, wire.Open{Request: wire.Request{Channel: args[0]}, Team: *teamID, Endpoint: *endpointID, Profile: profile})
+		newClaim := calls.Claim{}
+		ch, err := r.Open(ctx, newClaim, wire.Open{Request: wire.Request{Channel: channelID}, Team: *teamID, Endpoint: *endpointID, Profile: profile})
 		if err != nil {
 			return nil, err
 		}
@@ -82,7 +83,7 @@ expired.`,
 		})}
 }
 
-// entryID matches an entry ID and the empty string.
+// entryID matches the empty string, and an entry ID with or without its time.
 var entryID = regexp.MustCompile(`^(\d{1,18}(-\d{1,18})?)?$`)
 
 func (c *cli) channelTailCommand() *cobra.Command {
@@ -92,32 +93,29 @@ the newest. With --follow, it continues until Ctrl-C or the end of the channel. 
 claims the channel nor commits positions. A session's channel has the session's ID.
 An answer that is parked, because it arrived before those of earlier work items, is not on
 the stream yet; tail reports it on stderr.`}
-	from := cmd.Flags().String("from", "", "start at this entry ID")
+	from := cmd.Flags().String("from", "", "ID of the first entry")
 	follow := cmd.Flags().Bool("follow", false, "continue with new entries")
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, args []string) (any, error) {
+	cmd.RunE = c.withChannel(firstArgument, func(ctx context.Context, r *calls.Runtime, channelID string) (any, error) {
 		if !entryID.MatchString(*from) {
 			return nil, c.usageError("invalid --from %q: use the ID of an entry, such as 12-1794804882000", *from)
 		}
-		last, err := c.printEntries(ctx, r, args[0], *from)
+		last, err := c.printEntries(ctx, r, channelID, *from)
 		if err != nil {
 			return nil, err
 		}
-		ch := r.Observe(args[0], cmp.Or(last.Position, *from))
+		ch := r.Observe(channelID, cmp.Or(last.Position, *from))
 		reported := map[string]bool{}
-		if err := c.printParked(ctx, ch, reported); err != nil || !*follow || last.Entry.Kind == wire.KindChannelEnded {
-			return nil, err
-		}
 		for {
+			if err := c.printParked(ctx, ch, reported); err != nil || !*follow || last.Entry.Kind == wire.KindChannelEnded {
+				return nil, err
+			}
 			receiving, cancel := context.WithTimeout(ctx, parkedInterval)
 			err := c.printUntil(receiving, ch)
 			cancel()
-			if ctx.Err() != nil || errors.Is(err, calls.ErrEnded) {
+			switch {
+			case ctx.Err() != nil, errors.Is(err, calls.ErrEnded):
 				return nil, nil //nolint:nilerr // the end of the channel or Ctrl-C is success
-			}
-			if err == nil {
-				err = c.printParked(ctx, ch, reported)
-			}
-			if err != nil {
+			case err != nil:
 				return nil, err
 			}
 		}
@@ -127,22 +125,19 @@ the stream yet; tail reports it on stderr.`}
 
 // printUntil prints new entries until ctx ends.
 func (c *cli) printUntil(ctx context.Context, ch *calls.Channel) error {
-	for {
+	for ctx.Err() == nil {
 		delivery, err := ch.Receive(ctx)
 		if err == nil && delivery.Position != "" { // not audio
 			err = c.printEntry(delivery)
 		}
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return nil //nolint:nilerr // the end of ctx is not a failure
-		case err != nil:
+		if err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// parkedInterval is how often tail looks for parked answers. They are not on the
-// stream.
+// parkedInterval is how often tail looks for parked answers, which are not on the stream.
 const parkedInterval = time.Second
 
 // printParked prints the parked answers that are not reported yet to stderr.
@@ -208,22 +203,24 @@ func (c *cli) channelSendCommand() *cobra.Command {
 		Example: `  telapi channel send ses_… --type chat --payload '{"text":"Good day"}'`}
 	messageType := cmd.Flags().String("type", "chat", "message type")
 	payload := cmd.Flags().String("payload", "", "JSON object with the content")
-	oneOf(cmd, "type", slices.DeleteFunc(slices.Clone(wire.MessageTypes), func(t wire.MessageType) bool {
-		p, _ := (&wire.ChannelMessage{Type: t}).Payload()
-		return p == nil // such as ping, which has no payload
-	}))
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, args []string) (any, error) {
+	hasNoPayload := func(t wire.MessageType) bool { // such as ping
+		content, _ := (&wire.ChannelMessage{Type: t}).Payload()
+		return content == nil
+	}
+	oneOf(cmd, "type", slices.DeleteFunc(slices.Clone(wire.MessageTypes), hasNoPayload))
+	cmd.RunE = c.withChannel(firstArgument, func(ctx context.Context, r *calls.Runtime, channelID string) (any, error) {
 		message := wire.ChannelMessage{Type: wire.MessageType(*messageType)}
 		content, _ := message.Payload()
 		*content = jsontext.Value(*payload)
 		if !content.IsValid() || content.Kind() != '{' {
 			return nil, c.usageError(`invalid --payload %q: use a JSON object such as {"text":"Good day"}`, *payload)
 		}
-		ch, sent := r.Observe(args[0], ""), map[string]string{"channel": args[0], "status": "sent"}
+		ch := r.Observe(channelID, "")
+		result := map[string]string{"channel": channelID, "status": "sent"}
 		if message.Type == wire.TypeAudio {
-			return sent, ch.SendAudio(ctx, message.Audio)
+			return result, ch.SendAudio(ctx, message.Audio)
 		}
-		return sent, ch.Send(ctx, message)
+		return result, ch.Send(ctx, message)
 	})
 	return cmd
 }
@@ -231,71 +228,8 @@ func (c *cli) channelSendCommand() *cobra.Command {
 func (c *cli) channelEndCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "end CHANNEL", Short: "End a channel"}
 	reason := cmd.Flags().String("reason", "ended by an operator", "reason reported to the runtime")
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, args []string) (any, error) {
-		return map[string]string{"channel": args[0], "status": "ended"}, r.Observe(args[0], "").End(ctx, *reason)
+	cmd.RunE = c.withChannel(firstArgument, func(ctx context.Context, r *calls.Runtime, channelID string) (any, error) {
+		return map[string]string{"channel": channelID, "status": "ended"}, r.Observe(channelID, "").End(ctx, *reason)
 	})
 	return cmd
-}
-
-func (c *cli) callbackIssueCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "issue --channel CHANNEL", Short: "Create a work item and print its credential",
-		Long: `Creates a work item on a channel and prints its credential, with a curl command that posts
-a result. The URL uses PUBLIC_URL, or TELAPI_HOST and TELAPI_PORT: set them as for the server.
-
-Results are delivered in the order of their work items. Until this one is answered or expires,
-it blocks the results of later work items on the channel. --scope channel blocks none.`,
-		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
-	channelID := cmd.Flags().String("channel", "", "channel ID")
-	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+joinWords(wire.WorkItemKinds, "or"))
-	scopes := map[string]wire.Scope{"work_item": wire.ScopeItem, "channel": wire.ScopeChannel}
-	scope := cmd.Flags().String("scope", "work_item", "work_item: valid for one callback; channel: valid for any number")
-	ttl := cmd.Flags().Duration("ttl", calls.DefaultTTL, "time until the work item expires")
-	oneOf(cmd, "kind", wire.WorkItemKinds)
-	oneOf(cmd, "scope", []string{"work_item", "channel"})
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *calls.Runtime, _ []string) (any, error) {
-		if err := c.checkChannelID(*channelID); err != nil {
-			return nil, err
-		}
-		if *ttl < time.Millisecond || *ttl > calls.MaxTTL {
-			return nil, c.usageError("invalid --ttl %q: use a duration from 1ms to %s", *ttl, calls.MaxTTL)
-		}
-		item, err := r.Observe(*channelID, "").Await(ctx, calls.AwaitOptions{
-			Kind: wire.WorkItemKind(*kind), Scope: scopes[*scope], TTL: *ttl,
-		})
-		if err != nil {
-			return nil, withChannelID(err, *channelID)
-		}
-		url := c.baseURL() + item.Path
-		err = c.print(struct {
-			Token      string    `json:"token"`
-			URL        string    `json:"url"`
-			WorkItemID string    `json:"workItemId"`
-			ExpiresAt  time.Time `json:"expiresAt"`
-		}{item.Token, url, item.ID, item.ExpiresAt})
-		if !c.json {
-			_, _ = fmt.Fprintf(c.Out, "\ncurl -i '%s' -H 'token: %s' -H 'Content-Type: application/json' \\\n  -d '%s'\n",
-				url, item.Token, sampleBody(wire.WorkItemKind(*kind), *channelID))
-			if scopes[*scope] == wire.ScopeItem {
-				_, _ = fmt.Fprintf(c.Out, "\nThe work item blocks later ones on this channel until it is answered, or expires at %s.\n", item.ExpiresAt.Format(time.TimeOnly))
-			}
-		}
-		return nil, err
-	})
-	return cmd
-}
-
-// baseURL returns PUBLIC_URL or the URL of the server on this machine.
-func (c *cli) baseURL() string {
-	return cmp.Or(c.cfg.PublicURL, c.cfg.LocalURL(c.cfg.Port))
-}
-
-func sampleBody(kind wire.WorkItemKind, channelID string) string {
-	switch kind {
-	case wire.LLMItem:
-		return `{"content":"Hello"}`
-	case wire.ToolItem:
-		return `{"result":"done"}`
-	default:
-		return fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hello"}}}]}}`, channelID)
-	}
 }

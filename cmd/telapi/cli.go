@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/app"
 	"telapi/internal/audit"
 	"telapi/internal/auth"
@@ -22,6 +24,7 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/page"
+	"telapi/internal/strictjson"
 )
 
 // version is set by the build.
@@ -46,7 +49,8 @@ type cli struct {
 
 	cfg        config.Config // set by withConfig
 	json       bool
-	validUsage bool // errors are not about the command line
+	strict     bool
+	validUsage bool // the command line is valid: an error is one of the command's work
 }
 
 // execute runs the command and returns the exit code.
@@ -118,9 +122,9 @@ Configure it with environment variables; see docs/configuration.md.`,
 		for _, cmd := range g.commands {
 			cmd.GroupID = g.title
 			root.AddCommand(cmd)
-			for _, command := range append(cmd.Commands(), cmd) {
-				requireUse(command)
-				c.addCompletion(command)
+			for _, each := range append(cmd.Commands(), cmd) {
+				requireUse(each)
+				c.addCompletion(each)
 			}
 		}
 	}
@@ -181,10 +185,14 @@ func (c *cli) openAdmin(mode app.OpenMode, body adminBody) runE {
 	})
 }
 
-// operator returns the user of a command. The credentials of the stores give access
-// to everything.
+// operator returns the user of the operating system who runs a command. The credentials of the
+// stores give access to everything.
 func operator() auth.Principal {
-	return auth.Principal{Subject: userName(), Scopes: auth.Scopes, Type: audit.CLI}
+	name := strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	return auth.Principal{Subject: name, Scopes: auth.Scopes, Type: audit.CLI}
 }
 
 // withTeams is like withAdmin, for a list. It adds the flag --team: body gets that team, or all
@@ -196,58 +204,49 @@ func (c *cli) withTeams(cmd *cobra.Command, usage string, body func(context.Cont
 		case !cmd.Flags().Changed("team"):
 			return body(ctx, a, page.OfAllTeams(operator()))
 		case *teamID == "": // perhaps an unset variable of a script
-			return nil, c.usageError("invalid --team %q: pass a team ID, or omit the flag for all teams", "")
+			return nil, c.usageError(`invalid --team "": pass a team ID, or omit the flag for all teams`)
 		}
 		return body(ctx, a, page.OfTeam(*teamID))
 	})
 }
 
-// userName returns the name of the operating system's user.
-func userName() string {
-	if u, err := user.Current(); err == nil {
-		return u.Username
-	}
-	return strconv.Itoa(os.Getuid())
-}
-
-// withRuntime is like withConfig, for a command that acts as a call runtime, on the channel args[0] if given.
-func (c *cli) withRuntime(body func(ctx context.Context, r *calls.Runtime, args []string) (any, error)) runE {
+// withChannel is like withConfig, for a command that acts as a call runtime on a channel. find
+// returns the channel's ID.
+func (c *cli) withChannel(find func(args []string) string, body func(ctx context.Context, r *calls.Runtime, channelID string) (any, error)) runE {
 	return c.withConfig(func(ctx context.Context, args []string) (any, error) {
-		if len(args) > 0 {
-			if err := c.checkChannelID(args[0]); err != nil {
-				return nil, err
-			}
+		channelID := find(args)
+		if !wire.ValidID(channelID) {
+			return nil, c.usageError("invalid channel ID %q: use 1 to 128 letters, digits and . _ : -", channelID)
 		}
 		r, err := app.OpenRuntime(c.cfg)
 		if err != nil {
 			return nil, err
 		}
 		defer r.Close()
-		result, err := body(ctx, r, args)
-		if len(args) > 0 {
-			err = withChannelID(err, args[0])
+		result, err := body(ctx, r, channelID)
+		if errors.Is(err, calls.ErrNotFound) {
+			err = fmt.Errorf("channel %s not found: telapi channel list shows the live ones. A session's channel is opened when its browser connects; telapi channel open opens one without a session", channelID)
 		}
 		return result, err
 	})
 }
 
-// withChannelID adds the ID and a hint to ErrNotFound.
-func withChannelID(err error, id string) error {
-	if !errors.Is(err, calls.ErrNotFound) {
-		return err
-	}
-	return fmt.Errorf("channel %s not found: telapi channel list shows the live ones. A session's channel is opened when its browser connects; telapi channel open opens one without a session", id)
+func firstArgument(args []string) string { return args[0] }
+
+// baseURL returns PUBLIC_URL or the URL of the server on this machine.
+func (c *cli) baseURL() string {
+	return cmp.Or(c.cfg.PublicURL, c.cfg.LocalURL(c.cfg.Port))
 }
 
-// readFile reads a file, or standard input if name is "-". It returns when ctx ends,
-// even if it waits for input from a terminal.
+// readFile reads a file, or standard input if name is "-", without a byte order mark. It
+// returns when ctx ends, even if it waits for input from a terminal.
 func (c *cli) readFile(ctx context.Context, name string) ([]byte, error) {
 	if name != "-" {
 		content, err := os.ReadFile(name)
 		if failure, ok := errors.AsType[*fs.PathError](err); ok {
 			err = fmt.Errorf("cannot read %s: %w", name, failure.Err)
 		}
-		return content, err
+		return strictjson.TrimBOM(content), err
 	}
 	var content []byte
 	var err error
@@ -258,7 +257,7 @@ func (c *cli) readFile(ctx context.Context, name string) ([]byte, error) {
 	}()
 	select {
 	case <-done:
-		return content, err
+		return strictjson.TrimBOM(content), err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -271,7 +270,7 @@ func (c *cli) printError(err error) {
 		c.printProblem("%v", err)
 		return
 	}
-	operation, _, _ := strings.Cut(err.Error(), string(failure.Code)) // what wraps the failure, whose text begins with its code
+	operation, _, _ := strings.Cut(err.Error(), failure.Error()) // the text that wraps the failure's
 	issues, _ := failure.Details.([]fault.Issue)
 	for _, i := range issues {
 		c.printProblem("%s%s", operation, i)

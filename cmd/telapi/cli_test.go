@@ -40,6 +40,14 @@ func TestInterruptEndsReadFromTerminal(t *testing.T) {
 	}
 }
 
+func TestByteOrderMarkIsNotPartOfFirstText(t *testing.T) {
+	c := &cli{In: strings.NewReader("\ufeff{\"text\":\"Hi\"}\n")}
+	requests, err := c.readWarmRequests(t.Context(), "-", map[string]any{})
+	if err != nil || len(requests) != 1 || string(requests[0].body) != `{"text":"Hi"}` {
+		t.Errorf("got requests %v, %v, want the object", requests, err)
+	}
+}
+
 func TestNotFoundErrorHasIDWithoutSecret(t *testing.T) {
 	secret := strings.Repeat("s3cret-", 6) + "x"
 	for id, want := range map[string]string{

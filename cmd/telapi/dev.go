@@ -60,11 +60,11 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		if err != nil {
 			return nil, err
 		}
-		demo := &app.Demo{}
+		demoTeam := &app.Demo{}
 		if !*noDemo && cfg.FeatureAPIAccess {
-			demo.Bot = &app.Bot{URL: *bot}
+			demoTeam.Bot = &app.Bot{URL: *bot}
 		}
-		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: &app.Development{Demo: demo}}
+		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: &app.Development{Demo: demoTeam}}
 		if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
 			stopMedia, mediaErr := startMedia(ctx, &cfg, opts)
 			if mediaErr != nil {
@@ -73,22 +73,22 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			defer func() { err = errors.Join(err, stopMedia()) }()
 		}
 		if *instances > 1 {
-			command := func(ctx context.Context) *exec.Cmd { return c.instanceCommand(ctx, cfg) }
-			demo.Instances = slices.Repeat([]func(context.Context) *exec.Cmd{command}, *instances)
+			demoTeam.Instances = *instances
+			demoTeam.Command = func(ctx context.Context) *exec.Cmd { return c.instanceCommand(ctx, cfg) }
 		}
 		a, err := app.New(ctx, cfg, opts)
 		if err != nil {
 			return nil, err
 		}
-		group, ctx := errgroup.WithContext(ctx)
-		group.Go(func() error { return a.Run(ctx) })
-		group.Go(func() error {
-			if err := c.printBanner(ctx, a, cfg, *bot, *noDemo); ctx.Err() == nil {
+		tasks, ctx := errgroup.WithContext(ctx)
+		tasks.Go(func() error { return a.Run(ctx) })
+		tasks.Go(func() error {
+			if err := c.printBanner(ctx, a, cfg, demoTeam.Bot); ctx.Err() == nil {
 				return err // an error stops the server
 			}
 			return nil // the server ended before the demo was ready
 		})
-		return nil, group.Wait()
+		return nil, tasks.Wait()
 	})
 	return dev
 }
@@ -114,13 +114,17 @@ func isLocalURL(bot string) bool {
 	return err == nil && u.Scheme == "http" && slices.Contains([]string{"127.0.0.1", "::1", "localhost"}, u.Hostname())
 }
 
-// printBanner waits for the demo team and prints how to try the service.
-func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, botURL string, noDemo bool) error {
+// printBanner waits for the demo team and prints how to try the service. bot is nil if none
+// answers.
+func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, bot *app.Bot) error {
 	resources, err := a.Demo(ctx)
 	if err != nil {
 		return err
 	}
-	playground := ""
+	playground, botURL := "", ""
+	if bot != nil {
+		botURL = bot.URL
+	}
 	if cfg.Playground && cfg.FeatureAPIAccess {
 		playground = a.URL() + httpapi.PlaygroundPath
 	}
@@ -154,9 +158,11 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, bo
 		switch {
 		case !cfg.FeatureAPIAccess:
 			_, _ = fmt.Fprint(w, "  Runtime    none: with FEATURE_API_ACCESS=false, the service only accepts callbacks\n\n")
+		case bot == nil:
+			_, _ = fmt.Fprintf(w, "  Runtime    none: sessions wait until you start one\n  Start one  TELAPI_URL=%s TELAPI_KEY=%s go -C examples/runtime-go run ./echo\n\n", a.URL(), resources.Key.Reveal())
 		case botURL != "":
 			_, _ = fmt.Fprintf(w, "  Your bot   %s\n  Start one  %s\n\n", botURL, botCommand(botURL, a.URL()))
-		case !noDemo:
+		default:
 			first := "Open a session and say to the bot:"
 			if playground != "" {
 				first = "Open the playground, press Chat and say:"
@@ -166,8 +172,6 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, bo
 				_, _ = fmt.Fprintf(w, "    %-19s %s\n", p.Say, p.Does)
 			}
 			_, _ = fmt.Fprintln(w)
-		default:
-			_, _ = fmt.Fprintf(w, "  Runtime    none: sessions wait until you start one\n  Start one  TELAPI_URL=%s TELAPI_KEY=%s go -C examples/runtime-go run ./echo\n\n", a.URL(), resources.Key.Reveal())
 		}
 		_, _ = fmt.Fprint(w, "Press Ctrl-C to stop.\n\n")
 	})

@@ -1,13 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
+	"telapi/internal/command"
+	"telapi/internal/fault"
 	"telapi/internal/page"
+	"telapi/internal/strictjson"
 	"telapi/internal/team"
 )
 
@@ -32,7 +39,7 @@ func (c *cli) endpointCommand() *cobra.Command {
 		&cobra.Command{Use: "delete ID", Short: "Delete an endpoint and end its sessions",
 			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 				err := a.Endpoints.Delete(ctx, args[0], func(team.Endpoint) error { return nil }) // of any team
-				return deleted(args[0]), withID(err, "endpoint", args[0])
+				return map[string]string{"id": args[0], "state": "deleted"}, withID(err, "endpoint", args[0])
 			})},
 	)
 }
@@ -46,11 +53,11 @@ func (c *cli) endpointFlags(cmd *cobra.Command) (readProfile func(context.Contex
 	oneOf(cmd, "mode", team.Modes)
 	origins := f.StringArray("origin", nil, "web origin that may open sockets, such as https://shop.example (repeatable)")
 	profileFile := f.String("profile", "", "JSON file with the gateway profile")
-	strict := strictFlag(cmd)
+	c.addStrictFlag(cmd)
 	var profile wire.GatewayProfile
 	readProfile = func(ctx context.Context) (err error) {
 		if f.Changed("profile") {
-			profile, err = c.readProfile(ctx, *profileFile, *strict)
+			profile, err = c.readProfile(ctx, *profileFile)
 		}
 		return err
 	}
@@ -112,10 +119,45 @@ func (c *cli) endpointUpdateCommand() *cobra.Command {
 	return cmd
 }
 
-// deleted is the result of a command that deletes something.
-func deleted(id string) any {
-	return struct {
-		ID    string `json:"id"`
-		State string `json:"state"`
-	}{id, "deleted"}
+// addStrictFlag adds the flag --strict.
+func (c *cli) addStrictFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&c.strict, "strict", false, "fail if a member has no effect, for example because its name is misspelled")
+}
+
+// checkWarnings prints the warnings about a file. With --strict, they are an error.
+func (c *cli) checkWarnings(file string, warnings []strictjson.Warning) error {
+	for _, w := range warnings {
+		c.printWarning("%s: %s", file, printable(w.String()))
+	}
+	if c.strict && len(warnings) > 0 {
+		return fmt.Errorf("%s: warnings are errors with --strict", file)
+	}
+	return nil
+}
+
+// readProfile reads a gateway profile and warns about members that have no effect.
+func (c *cli) readProfile(ctx context.Context, file string) (profile wire.GatewayProfile, err error) {
+	raw, err := c.readFile(ctx, file)
+	if err != nil {
+		return profile, err
+	}
+	if profile, err = team.ParseProfile(raw); err != nil {
+		return profile, inFile(file, raw, err)
+	}
+	return profile, c.checkWarnings(file, command.LintProfile(raw, ""))
+}
+
+// inFile adds the file to an error in its content, and the line of a syntax error.
+func inFile(file string, content []byte, err error) error {
+	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
+	if !ok {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	before := content[:min(int(syntax.ByteOffset), len(content))]
+	line, column := 1+bytes.Count(before, []byte("\n")), len(before)-bytes.LastIndexByte(before, '\n')
+	problem := "syntax error"
+	if errors.Is(err, jsontext.ErrDuplicateName) {
+		problem = "duplicate name"
+	}
+	return fault.New(fault.Validation, "%s is not valid JSON: %s at line %d, column %d", file, problem, line, column)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"telapi/callruntime/wire"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
 )
@@ -116,7 +116,8 @@ func checkValues(cmd *cobra.Command) (err error) {
 func flagError(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		hint := map[string]string{"duration": "a duration such as 60s or 1m", "int64": "an integer", "bool": "true or false"}[e.GetFlag().Value.Type()]
-		if days, err := strconv.Atoi(strings.TrimSuffix(e.GetValue(), "d")); err == nil && strings.HasSuffix(e.GetValue(), "d") {
+		number, isDays := strings.CutSuffix(e.GetValue(), "d")
+		if days, err := strconv.Atoi(number); err == nil && isDays {
 			hint = fmt.Sprintf("hours instead of days: %dh", 24*days)
 		}
 		return fmt.Errorf("invalid --%s %q: use %s", e.GetFlag().Name, e.GetValue(), hint)
@@ -126,7 +127,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	}
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name, shorthands := e.GetSpecifiedName(), e.GetSpecifiedShortnames()
-		if number, err := strconv.Atoi(shorthands); err == nil {
+		if number, err := strconv.Atoi(shorthands); err == nil { // the parser reads -5 as a flag
 			return fmt.Errorf("invalid number -%d: use 0 or more", number)
 		}
 		given := "--" + name
@@ -163,30 +164,30 @@ func settingFor(cmd *cobra.Command, flag string) string {
 	return ""
 }
 
-// withFlags reports the issues of members of a request, by their paths, as issues of
-// the flags or arguments that set them.
+// withFlags reports the issues of a request's members as issues of the flags or arguments
+// that set them: names maps the path of a member to the flag or argument.
 func withFlags(cmd *cobra.Command, err error, names map[string]string) error {
 	failure, ok := errors.AsType[*fault.Error](err)
 	if !ok || failure.Code != fault.Validation {
 		return err
 	}
 	issues, _ := failure.Details.([]fault.Issue)
-	list := make([]fault.Issue, len(issues))
+	issues = slices.Clone(issues)
 	for n, issue := range issues {
-		list[n] = issue
-		path, index := issue.Path, 0
-		if i, err := strconv.Atoi(path[strings.LastIndex(path, "/")+1:]); err == nil {
-			path, index = path[:strings.LastIndex(path, "/")], i
+		member, index := issue.Path, 0
+		if i, err := strconv.Atoi(path.Base(member)); err == nil { // an item of a list
+			member, index = path.Dir(member), i
 		}
-		if name := names[path]; name != "" {
+		if name := names[member]; name != "" {
 			reason := strings.ToLower(issue.Message[:1]) + strings.TrimSuffix(issue.Message[1:], ".")
-			list[n].Path, list[n].Message = "", fmt.Sprintf("invalid %s: %s", givenValue(cmd, name, index), reason)
+			issues[n].Path, issues[n].Message = "", fmt.Sprintf("invalid %s: %s", givenValue(cmd, name, index), reason)
 		}
 	}
-	return failure.WithDetails(list)
+	return failure.WithDetails(issues)
 }
 
-// givenValue returns the name and value of a flag or an argument.
+// givenValue returns the name and value of a flag or an argument. Of a repeatable flag, it
+// returns the value with the given index.
 func givenValue(cmd *cobra.Command, name string, index int) string {
 	f := cmd.Flags().Lookup(strings.TrimPrefix(name, "--"))
 	if f == nil {
@@ -221,7 +222,8 @@ func requireSubcommand(cmd *cobra.Command, args []string) error {
 
 // unknownCommand returns the error for a command that does not exist.
 func unknownCommand(root *cobra.Command, name string) error {
-	for root.SuggestionsMinimumDistance = 1; root.SuggestionsMinimumDistance <= 2; root.SuggestionsMinimumDistance++ {
+	for _, typos := range []int{1, 2} {
+		root.SuggestionsMinimumDistance = typos
 		if similar := root.SuggestionsFor(name); len(similar) > 0 {
 			return fmt.Errorf("unknown command %q: did you mean %s?", name, joinWords(similar, "or"))
 		}
@@ -252,14 +254,6 @@ func helpCommand() *cobra.Command {
 			}
 			return unknownCommand(topic, rest[0])
 		}}
-}
-
-// checkChannelID returns a usage error if a channel ID is invalid.
-func (c *cli) checkChannelID(id string) error {
-	if wire.ValidID(id) {
-		return nil
-	}
-	return c.usageError("invalid channel ID %q: use 1 to 128 letters, digits and . _ : -", id)
 }
 
 // joinWords joins values as in "a, b or c".

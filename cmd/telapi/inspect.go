@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -78,13 +77,13 @@ media service on MEDIA_HOST and MEDIA_PORT, prints the response and exits with 1
 server is not healthy. Use it for health checks in containers without curl.`}
 	media := cmd.Flags().Bool("media", false, "check the media service")
 	cmd.RunE = c.withConfig(func(ctx context.Context, _ []string) (any, error) {
-		url, name, command := app.APIServerURL(c.cfg), "TELAPI", "telapi serve or telapi dev"
+		url, prefix, command := app.APIServerURL(c.cfg), "TELAPI", "telapi serve or telapi dev"
 		if *media {
-			url, name, command = app.MediaServiceURL(c.cfg), "MEDIA", "telapi media"
+			url, prefix, command = app.MediaServiceURL(c.cfg), "MEDIA", "telapi media"
 		}
 		status, body, err := app.CheckHealth(ctx, url)
 		if err != nil {
-			return nil, fmt.Errorf("no server at %s: %w. Start it with %s, or set %s_HOST and %s_PORT as for the server", url, fault.Reason(err), command, name, name)
+			return nil, fmt.Errorf("no server at %s: %w. Start it with %s, or set %s_HOST and %s_PORT as for the server", url, fault.Reason(err), command, prefix, prefix)
 		}
 		_, _ = fmt.Fprintf(c.Out, "%s\n", body)
 		if status != http.StatusOK {
@@ -99,7 +98,7 @@ func (c *cli) usageCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "usage TEAM", Short: "Show the speech usage of a team",
 		Example: "  telapi usage tm_… --from 2026-10-01 --interval month --group-by voice"}
 	values := map[string]*string{} // by query parameter
-	flags := map[string]string{}   // by the path of the query parameter in an issue
+	flags := map[string]string{}   // by the path of the query parameter in issues
 	for _, f := range []struct{ flag, param, description string }{
 		{"from", "from", "first day in UTC (default: first day of the month)"},
 		{"to", "to", "last day in UTC (default: today)"},
@@ -122,15 +121,15 @@ func (c *cli) usageCommand() *cobra.Command {
 		if err != nil {
 			return nil, withFlags(cmd, err, flags)
 		}
-		report, err := speech.SummarizeUsage(ctx, a.Usage, query, time.Now())
-		if err == nil && len(report.Buckets) == 0 {
+		summary, err := speech.SummarizeUsage(ctx, a.Usage, query, time.Now())
+		if err == nil && len(summary.Buckets) == 0 {
 			_, err = a.Teams.Store.Team(ctx, args[0])
 			err = withID(err, "team", args[0])
 		}
 		if err != nil {
 			return nil, err
 		}
-		return nil, c.printAs(report, func(w io.Writer) { printUsage(w, report) })
+		return nil, c.printAs(summary, func(w io.Writer) { printUsage(w, summary) })
 	})
 	return cmd
 }
@@ -141,8 +140,8 @@ func withID(err error, kind, id string) error {
 	if !fault.Is(err, fault.NotFound) {
 		return err
 	}
-	group := map[string]string{"API key": "key"}[kind]
-	return fmt.Errorf("%s %s not found: telapi %s list shows all", kind, printable(redact.Text(id)), cmp.Or(group, kind))
+	command := strings.TrimPrefix(kind, "API ")
+	return fmt.Errorf("%s %s not found: telapi %s list shows all", kind, printable(redact.Text(id)), command)
 }
 
 func printUsage(w io.Writer, summary speech.UsageSummary) {

@@ -32,10 +32,10 @@ func newTable[T any](items []T, columns ...string) table {
 
 // print writes a result: with --json one JSON object per line, otherwise a table or
 // one line per member.
-func (c *cli) print(v any) error {
-	t, isTable := v.(table)
+func (c *cli) print(result any) error {
+	t, isTable := result.(table)
 	if !isTable {
-		t.rows = []any{v}
+		t.rows = []any{result}
 	}
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
@@ -49,7 +49,8 @@ func (c *cli) print(v any) error {
 		if err != nil {
 			return err
 		}
-		switch names, values := members(object); {
+		names, values := members(object)
+		switch {
 		case c.json:
 			_, _ = fmt.Fprintf(c.Out, "%s\n", object)
 		case isTable:
@@ -75,9 +76,9 @@ func (c *cli) print(v any) error {
 }
 
 // printAs is print for a result with its own text format.
-func (c *cli) printAs(v any, text func(w io.Writer)) error {
+func (c *cli) printAs(result any, text func(w io.Writer)) error {
 	if c.json {
-		return c.print(v)
+		return c.print(result)
 	}
 	text(c.Out)
 	return nil
@@ -92,7 +93,7 @@ func (c *cli) note(text string) {
 
 func writeRow(w io.Writer, cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
 
-// encode formats all times in UTC with milliseconds.
+// encode returns v in JSON, with all times in UTC with milliseconds.
 func encode(v any) ([]byte, error) {
 	b, err := json.Marshal(v, json.Deterministic(true), json.WithMarshalers(json.MarshalFunc(func(t time.Time) ([]byte, error) {
 		return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000Z"`)), nil
@@ -114,7 +115,7 @@ func members(object []byte) (names []string, values map[string]string) {
 		switch {
 		case value.Kind() == '"' && json.Unmarshal(value, &date) == nil:
 			text = date.Format(time.RFC3339)
-		case json.Unmarshal(value, &text) == nil:
+		case json.Unmarshal(value, &text) == nil: // or null
 		case json.Unmarshal(value, &list) == nil:
 			text = cmp.Or(strings.Join(list, ","), "none")
 		default:
@@ -137,8 +138,8 @@ func label(name string) string {
 	return b.String()
 }
 
-// printable replaces control characters, which could control the terminal. It keeps
-// zero-width joiners and non-joiners.
+// printable replaces characters that are not printable: they could control the terminal. It
+// keeps zero-width joiners and non-joiners.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || unicode.Is(unicode.Join_Control, r) {

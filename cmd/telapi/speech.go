@@ -76,17 +76,16 @@ does not have the scope READ_TEAM_APPS.`,
 		if err != nil {
 			return nil, err
 		}
-		client := http.Client{
+		client := &speechClient{url: strings.TrimRight(*url, "/"), key: *key, http: http.Client{
 			Timeout:       2 * time.Minute,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // do not send the key elsewhere
-		}
-		server := &speechClient{strings.TrimRight(*url, "/"), *key, client}
+		}}
 		if voice := *defaultFlags["voice"]; voice != "" {
-			if err := c.checkVoice(ctx, server, *defaultFlags["provider"], voice); err != nil {
+			if err := c.checkVoice(ctx, client, *defaultFlags["provider"], voice); err != nil {
 				return nil, err
 			}
 		}
-		return nil, c.warm(ctx, requests, server)
+		return nil, c.warm(ctx, requests, client)
 	})
 	return cmd
 }
@@ -259,11 +258,11 @@ func (s *speechClient) do(ctx context.Context, method, path string, body []byte,
 
 // checkVoice returns a usage error if the provider, by default the first, does not have the
 // voice. It warns if it can't find out.
-func (c *cli) checkVoice(ctx context.Context, server *speechClient, provider, voice string) error {
+func (c *cli) checkVoice(ctx context.Context, client *speechClient, provider, voice string) error {
 	var list struct {
 		Providers []speech.ProviderInfo `json:"providers"`
 	}
-	if err := server.do(ctx, http.MethodGet, speech.VoicesRoute, nil, &list); err != nil {
+	if err := client.do(ctx, http.MethodGet, speech.VoicesRoute, nil, &list); err != nil {
 		failure, rejected := errors.AsType[*fault.Error](err)
 		if !rejected {
 			return err

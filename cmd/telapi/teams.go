@@ -22,7 +22,7 @@ func (c *cli) teamCommand() *cobra.Command {
 				teams, err := a.Teams.Store.Teams(ctx, page.All)
 				var rows []team.View
 				for _, t := range teams {
-					rows = append(rows, t.View(nil))
+					rows = append(rows, t.View(nil)) // without today's requests
 				}
 				return newTable(rows, "id", "name", "disabled", "dailyQuota"), err
 			})},

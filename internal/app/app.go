@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"telapi/api"
 	"telapi/callruntime/wire"
 	"telapi/internal/audit"
@@ -41,18 +43,19 @@ type Options struct {
 
 // Development marks a process of telapi dev: pages of any origin may open sockets.
 type Development struct {
-	// Demo is nil in a process that another one has started to serve the API behind it. It
-	// uses the stores that the other one has opened in the same data directory.
+	// Demo is nil in an instance: a process that the one with the demo has started to serve
+	// the API behind it. An instance uses the stores that the other process has opened.
 	Demo *Demo
 }
 
 // Demo is the demo team with what runs for it.
 type Demo struct {
 	Bot *Bot // answers for the demo runtime; nil: neither runs
-	// Instances return the commands of the processes that serve the API behind this one. None:
-	// this process serves it. Such a process prints its address when it is ready and shuts down
-	// when its input ends.
-	Instances []func(context.Context) *exec.Cmd
+	// Instances is the number of instances that serve the API behind this process. 0: it does
+	// so itself. Command returns the command of an instance, which prints its address when it
+	// is ready and shuts down when its input ends.
+	Instances int
+	Command   func(context.Context) *exec.Cmd
 }
 
 // Bot is the demo bot, or one with a URL on this machine.
@@ -61,21 +64,20 @@ type Bot struct{ URL string }
 // App is the API server. New binds its port; Run serves until its context ends.
 type App struct {
 	process
-	opts     Options
-	started  time.Time
-	platform command.PlatformPolicy
-	secrets  auth.Secrets
-	failures *auth.TokenFailures
-	stores   stores
-	media    *media.Client // nil if not configured
-	probes   []*probe
-	speech   *speech.Service
-	runtimes *runtimeapi.Service
-	server   *httpapi.Server
-	draining atomic.Bool
-	demo     *demoState // nil in production, and in a process behind the one with the demo
-	// instances serve the API; nil: this process does
-	instances *instances
+	opts      Options
+	started   time.Time
+	platform  command.PlatformPolicy
+	secrets   auth.Secrets
+	failures  *auth.TokenFailures
+	stores    stores
+	media     *media.Client // nil if not configured
+	probes    []*probe
+	speech    *speech.Service
+	runtimes  *runtimeapi.Service
+	server    *httpapi.Server
+	draining  atomic.Bool
+	demo      *demoState // nil in production, and in an instance
+	instances *instances // serve the API; nil: this process does
 }
 
 // New assembles the server. If it fails, it closes everything it opened. Otherwise
@@ -115,7 +117,7 @@ func (a *App) listenAndOpenStores(ctx context.Context, deps *httpapi.Deps) (err 
 	}
 	a.onClose(a.stores.close)
 	open := a.stores.openForServer
-	if a.opts.Development != nil && a.demo == nil {
+	if a.opts.Development != nil && a.demo == nil { // this is an instance
 		open = a.stores.join
 	}
 	if err := open(a.cfg, a.log); err != nil {
@@ -124,17 +126,16 @@ func (a *App) listenAndOpenStores(ctx context.Context, deps *httpapi.Deps) (err 
 	if a.media, err = openMedia(a.cfg); err != nil {
 		return err
 	}
-	probes := []*probe{
-		{name: "database", label: "database", failedStatus: statusUnavailable, ping: a.stores.sql.Ready},
-		{name: "kv", label: "key-value store", failedStatus: statusUnavailable, ping: a.stores.kv.Ping},
-	}
+	a.addProbe(&probe{name: "database", label: "database", failedStatus: statusUnavailable, ping: a.stores.sql.Ready})
+	a.addProbe(&probe{name: "kv", label: "key-value store", failedStatus: statusUnavailable, ping: a.stores.kv.Ping})
 	if a.media != nil {
 		a.onClose(a.media.Close)
 		deps.Media = a.media
-		probes = append(probes, &probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
+		a.addProbe(&probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
 	}
-	a.addProbes(probes...)
-	a.addFullGauge(a.stores.kv.Full)
+	a.addGauge(prometheus.GaugeOpts{
+		Name: "telapi_kv_full", Help: "1 if the key-value store has just rejected a write because it is full, 0 otherwise.",
+	}, a.stores.kv.Full)
 	a.addJobs(func(ctx context.Context) { _ = a.stores.sql.Connect(ctx) }) // retries and logs until ctx ends
 	return nil
 }
@@ -243,8 +244,8 @@ func (a *App) assembleSpeech(ctx context.Context, deps *httpapi.Deps) error {
 
 // assembleServer adds the settings of the HTTP server and creates it.
 func (a *App) assembleServer(ctx context.Context, deps *httpapi.Deps) error {
-	if a.demo != nil && len(a.demo.Instances) > 0 {
-		a.instances = newInstances(ctx, a.demo.Instances, a.log)
+	if a.demo != nil && a.demo.Instances > 0 {
+		a.instances = newInstances(ctx, a.demo.Instances, a.demo.Command, a.log)
 		a.onClose(a.instances.close)
 		deps.Instances = a.instances
 	}

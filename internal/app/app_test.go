@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -66,7 +65,7 @@ func TestDemoClosesBotIfRuntimeFails(t *testing.T) {
 
 // running returns instances with the given addresses that count as running.
 func running(hosts ...string) *instances {
-	s := newInstances(context.Background(), make([]func(context.Context) *exec.Cmd, len(hosts)), slog.New(slog.DiscardHandler))
+	s := newInstances(context.Background(), len(hosts), nil, slog.New(slog.DiscardHandler))
 	for n, host := range hosts {
 		s.all[n] = &instance{number: n + 1, host: host}
 	}
@@ -119,7 +118,7 @@ func TestInstanceThatDoesNotStart(t *testing.T) {
 		"ends at once":    {"false"},
 		"prints nothing":  {"sh", "-c", "exec 1>&-; exec cat"},
 	} {
-		s := newInstances(t.Context(), []func(context.Context) *exec.Cmd{func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, command[0], command[1:]...) }}, slog.New(slog.DiscardHandler))
+		s := newInstances(t.Context(), 1, func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, command[0], command[1:]...) }, slog.New(slog.DiscardHandler))
 		if err := s.Start(t.Context(), 1); err == nil {
 			t.Errorf("%s: started, want an error", name)
 		}
@@ -135,7 +134,7 @@ func TestInstancesThatDoNotShutDownAreKilled(t *testing.T) {
 	command := func(ctx context.Context) *exec.Cmd {
 		return exec.CommandContext(ctx, "sh", "-c", "echo 127.0.0.1:1; exec sleep 3600")
 	}
-	s := newInstances(t.Context(), slices.Repeat([]func(context.Context) *exec.Cmd{command}, 3), slog.New(slog.DiscardHandler))
+	s := newInstances(t.Context(), 3, command, slog.New(slog.DiscardHandler))
 	s.stopTimeout = time.Millisecond
 	for number := range 3 {
 		testkit.Must(t, s.Start(t.Context(), number+1))

@@ -68,8 +68,8 @@ func (a *App) runDemo(ctx context.Context) {
 	defer close(a.demo.stopped)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	disconnect := context.AfterFunc(a.demo.ctx, cancel)
-	defer disconnect()
+	stop := context.AfterFunc(a.demo.ctx, cancel)
+	defer stop()
 	run, err := a.prepareDemo(ctx)
 	if err != nil {
 		a.demo.err = fmt.Errorf("prepare demo: %w", err)
@@ -141,13 +141,13 @@ func (a *App) openRuntimeAndBot(resources demo.Resources) (run func(context.Cont
 	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
 	pageConfig := &a.demo.playgroundConfig
 	pageConfig.BotURL, pageConfig.OwnBot = a.demo.Bot.URL, a.demo.Bot.URL != ""
-	runBot, closeBot := func(context.Context) {}, func() {} // replaced unless the user has a bot
+	var bot *demo.Bot // nil if the user has a bot
 	if !pageConfig.OwnBot {
-		bot, err := demo.NewBot(a.URL(), client, demo.NewModel("DEMO_LLM_URL", a.cfg.DemoLLMURL, a.cfg.DemoLLMModel, a.cfg.DemoLLMKey), a.demo.events, a.log)
+		bot, err = demo.NewBot(a.URL(), client, demo.NewModel("DEMO_LLM_URL", a.cfg.DemoLLMURL, a.cfg.DemoLLMModel, a.cfg.DemoLLMKey), a.demo.events, a.log)
 		if err != nil {
 			return nil, err
 		}
-		pageConfig.BotURL, runBot, closeBot = bot.URL(), bot.Run, bot.Close
+		pageConfig.BotURL = bot.URL()
 		for _, p := range demo.Phrases() {
 			pageConfig.Phrases = append(pageConfig.Phrases, httpapi.Phrase{Say: p.Say, Does: p.Does})
 		}
@@ -157,12 +157,16 @@ func (a *App) openRuntimeAndBot(resources demo.Resources) (run func(context.Cont
 		Recognizer: demo.NewModel("DEMO_STT_URL", a.cfg.DemoSTTURL, a.cfg.DemoSTTModel, a.cfg.DemoSTTKey), Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {
-		closeBot()
+		if bot != nil {
+			bot.Close()
+		}
 		return nil, err
 	}
 	return func(ctx context.Context) {
 		var running sync.WaitGroup
-		running.Go(func() { runBot(ctx) })
+		if bot != nil {
+			running.Go(func() { bot.Run(ctx) })
+		}
 		running.Go(func() { runtime.Run(ctx) })
 		running.Wait()
 		transport.CloseIdleConnections()
@@ -201,8 +205,8 @@ func (a *App) unclaimed(ctx context.Context, sessionID string) (bool, error) {
 	return channel.Waiting(), err
 }
 
-// withRuntime calls f with the runtime that the connections of call runtimes share. It replaces
-// the errors of f that are in public. All others mean that the key-value store is unavailable.
+// withRuntime calls f with the runtime that the connections of call runtimes share. public maps
+// errors of f to those of the API. All others mean that the key-value store is unavailable.
 func (a *App) withRuntime(public map[error]*fault.Error, f func(*calls.Runtime) error) error {
 	runtime, err := a.runtimes.Runtime()
 	if err == nil {

@@ -277,7 +277,7 @@ func (d *diagnosis) rateLimits(ctx context.Context) (string, error) {
 const (
 	// maxWait is how long sessions may wait for a runtime before doctor warns.
 	maxWait = 30 * time.Second
-	// maxListed bounds the channels that doctor reads.
+	// maxListed is the number of channels that doctor reads.
 	maxListed = 10_000
 )
 
@@ -347,11 +347,12 @@ func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
 	case err != nil:
 		return "", err
 	case client == nil && d.development && d.health != nil:
-		state := "part of telapi dev: " + d.health.Checks["media"]
-		if d.health.Checks["media"] != httpapi.Healthy {
-			return "", errors.New(state + ". Read the log of telapi dev")
+		status := d.health.Checks["media"]
+		text := "part of telapi dev: " + status
+		if status != statusOK {
+			return "", errors.New(text + ". Read the log of telapi dev")
 		}
-		return state, nil
+		return text, nil
 	case client == nil && d.development:
 		return "", warningf("part of telapi dev, which is not running")
 	case client == nil:

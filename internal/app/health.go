@@ -82,7 +82,6 @@ type probe struct {
 	failedStatus string // in /health, while ping fails
 	ping         func(context.Context) error
 	ok           atomic.Bool
-	up           prometheus.Gauge // 1 if ok
 }
 
 // run probes until ctx ends and logs when the dependency becomes unavailable or available again.
@@ -95,44 +94,38 @@ func (p *probe) run(ctx context.Context, log *slog.Logger) {
 			return
 		}
 		wasOK := p.ok.Swap(err == nil)
+		interval := probeInterval
 		if err != nil {
+			interval = retryInterval
 			if wasOK {
 				log.WarnContext(ctx, p.label+" is unavailable", "error", err)
 			}
-			p.up.Set(0)
-			_ = background.Sleep(ctx, retryInterval)
-			continue
-		}
-		if wasEverOK && !wasOK {
+		} else if wasEverOK && !wasOK {
 			log.InfoContext(ctx, p.label+" is available again")
 		}
-		wasEverOK = true
-		p.up.Set(1)
-		_ = background.Sleep(ctx, probeInterval)
+		wasEverOK = wasEverOK || err == nil
+		_ = background.Sleep(ctx, interval)
 	}
 }
 
-// addFullGauge adds a metric that is 1 while the key-value store is full.
-func (a *App) addFullGauge(isFull func() bool) {
-	promauto.With(a.telemetry.Registry).NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "telapi_kv_full", Help: "1 if the key-value store has just rejected a write because it is full, 0 otherwise."},
-		func() float64 {
-			if isFull() {
-				return 1
-			}
-			return 0
-		})
+// addProbe adds a dependency to /health and to the metrics.
+func (a *App) addProbe(p *probe) {
+	a.probes = append(a.probes, p)
+	a.addJobs(func(ctx context.Context) { p.run(ctx, a.log) })
+	a.addGauge(prometheus.GaugeOpts{
+		Name: "telapi_dependency_up", Help: "1 if the dependency (database, kv or media) answered the last probe, 0 otherwise.",
+		ConstLabels: prometheus.Labels{"dependency": p.name},
+	}, p.ok.Load)
 }
 
-// addProbes adds dependencies to /health and to the metrics.
-func (a *App) addProbes(probes ...*probe) {
-	up := promauto.With(a.telemetry.Registry).NewGaugeVec(prometheus.GaugeOpts{
-		Name: "telapi_dependency_up", Help: "1 if the dependency (database, kv or media) answered the last probe, 0 otherwise."}, []string{"dependency"})
-	for _, p := range probes {
-		p.up = up.WithLabelValues(p.name)
-		a.probes = append(a.probes, p)
-		a.jobs = append(a.jobs, func(ctx context.Context) { p.run(ctx, a.log) })
-	}
+// addGauge adds a metric that is 1 while isOn returns true, and 0 otherwise.
+func (a *App) addGauge(opts prometheus.GaugeOpts, isOn func() bool) {
+	promauto.With(a.telemetry.Registry).NewGaugeFunc(opts, func() float64 {
+		if isOn() {
+			return 1
+		}
+		return 0
+	})
 }
 
 // Health returns the response of /health.

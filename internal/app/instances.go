@@ -28,7 +28,7 @@ const (
 // instances are the processes of telapi dev --instances. They join the stores of this
 // process, which forwards requests to the running ones in turn.
 type instances struct {
-	commands    []func(context.Context) *exec.Cmd // by number
+	command     func(context.Context) *exec.Cmd // of every instance
 	transport   *http.Transport
 	log         *slog.Logger
 	stopTimeout time.Duration
@@ -53,13 +53,13 @@ type instance struct {
 	exited chan struct{} // closed when the process has ended
 }
 
-func newInstances(ctx context.Context, commands []func(context.Context) *exec.Cmd, log *slog.Logger) *instances {
+func newInstances(ctx context.Context, count int, command func(context.Context) *exec.Cmd, log *slog.Logger) *instances {
 	s := &instances{
-		commands:    commands,
+		command:     command,
 		transport:   &http.Transport{DisableCompression: true, DisableKeepAlives: true}, // a kept connection may belong to a killed instance
 		log:         log,
 		stopTimeout: instanceStopTimeout,
-		all:         make([]*instance, len(commands)),
+		all:         make([]*instance, count),
 		sessions:    map[string]*instance{},
 	}
 	s.ctx, s.shutDown = context.WithCancel(context.WithoutCancel(ctx))
@@ -140,7 +140,7 @@ func (s *instances) launch(number int) (*instance, error) {
 	if err != nil || current != nil || s.ctx.Err() != nil {
 		return nil, err
 	}
-	i := &instance{number: number, cmd: s.commands[number-1](s.ctx), ready: make(chan struct{}), exited: make(chan struct{})}
+	i := &instance{number: number, cmd: s.command(s.ctx), ready: make(chan struct{}), exited: make(chan struct{})}
 	stdin, stdinErr := i.cmd.StdinPipe()
 	stdout, stdoutErr := i.cmd.StdoutPipe()
 	i.cmd.Cancel = func() error { return stdin.Close() } // the process shuts down when its input ends
@@ -158,7 +158,7 @@ func (s *instances) launch(number int) (*instance, error) {
 
 // watch reads the address of a new process and waits for its end.
 func (s *instances) watch(i *instance, stdout io.Reader) {
-	host, _ := bufio.NewReader(stdout).ReadString('\n') // empty if the process ends before
+	host, _ := bufio.NewReader(stdout).ReadString('\n') // empty if the process ends first
 	s.mu.Lock()
 	i.host = strings.TrimSpace(host)
 	s.mu.Unlock()
