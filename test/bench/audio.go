@@ -15,10 +15,16 @@ import (
 	"github.com/gorilla/websocket"
 )
 
+const (
+	tokensPerSecond = 30 // of a model
+	answerTokens    = 60
+)
+
 // slowModel is a server with OpenAI's API that writes a number of tokens per second. It streams only
 // if it can.
 func slowModel(streams bool) *httptest.Server {
-	tokens := answer()
+	text := strings.Repeat("Your parcel left the depot this morning and arrives before noon. ", answerTokens/10)
+	tokens := strings.SplitAfter(text, " ")[:answerTokens]
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if streams {
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -79,8 +85,9 @@ func waitForAudio(conn *websocket.Conn, last bool) {
 }
 
 // firstAudio compares the time to the first audio of an answer that streams with that of one in one piece.
-func firstAudio(at *site) {
+func firstAudio(at *site, _ settings) {
+	fmt.Printf("the demo with a model with %d tokens/s and %d tokens\n", tokensPerSecond, answerTokens)
 	streamed, whole := timeToAudio(at, true), timeToAudio(at, false)
-	fmt.Printf("  the demo with a model with %d tokens/s and %d tokens: first audio after %.2f s, in one piece after %.2f s, ratio %.2f (target: less than 0.50)\n",
-		tokensPerSecond, answerTokens, streamed.Seconds(), whole.Seconds(), streamed.Seconds()/whole.Seconds())
+	fmt.Printf("  first audio after %.2f s, in one piece after %.2f s, ratio %.2f (target: less than 0.50)\n",
+		streamed.Seconds(), whole.Seconds(), streamed.Seconds()/whole.Seconds())
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/gorilla/websocket"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime"
 	"telapi/callruntime/wire"
 )
 
@@ -45,39 +44,20 @@ func framesIn(at *site, s settings) {
 	at.compare(s, t.process, open, peer, baseline, "plain XADD")
 }
 
-// framesOut compares durable messages from a runtime with a socket that forwards
-// published messages.
-func framesOut(at *site, s settings) {
-	at.measureSend(s, "durable messages", func(c *callruntime.Channel) error {
-		return c.Send(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(chatPayload)})
-	})
-}
-
-// audioOut compares audio frames, which are not stored, with the same baseline. Few are in flight,
-// since the library and the service drop audio while many frames wait.
-func audioOut(at *site, s settings) {
-	const queued = 256 // frames of all channels, by the library
-	s.sockets = min(s.sockets, queued)
-	s.inFlight = min(s.inFlight, 2, queued/s.sockets)
-	at.measureSend(s, "audio", func(c *callruntime.Channel) error {
-		return c.SendAudio(context.Background(), []byte(chatPayload))
-	})
-}
-
-// measureSend runs one sender per channel for telapi and for the baseline. A
-// sender does not wait for a frame before it sends the next, like a runtime that
+// framesOut compares durable messages from a runtime with a socket that forwards published
+// messages. A sender does not wait for a message before it sends the next, like a runtime that
 // streams the output of a model. Both have the same number of frames in flight.
-func (s *site) measureSend(opts settings, what string, send func(*callruntime.Channel) error) {
-	t, peer := s.startTelapi(), s.startPeer("forward")
+func framesOut(at *site, s settings) {
+	t, peer := at.startTelapi(), at.startPeer("forward")
 	defer t.kill()
 	defer peer.kill()
-	client := must(rueidis.NewClient(s.storeOptions()))
+	client := must(rueidis.NewClient(at.storeOptions()))
 	defer client.Close()
 	runtime := t.connectRuntime()
 	defer runtime.Close()
-	ours, baseline := make([]pipeline, opts.sockets), make([]pipeline, opts.sockets)
+	ours, baseline := make([]pipeline, s.sockets), make([]pipeline, s.sockets)
 	var sockets sync.Map // by session
-	parallel(opts.sockets, opts.connections, func(i int) {
+	parallel(s.sockets, s.connections, func(i int) {
 		token, conn := t.openSession()
 		sockets.Store(token.SessionID, conn)
 		baseline[i] = publishPipeline(peer.line, fmt.Sprintf("/%d", i), client)
@@ -85,10 +65,12 @@ func (s *site) measureSend(opts settings, what string, send func(*callruntime.Ch
 	for i := range ours {
 		c := must(runtime.Accept(context.Background(), wire.Accept{}))
 		conn, _ := sockets.Load(c.ID)
-		ours[i] = asyncPipeline(conn.(*websocket.Conn), func() error { return send(c) })
+		ours[i] = asyncPipeline(conn.(*websocket.Conn), func() error {
+			return c.Send(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(chatPayload)})
+		})
 	}
-	fmt.Printf("runtime to browser, %s; %d channels with %d frames in flight\n", what, opts.sockets, opts.inFlight)
-	s.compare(opts, t.process, func() []pipeline { return ours }, peer, baseline, "plain PUBLISH")
+	fmt.Printf("runtime to browser, durable messages; %d channels with %d frames in flight\n", s.sockets, s.inFlight)
+	at.compare(s, t.process, func() []pipeline { return ours }, peer, baseline, "plain PUBLISH")
 }
 
 // compare warms both servers up, measures them alternately and prints the result.

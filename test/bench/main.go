@@ -29,18 +29,14 @@ var scenarios = []struct {
 	run  func(*site, settings)
 }{
 	{"conversation", conversation},
-	{"capabilities", capabilities},
 	{"frames-in", framesIn},
 	{"frames-out", framesOut},
-	{"audio-out", audioOut},
 	{"callbacks", callbacks},
-	{"streams", streams},
+	{"first-audio", firstAudio},
 	{"connect", connect},
 	{"memory", memory},
 	{"media-puts", mediaPuts},
 	{"media-gets", mediaGets},
-	{"arrivals", arrivals},
-	{"claims", claims},
 	{"growth", growth},
 	{"turns", turns},
 }

@@ -15,7 +15,6 @@ import (
 
 // peers are the baseline servers. Each runs in its own process.
 var peers = map[string]func(rueidis.Client, http.ResponseWriter, *http.Request){
-	"bytes":   peerBytes,
 	"greet":   peerGreet,
 	"xadd":    peerXadd,
 	"forward": peerForward,
@@ -40,14 +39,6 @@ func servePeer(name, redisURL string) {
 // startPeer starts bench as a baseline server with the same Redis.
 func (s *site) startPeer(name string) *process {
 	return start(exec.Command(must(os.Executable()), "-peer", name, "-redis", s.redisURL))
-}
-
-var filler = make([]byte, 1<<20)
-
-// peerBytes responds with as many bytes as the query says.
-func peerBytes(_ rueidis.Client, w http.ResponseWriter, r *http.Request) {
-	length, _ := strconv.Atoi(r.URL.RawQuery)
-	writeJSON(w, http.StatusOK, filler[:length])
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
