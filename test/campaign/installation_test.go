@@ -22,7 +22,7 @@ import (
 )
 
 // installation is a site with two runtime processes, PostgreSQL and Redis. Connections to
-// instances, PostgreSQL and Redis, and those of runtimes, go through proxies.
+// instances, PostgreSQL and Redis go through proxies.
 type installation struct {
 	*harness.Site
 	t    testing.TB
@@ -35,9 +35,7 @@ type installation struct {
 	postgres     *testkit.Postgres
 
 	instanceProxies []*harness.Proxy
-	runtimeProxies  []*harness.Proxy // of the connections of runtimes to the balancer
 	runtimes        [2]*runtimeProcess
-	resume          time.Duration // how long claims outlive a connection; 0: the default
 	ttl             time.Duration // of work items
 
 	tls    *tls.Config
@@ -63,9 +61,6 @@ func install(t testing.TB, size size, cluster bool, program harness.Program) *in
 		s.instanceProxies = append(s.instanceProxies, p)
 		return p.Addr()
 	}})
-	for range s.runtimes {
-		s.runtimeProxies = append(s.runtimeProxies, harness.StartProxy(t, strings.TrimPrefix(s.URL, "https://")))
-	}
 	s.tls = s.TLS()
 	s.tls.ClientSessionCache = tls.NewLRUClientSessionCache(1024)
 	transport := &http.Transport{TLSClientConfig: s.tls, MaxIdleConnsPerHost: 64}
@@ -157,10 +152,7 @@ type runtimeProcess struct {
 // startRuntime starts a runtime process.
 func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *provider) {
 	s.t.Helper()
-	options, err := json.Marshal(runtimeOptions{
-		Name: fmt.Sprintf("runtime-%d", n), URL: "https://" + s.runtimeProxies[n].Addr(), Key: s.Key, CA: s.CA(),
-		Connections: max(1, s.size.connections), Resume: s.resume, TTL: s.ttl,
-	})
+	options, err := json.Marshal(runtimeOptions{Name: fmt.Sprintf("runtime-%d", n), URL: s.URL, Key: s.Key, CA: s.CA(), TTL: s.ttl})
 	testkit.Must(s.t, err)
 	r := &runtimeProcess{cmd: exec.Command(os.Args[0])}
 	r.cmd.Env = append(os.Environ(), envRuntime+"="+string(options))
@@ -173,7 +165,7 @@ func (s *installation) startRuntime(ctx context.Context, n int, l *ledger, p *pr
 	_ = stdout.Close()
 	r.done.Go(func() {
 		defer reports.Close()
-		follow(ctx, n, reports, l, p)
+		follow(ctx, reports, l, p)
 		_ = r.cmd.Wait()
 	})
 	s.runtimes[n] = r

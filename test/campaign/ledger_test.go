@@ -49,9 +49,8 @@ func (n notified) of(messages bool) bool {
 
 // account is the state of a session.
 type account struct {
-	runtime int       // number of the runtime process that claimed it last
-	next    int       // number of the next operation
-	newest  time.Time // start of the newest completed operation
+	next   int       // number of the next operation
+	newest time.Time // start of the newest completed operation
 }
 
 // operation is one round trip.
@@ -125,46 +124,10 @@ func (l *ledger) open(session string) *operation {
 func (l *ledger) account(session string) *account {
 	a := l.sessions[session]
 	if a == nil {
-		a = &account{runtime: -1}
+		a = &account{}
 		l.sessions[session] = a
 	}
 	return a
-}
-
-// claimed records that a runtime process has claimed a session.
-func (l *ledger) claimed(session string, process int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.account(session).runtime = process
-}
-
-// sessionsOf returns the sessions that a runtime process claimed last.
-func (l *ledger) sessionsOf(process int) (sessions []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for id, a := range l.sessions {
-		if a.runtime == process {
-			sessions = append(sessions, id)
-		}
-	}
-	return sessions
-}
-
-// slowest returns the longest time of operations since a time, except those of some sessions.
-// Those that are not complete count, too.
-func (l *ledger) slowest(since time.Time, except []string) (longest time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, o := range l.phase.operations {
-		if o.started.After(since) && !slices.Contains(except, o.session) {
-			ended := o.completedAt
-			if ended.IsZero() {
-				ended = time.Now()
-			}
-			longest = max(longest, ended.Sub(o.started))
-		}
-	}
-	return longest
 }
 
 // update runs f on an operation. Unknown IDs are reported as a problem.

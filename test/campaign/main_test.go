@@ -54,15 +54,14 @@ func raiseFileLimit() {
 
 // size is the size of a campaign.
 type size struct {
-	browsers    int              // with a conversation
-	connections int              // of each runtime process; 0: 1
-	storm       int              // sockets in the reconnect storm
-	operations  int              // at least, in total
-	cycles      int              // how often each fault is injected
-	rate        int              // operations started per second
-	replicas    int              // of each master of a cluster
-	ping        time.Duration    // of sockets
-	reconnect   [2]time.Duration // minimum and maximum of the bound of reconnect delays
+	browsers   int              // with a conversation
+	storm      int              // sockets in the reconnect storm
+	operations int              // at least, in total
+	cycles     int              // how often each fault is injected
+	rate       int              // operations started per second
+	replicas   int              // of each master of a cluster
+	ping       time.Duration    // of sockets
+	reconnect  [2]time.Duration // minimum and maximum of the bound of reconnect delays
 }
 
 func newSize(scale float64) size {

@@ -23,7 +23,6 @@ import (
 // entry, so that nothing it handled is unknown when it is killed. The first words
 // are the event and the session.
 const (
-	reportClaimed  = "claimed"  // the runtime has accepted the session
 	reportFrame    = "frame"    // position, operation
 	reportAwaited  = "awaited"  // operation, credential, path
 	reportCallback = "callback" // position, operation
@@ -39,9 +38,7 @@ const commitInterval = 4
 // runtimeOptions configure a runtime process.
 type runtimeOptions struct {
 	Name, URL, Key string
-	CA             []byte // PEM
-	Connections    int    // each of a runtime of its own
-	Resume         time.Duration
+	CA             []byte        // PEM
 	TTL            time.Duration // of work items
 }
 
@@ -63,16 +60,12 @@ func runRuntime(options string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(o.CA)
 	r := &callRuntime{ttl: o.TTL, started: time.Now()}
-	for n := range o.Connections {
-		rt, err := callruntime.New(callruntime.Options{
-			URL: o.URL, Key: o.Key, Name: fmt.Sprintf("%s-%d", o.Name, n), Resume: o.Resume, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		})
-		if err != nil {
-			return err
-		}
-		for range 4 {
-			r.running.Go(func() { r.accept(rt) })
-		}
+	rt, err := callruntime.New(callruntime.Options{URL: o.URL, Key: o.Key, Name: o.Name, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}})
+	if err != nil {
+		return err
+	}
+	for range 4 {
+		r.running.Go(func() { r.accept(rt) })
 	}
 	r.running.Wait()
 	return errors.New("no session can be accepted")
@@ -86,7 +79,6 @@ func (r *callRuntime) accept(rt *callruntime.Runtime) {
 			r.report(reportProblem, "-", err.Error())
 			return
 		}
-		r.report(reportClaimed, ch.ID)
 		r.running.Go(func() { r.serve(ctx, ch) })
 	}
 }
@@ -179,16 +171,14 @@ func (c *conversation) await(ctx context.Context, id string) error {
 }
 
 // follow passes the reports of a runtime process to the ledger and the provider
-// until the process ends. n is the number of the process.
-func follow(ctx context.Context, n int, stdout *os.File, l *ledger, p *provider) {
+// until the process ends.
+func follow(ctx context.Context, stdout *os.File, l *ledger, p *provider) {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		event, rest, _ := strings.Cut(lines.Text(), " ")
 		session, rest, _ := strings.Cut(rest, " ")
 		words := strings.Fields(rest)
 		switch event {
-		case reportClaimed:
-			l.claimed(session, n)
 		case reportFrame:
 			l.update(words[1], func(o *operation) { o.frame.arrive(words[0]) })
 		case reportAwaited:

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,8 +35,7 @@ const (
 // Link is one connection through a proxy.
 type Link struct {
 	client, server net.Conn
-	gates          [2]gate         // by direction
-	reads          [2]atomic.Int64 // by direction
+	gates          [2]gate // by direction
 	closed         chan struct{}
 	close          func()
 
@@ -116,7 +114,6 @@ func (l *Link) pump(d Direction, from, to net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		l.reads[d].Add(1)
 		if d == Requests && bytes.Contains(buf[:n], []byte("PSYNC")) {
 			l.mu.Lock()
 			l.replication = true
@@ -267,22 +264,14 @@ func applyAll(proxies []*Proxy, f func(*Link), undo func()) (end func()) {
 func (p *Proxy) Reset(share float64) (n int) {
 	for _, l := range p.Links() {
 		if rand.Float64() < share {
-			l.Reset()
+			ResetConn(l.client)
+			ResetConn(l.server)
+			l.close()
 			n++
 		}
 	}
 	return n
 }
-
-// Reset resets both sides of the connection.
-func (l *Link) Reset() {
-	ResetConn(l.client)
-	ResetConn(l.server)
-	l.close()
-}
-
-// Reads returns how often bytes of a direction have arrived.
-func (l *Link) Reads(d Direction) int64 { return l.reads[d].Load() }
 
 // ResetConn closes a connection with RST.
 func ResetConn(conn net.Conn) {
