@@ -80,7 +80,7 @@ func TestAnswersOutOfOrderArePostedInReverse(t *testing.T) {
 				return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 			})}
 			const api = "http://api.example"
-			bot, err := NewBot(api, client, nil, NewHub(), slog.New(slog.DiscardHandler))
+			bot, err := NewBot(api, client, &Model{}, NewHub(), slog.New(slog.DiscardHandler)) // phrases have priority over the model
 			testkit.Must(t, err)
 			defer bot.Close()
 			bot.ctx = t.Context()
@@ -251,6 +251,42 @@ func TestModelErrorsAreReadable(t *testing.T) {
 		api.Close()
 		if err == nil || !strings.Contains(err.Error(), tt.want) || len(err.Error()) > 400 || strings.Contains(err.Error(), key) {
 			t.Errorf("%s: error %v, want a short one with %q and without the key", name, err, tt.want)
+		}
+	}
+}
+
+func TestModelGetsKeyNameAndConversation(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var request struct {
+			Model    string         `json:"model"`
+			Messages []modelMessage `json:"messages"`
+		}
+		var response any
+		switch file, header, err := r.FormFile("file"); {
+		case r.Header.Get("Authorization") != "Bearer sk-secret":
+			w.WriteHeader(http.StatusUnauthorized)
+		case r.URL.Path == "/v1/audio/transcriptions" && err == nil:
+			wav, _ := io.ReadAll(file)
+			response = object{"text": fmt.Sprintf(" %s %s %s ", r.FormValue("model"), header.Filename, wav)}
+		case r.URL.Path == "/v1/chat/completions" && json.UnmarshalRead(r.Body, &request) == nil:
+			text := fmt.Sprint(request.Model, request.Messages[1:], request.Messages[0].Role)
+			response = object{"choices": []any{object{"message": modelMessage{"assistant", text}}}}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.MarshalWrite(w, response)
+	}))
+	t.Cleanup(api.Close)
+	model := NewModel("DEMO_LLM_URL", api.URL, "brain", "sk-secret")
+	heard, err := model.transcribe(t.Context(), []byte("RIFF"))
+	testkit.Must(t, err)
+	testkit.Equal(t, "transcription", heard, "brain utterance.wav RIFF")
+	bot, err := NewBot("", nil, model, NewHub(), slog.New(slog.DiscardHandler))
+	testkit.Must(t, err)
+	defer bot.Close()
+	bot.ctx = t.Context()
+	for _, c := range []struct{ text, want string }{{"hi", "brain[{user hi}]system"}, {"so?", "brain[{user hi} {assistant brain[{user hi}]system} {user so?}]system"}} {
+		if got := fmt.Sprint(bot.askModel(botRequest{ChannelID: "c", question: question{Text: c.text}})); !strings.Contains(got, c.want) {
+			t.Errorf("the model got %s, want %s", got, c.want)
 		}
 	}
 }

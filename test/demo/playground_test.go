@@ -2,7 +2,9 @@ package demo
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"telapi/internal/httpapi"
@@ -50,5 +52,34 @@ func TestKeyIsShownOnlyToLocalPages(t *testing.T) {
 	}
 	for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP"} {
 		check(false, "", header, "127.0.0.1") // a proxy may forward requests of others
+	}
+}
+
+// The offer of a WebRTC session has ICE servers with credentials of its own.
+func TestOfferContainsICEServers(t *testing.T) {
+	t.Parallel()
+	env := harness.WithDataDir(t, harness.Env{"WEBRTC_ICE_SERVERS": "turn:turn.example", "TURN_SHARED_SECRET": "north"})
+	i := harness.StartDev(t, env, false)
+	runtime := harness.StartRuntime(t, i)
+	for mode, want := range map[string]int{"webrtc": 1, "audio": 0} {
+		d, err := i.App.Demo(t.Context())
+		testkit.Must(t, err)
+		resp, body := i.Post(t, "/api/v1/sessions/token", fmt.Sprintf(`{"endpointId":%q,"mode":%q}`, d.EndpointID, mode), "X-API-Key", d.Key.Reveal())
+		var issued struct {
+			SessionID, Token string
+			ICEServers       []struct{ Username, Credential string }
+		}
+		if err := json.Unmarshal([]byte(body), &issued); err != nil || resp.StatusCode != http.StatusCreated {
+			t.Fatalf("%d %s", resp.StatusCode, body)
+		}
+		harness.Connect(t, i, issued.SessionID, issued.Token, "").Expect("ready")
+		offer := harness.Accept(t, runtime).Session
+		if offer == nil || len(offer.ICEServers) != want {
+			t.Fatalf("mode %s: offer %+v, want %d ICE servers", mode, offer, want)
+		}
+		if want > 0 && (offer.ICEServers[0].Username == issued.ICEServers[0].Username || offer.ICEServers[0].Credential == "" ||
+			!strings.HasSuffix(offer.ICEServers[0].Username, issued.SessionID+":runtime")) {
+			t.Errorf("ICE servers of the runtime are %+v, want another user than the browser's %+v", offer.ICEServers, issued.ICEServers)
+		}
 	}
 }
