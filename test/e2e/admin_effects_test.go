@@ -71,21 +71,6 @@ func TestDisabledTeamStopsOnEveryInstance(t *testing.T) {
 	})
 }
 
-func TestDeletedEndpointEndsItsSessions(t *testing.T) {
-	i, tenant := startTenant(t, nil)
-	session, token := tenant.Session(t, i)
-	browser := harness.Connect(t, i, session, token, "")
-	call[object](t, i, "DELETE", "endpoints/"+tenant.Endpoint.ID, "", 204)
-	if got := browser.CloseCode(); got != int(channel.CloseEnded) {
-		t.Errorf("the socket was closed with %d, want %d", got, channel.CloseEnded)
-	}
-	if _, resp, err := harness.Dial(t, i, token, ""); err == nil || resp.StatusCode != 410 {
-		t.Errorf("handshake: %v, want 410", err)
-	}
-	call[object](t, i, "DELETE", "endpoints/"+tenant.Endpoint.ID, "", 404)
-	expectStatus(t, 404, code("NOT_FOUND"))(i.Post(t, "/api/v1/sessions/token", fmt.Sprintf(`{"endpointId":%q}`, tenant.Endpoint.ID), "X-API-Key", tenant.Key))
-}
-
 func TestOnlyThePlatformGrantsPlatformScopes(t *testing.T) {
 	i, tenant := startTenant(t, nil)
 	path := adminPath + "teams/" + tenant.Team.ID + "/keys"

@@ -140,3 +140,30 @@ func TestEndlessFragmentsAreClosed(t *testing.T) {
 		close(done)
 	}
 }
+
+// A replay may be larger than the queue of a live socket. It continues at a cursor, or at
+// the start.
+func TestReplayMayExceedQueue(t *testing.T) {
+	const count = 50
+	t.Parallel()
+	svc := startService(t, harness.Env{"SESSION_MAX_QUEUED_BYTES": "65536"})
+	id, token := svc.session(t)
+	b := harness.Connect(t, svc.Instance, id, token, "")
+	cursor := b.Expect(`"event":"ready"`).ReadyStreamID()
+	ch := harness.Accept(t, harness.StartRuntime(t, svc.Instance))
+	b.Cut()
+	for n := range count {
+		harness.SendChat(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, strings.Repeat("x", 10<<10)))
+	}
+	for _, from := range []string{cursor, "start"} {
+		b = harness.Connect(t, svc.Instance, id, token, "?streamId="+from)
+		if ready := b.Expect(`"event":"ready"`, `"resumed":true`); ready.ReadyStreamID() != cursor {
+			t.Errorf("resumed from %s: cursor of the ready frame is %s, want %s", from, ready.ReadyStreamID(), cursor)
+		}
+		for n := range count {
+			b.Expect(fmt.Sprintf(`"chat":{"n":%d,`, n))
+		}
+		b.Expect(fmt.Sprintf(`{"recovered":true,"count":%d}`, count))
+	}
+	checkConversation(t, b, ch)
+}

@@ -100,44 +100,6 @@ func TestPlainGetReportsReason(t *testing.T) {
 	}
 }
 
-// On SIGTERM every socket is closed with 1012. The browsers resume on another
-// instance without losing a message.
-func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
-	t.Parallel()
-	const sockets = 20
-	env, _ := harness.RealStores(t)
-	env["SESSION_RECONNECT_JITTER"] = "1s"
-	svc := startService(t, env)
-	leaving, proc := serve(t, env)
-	rt := harness.StartRuntime(t, svc.Instance)
-	type connection struct {
-		b             *harness.Browser
-		token, cursor string
-	}
-	var connections []connection
-	for range sockets {
-		id, token := svc.session(t)
-		b := harness.Connect(t, leaving, id, token, "")
-		connections = append(connections, connection{b, token, b.Expect(`"event":"ready"`, `"reconnectJitterMs":1000`).ReadyStreamID()})
-	}
-	testkit.Must(t, proc.Cmd.Process.Signal(syscall.SIGTERM))
-	for _, c := range connections {
-		if code := c.b.CloseCode(); code != 1012 {
-			t.Errorf("close code %d, want 1012", code)
-		}
-	}
-	for range sockets {
-		harness.SendChat(t, harness.Accept(t, rt), `{"text":"while you were away"}`)
-	}
-	for _, c := range connections {
-		b := harness.Connect(t, svc.Instance, c.b.Session, c.token, "?streamId="+c.cursor)
-		b.Expect(`"event":"ready"`, `"resumed":true`)
-		b.Expect("while you were away")
-		b.Expect(`{"recovered":true,"count":1}`)
-	}
-	proc.WaitExit(t)
-}
-
 // After SIGTERM /health returns 503 while the instance still serves. A plain GET reports the
 // drain, not that the token is valid. A second signal ends the wait.
 func TestPlainGetReportsDrain(t *testing.T) {

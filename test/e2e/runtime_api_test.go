@@ -292,31 +292,6 @@ func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 	})
 }
 
-// The sessions of a runtime that does not come back are offered to others.
-func TestSessionOfLostRuntimeIsOfferedAgain(t *testing.T) {
-	t.Parallel()
-	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
-		i, tenant := startTenant(t, env)
-		key := runtimeKey(t, i, tenant.Team.ID)
-		session, _ := openSession(t, i, tenant)
-		first := greetedRuntime(t, i, key, `"name":"first","resumeMs":100`)
-		first.must("accept", "")
-		second := greetedRuntime(t, i, key, `"name":"second"`)
-		accept := second.send("accept", `"modes":["chat"]`)
-		first.conn.Close()
-		cut := time.Now()
-		if claimed := second.ok(accept); claimed["channel"] != session {
-			t.Errorf("claimed %v", claimed)
-		}
-		t.Logf("claimed again after %s", time.Since(cut).Round(time.Millisecond))
-		accept = second.send("accept", "")
-		second.must("release", fmt.Sprintf(`"channel":%q`, session))
-		if claimed := second.ok(accept); claimed["channel"] != session {
-			t.Errorf("claimed %v after a release", claimed)
-		}
-	})
-}
-
 // A runtime that missed the reply to its accept gets the session again when it comes back,
 // and keeps the claims that it knows of.
 func TestClaimOfLostReplyIsReleased(t *testing.T) {

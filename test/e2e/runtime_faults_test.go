@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/kv"
 	"telapi/internal/ratelimit"
 	"telapi/internal/team"
 	"telapi/test/harness"
@@ -97,48 +96,6 @@ func TestCommitOfEntriesFromEarlierConnection(t *testing.T) {
 	if code := third.rejected("release", channel); code != "NOT_FOUND" {
 		t.Errorf("release after the last commit: %s, want NOT_FOUND", code)
 	}
-}
-
-// A channel is as a browser opens it again after the store was wiped, twice. The runtime
-// keeps its claim and is notified of each loss.
-func TestRuntimeIsNotifiedOfEachLoss(t *testing.T) {
-	t.Parallel()
-	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {
-		env = harness.WithDataDir(t, env)
-		i, tenant := startTenant(t, env)
-		session, _ := openSession(t, i, tenant)
-		r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"x"`)
-		r.must("accept", "")
-		r.entry()
-		store := harness.StoreClient(t, env)
-		send := fmt.Sprintf(`"channel":%q,"messages":[{"type":"chat","chat":{}}]`, session)
-		known := map[any]bool{}
-		for range 2 {
-			claim := store.B().Hdel().Key(kv.MetaKey(session)).Field("claimToken", "claimedBy", "claimUntil", "claimRequestedAt", "lostAt").Build()
-			testkit.Must(t, store.Do(t.Context(), claim).Error())
-			r.must("send", send)
-			lost := r.push("lost")
-			at, _ := lost["at"].(float64)
-			if time.Since(time.UnixMilli(int64(at))).Abs() > time.Hour || known[at] {
-				t.Errorf("lost %v, want the time of this loss", lost)
-			}
-			known[at] = true
-			if e, _ := r.entry(); e["event"] != "connected" {
-				t.Errorf("entry %v after a loss, want those that are not committed", e)
-			}
-			testkit.Until(t, "the clock advances", func() bool { return time.Since(time.UnixMilli(int64(at))) > 5*time.Millisecond })
-		}
-
-		// Another runtime has the channel after a loss.
-		fields := store.B().Hset().Key(kv.MetaKey(session)).FieldValue().FieldValue("claimToken", "").FieldValue("claimedBy", "other/x").Build()
-		testkit.Must(t, store.Do(t.Context(), fields).Error())
-		if code := r.rejected("send", send); code != "NOT_FOUND" {
-			t.Errorf("send without the claim: %s, want NOT_FOUND", code)
-		}
-		if lost := r.push("claim_lost"); lost["channel"] != session {
-			t.Errorf("claim_lost %v", lost)
-		}
-	})
 }
 
 // During a rotation of JWT_SECRET, instances have other secrets. A runtime that repeats a

@@ -229,32 +229,6 @@ func TestRevokedCredentialEndsRuntimeConnection(t *testing.T) {
 	}
 }
 
-func TestRuntimeIsDrainedAndResumes(t *testing.T) {
-	t.Parallel()
-	env := realStores(t)
-	first, second := harness.Start(t, env), harness.Start(t, env)
-	tenant := harness.NewTenant(t, first, "tenant")
-	key := runtimeKey(t, first, tenant.Team.ID)
-	r := greetedRuntime(t, first, key, `"name":"x","resumeMs":60000`)
-	claimed := r.must("open", fmt.Sprintf(`"channel":"c","endpoint":%q`, tenant.Endpoint.ID))
-	stopped := make(chan error, 1)
-	go func() { stopped <- first.Stop() }()
-	if m := r.push("drain"); m["withinMs"] == nil {
-		t.Errorf("drain %v", m)
-	}
-	if code := r.closeCode(); code != 1012 {
-		t.Errorf("closed with %d, want 1012", code)
-	}
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
-	next := connectRuntime(t, second, key)
-	welcome := next.must("hello", fmt.Sprintf(`"name":"x","resume":[{"channel":"c","claim":%q}]`, claimed["claim"]))
-	if len(welcome["resumed"].([]any)) != 1 {
-		t.Errorf("welcome %v, want the claim", welcome)
-	}
-}
-
 // An instance that stops refreshing its connections is dead: others release its claims. If
 // it was only slow, it finds out.
 func TestClaimsOfDeadInstanceAreReleased(t *testing.T) {

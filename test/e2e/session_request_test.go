@@ -6,9 +6,7 @@ import (
 	"testing"
 
 	"telapi/internal/auth"
-	"telapi/internal/team"
 	"telapi/test/harness"
-	"telapi/test/testkit"
 )
 
 func TestTokenRequestValidation(t *testing.T) {
@@ -89,45 +87,24 @@ func TestMalformedTokenRequestsAreRejected(t *testing.T) {
 	}
 }
 
-// Checks run in the order credential, scope, body, endpoint, mode. The first that
-// fails decides the response.
+// Checks run in the order credential, scope, body, endpoint, mode. The first that fails decides
+// the response. Package session tests those of endpoint and mode.
 func TestTokenRequestCheckOrder(t *testing.T) {
-	for _, webRTC := range []bool{true, false} {
-		i := harness.Start(t, harness.Env{"FEATURE_WEBRTC": fmt.Sprint(webRTC)})
-		tenant, foreign := harness.NewTenant(t, i, "tenant"), harness.NewTenant(t, i, "foreign")
-		_, noScope := harness.NewKey(t, i, tenant.Team.ID, auth.ReadTeamApps)
-		chat, err := i.App.Admin().Endpoints.Create(t.Context(), team.Endpoint{TeamID: tenant.Team.ID, Name: "chat only", Enabled: true, Modes: []team.Mode{team.Chat}})
-		testkit.Must(t, err)
-		disabled := harness.NewEndpoint(t, i, team.Endpoint{TeamID: tenant.Team.ID, Name: "disabled", Modes: team.Modes}).ID
-		if _, err := i.App.Admin().Endpoints.Update(t.Context(), disabled, func(e *team.Endpoint) error { e.Enabled = false; return nil }); err != nil {
-			t.Fatal(err)
-		}
-		body := func(id, mode string) string { return fmt.Sprintf(`{"endpointId":%q,"mode":%q}`, id, mode) }
-		unsupported, supported := 503, 503
-		if webRTC {
-			unsupported, supported = 400, 201
-		}
-		for _, c := range []struct {
-			name, key, body string
-			status          int
-		}{
-			{"no credential, bad body", "tk_x_x", `{`, 401},
-			{"no scope, bad body", noScope, `{`, 403},
-			{"bad body, unknown endpoint", tenant.Key, body("ep_none", "fax"), 400},
-			{"unknown endpoint", tenant.Key, body("ep_none", "webrtc"), 404},
-			{"foreign endpoint", tenant.Key, body(foreign.Endpoint.ID, "webrtc"), 404},
-			{"disabled endpoint", tenant.Key, body(disabled, "webrtc"), 404},
-			{"disabled endpoint, chat", tenant.Key, body(disabled, "chat"), 404},
-			{"webrtc on an endpoint without it", tenant.Key, body(chat.ID, "webrtc"), unsupported},
-			{"audio on an endpoint without it", tenant.Key, body(chat.ID, "audio"), 400},
-			{"webrtc", tenant.Key, body(tenant.Endpoint.ID, "webrtc"), supported},
-			{"chat", tenant.Key, body(tenant.Endpoint.ID, "chat"), 201},
-			{"audio", tenant.Key, body(tenant.Endpoint.ID, "audio"), 201},
-		} {
-			resp, text := i.Post(t, tokenPath, c.body, "X-API-Key", c.key)
-			if resp.StatusCode != c.status || c.status == 503 && !strings.Contains(text, code("WEBRTC_DISABLED")) {
-				t.Errorf("FEATURE_WEBRTC=%v, %s: got %d %s, want %d", webRTC, c.name, resp.StatusCode, text, c.status)
-			}
-		}
+	i, tenant := startTenant(t, harness.Env{"FEATURE_WEBRTC": "false"})
+	_, noScope := harness.NewKey(t, i, tenant.Team.ID, auth.ReadTeamApps)
+	body := func(id, mode string) string { return fmt.Sprintf(`{"endpointId":%q,"mode":%q}`, id, mode) }
+	for _, c := range []struct {
+		key, body string
+		status    int
+		want      string
+	}{
+		{"tk_x_x", `{`, 401, code("UNAUTHORIZED")},
+		{noScope, `{`, 403, code("FORBIDDEN")},
+		{tenant.Key, body("ep_none", "fax"), 400, code("VALIDATION_ERROR")},
+		{tenant.Key, body("ep_none", "webrtc"), 404, code("NOT_FOUND")},
+		{tenant.Key, body(tenant.Endpoint.ID, "webrtc"), 503, code("WEBRTC_DISABLED")},
+		{tenant.Key, body(tenant.Endpoint.ID, "audio"), 201, `"mode":"audio"`},
+	} {
+		expectStatus(t, c.status, c.want)(i.Post(t, tokenPath, c.body, "X-API-Key", c.key))
 	}
 }

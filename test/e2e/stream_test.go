@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -157,23 +156,6 @@ func TestSentenceIsDeliveredWhileTheAnswerIsWritten(t *testing.T) {
 			t.Errorf("entries %s, want %s", got, want)
 		}
 	})
-}
-
-func TestStreamBrokenAfterAnyByteCanBeRepeated(t *testing.T) {
-	i, r := startWithRuntime(t, nil)
-	c := openCall(t, i, r, "call-1")
-	body := delta("One. Two.") + delta(" Three 好。") + doneLine
-	for n := 0; n < len(body); n += 3 {
-		item := c.await(wire.Await{Kind: wire.LLMItem})
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(i.URL, "http://"))
-		testkit.Must(t, err)
-		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nToken: %s\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", harness.Path(item), callback.NDJSON, item.Token, max(n, 1), body[:max(n, 1)])
-		testkit.Must(t, errors.Join(err, conn.Close()))
-		expectStatus(t, 202, `"parts":3`)(i.Post(t, harness.Path(item), body, "Content-Type", callback.NDJSON, "token", item.Token))
-		if got, want := c.receive(4), "llm_part 1 One.|llm_part 2 Two.|llm_part 3 Three 好。|llm_result of 3 One. Two. Three 好。"; got != want {
-			t.Fatalf("after %d bytes: %s, want %s", n, got, want)
-		}
-	}
 }
 
 func TestCancelEndsTheProvidersRequest(t *testing.T) {

@@ -67,19 +67,3 @@ func TestDemoRunsCallsOverTLS(t *testing.T) {
 	for !strings.Contains(b.Next().Raw, "this is the demo bot") {
 	}
 }
-
-func TestInvalidTLSCertificatePreventsStart(t *testing.T) {
-	cert, _ := testkit.NewCA(t).Issue(t, "localhost")
-	_, otherKey := testkit.NewCA(t).Issue(t, "localhost")
-	b64 := base64.StdEncoding.EncodeToString
-	for _, c := range map[string]struct{ chain, key, names string }{
-		"missing":    {"", "", "EDGE_TLS_FULLCHAIN_B64"},
-		"no key":     {b64(cert), "", "EDGE_TLS_PRIVKEY_B64"},
-		"not base64": {"!!!", b64(otherKey), "EDGE_TLS_FULLCHAIN_B64"},
-		"not PEM":    {b64([]byte("x")), b64([]byte("y")), "EDGE_TLS_"},
-		"other key":  {b64(cert), b64(otherKey), "EDGE_TLS_"},
-	} {
-		env, _ := harness.ServeEnv(t, harness.Env{"API_TLS_ENABLED": "true", "EDGE_TLS_FULLCHAIN_B64": c.chain, "EDGE_TLS_PRIVKEY_B64": c.key})
-		telapi(t, env, "serve").expect(t, 1, c.names)
-	}
-}

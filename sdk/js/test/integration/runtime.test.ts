@@ -4,11 +4,11 @@ import { copyFile, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promis
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
-import { basename, dirname, join } from "node:path";
+import { join } from "node:path";
 import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { WebSocket } from "ws";
 import { connect } from "../../src/index.js";
-import { Service, waitForLine } from "./service.js";
+import { Service } from "./service.js";
 
 const sdk = new URL("../..", import.meta.url).pathname;
 const profile = {
@@ -47,15 +47,12 @@ async function browse(): Promise<{ say(text: string): Promise<string>; heard: st
 interface Example extends AsyncDisposable {
   /** Resolves with the exit code and what it printed to stderr. */
   failure(): Promise<[code: number | null, message: string]>;
-  /** Returns the first line of the output that contains a text. */
-  line(text: string): Promise<string>;
 }
 
-/** Starts a program of the examples. A name without a folder is one of runtime-node. */
-async function example(path: string, settings: Record<string, string>): Promise<Example> {
-  const file = basename(path);
+/** Starts a program of examples/runtime-node. */
+async function example(file: string, settings: Record<string, string>): Promise<Example> {
   const dir = await mkdtemp(join(project, "example-")); // its parent has the package
-  await copyFile(join(sdk, "../../examples", dirname(path) === "." ? "runtime-node" : dirname(path), file), join(dir, file));
+  await copyFile(join(sdk, "../../examples/runtime-node", file), join(dir, file));
   const env = { PATH: process.env.PATH!, TELAPI_URL: service.url, TELAPI_KEY: service.key, ...settings };
   const program = spawn(process.execPath, [file], { cwd: dir, env, stdio: ["ignore", "pipe", "pipe"] });
   program.stdout.resume();
@@ -63,7 +60,6 @@ async function example(path: string, settings: Record<string, string>): Promise<
   program.stderr.setEncoding("utf8").on("data", (text: string) => (message += text));
   return {
     failure: () => once(program, "close").then(([code]) => [code as number | null, message]),
-    line: (text) => waitForLine(program, text),
     async [Symbol.asyncDispose]() {
       if (program.exitCode !== null) return;
       program.kill();
@@ -97,17 +93,6 @@ interface Work {
   text: string;
   callback: { url: string; token: string; expiresAt: string };
 }
-
-test("examples/runtime-node/bot.mjs works with examples/bot-node", async () => {
-  await using bot = await example("bot-node/bot.mjs", { PORT: "0" });
-  const [url] = /http:\S+/.exec(await bot.line("bot listens on"))!;
-  await using _ = await example("bot.mjs", { BOT_URL: url });
-  using browser = await browse();
-  await browser.say("hello");
-  await expect.poll(() => browser.heard).toEqual(["You said: hello"]);
-  await browser.say("goodbye");
-  await expect.poll(() => browser.ended()).toBe(true);
-});
 
 test("examples/runtime-node/bot.mjs asks a bot and applies its commands", async () => {
   const bot = createServer(async (request, response) => {
