@@ -25,8 +25,8 @@ var errDamaged = errors.New("blob checksum mismatch")
 // blobsUsable reports whether there is a media service that did not fail within
 // blobRetryDelay. A clock that was set back does not extend the delay.
 func (s *Service) blobsUsable() bool {
-	delay := time.Duration(s.blobsRetryAt.Load() - s.Now().UnixNano())
-	return s.Blobs != nil && (delay <= 0 || delay > blobRetryDelay)
+	remaining := time.Duration(s.blobsRetryAt.Load() - s.Now().UnixNano())
+	return s.Blobs != nil && (remaining <= 0 || remaining > blobRetryDelay)
 }
 
 // lookUp returns the verified audio of a recording from the cache. It creates a
@@ -45,7 +45,7 @@ func (s *Service) lookUp(ctx context.Context, hash string, e Encoding) (found re
 		s.metrics.cache.WithLabelValues("hit").Inc()
 		return result{recording: rec, audio: content, stored: true}, true, nil
 	}
-	if e != ALaw || !s.blobsUsable() {
+	if e != ALaw || !s.blobsUsable() { // the media service may have failed just now
 		return result{}, false, nil
 	}
 	pcm := s.read(ctx, rec, PCM)
@@ -107,11 +107,12 @@ func (s *Service) save(ctx context.Context, made *result, e Encoding) {
 	rec := made.recording
 	rec.Variants = map[Encoding]string{e: checksum(made.audio)}
 	err := s.Blobs.Put(bounded, BlobPath(rec.Hash, e), made.audio)
-	if err == nil {
-		rec, err = s.Store.SaveRecording(ctx, rec)
-	} else if !errors.Is(err, ErrBlobRejected) {
+	if err != nil && !errors.Is(err, ErrBlobRejected) {
 		s.blobsFailed(ctx, err)
 		return
+	}
+	if err == nil {
+		rec, err = s.Store.SaveRecording(ctx, rec)
 	}
 	if err != nil {
 		s.Log.WarnContext(ctx, "speech not cached", "error", err)
@@ -121,7 +122,7 @@ func (s *Service) save(ctx context.Context, made *result, e Encoding) {
 }
 
 // deleteVariant deletes a variant whose blob is missing or damaged, unless it has been
-// replaced. Version is that of the damaged blob.
+// replaced. Version is that of a damaged blob. A missing one has none.
 func (s *Service) deleteVariant(ctx context.Context, rec Recording, e Encoding, version string, reason error) {
 	s.metrics.cache.WithLabelValues("bad_blob").Inc()
 	s.Log.WarnContext(ctx, "deleting cached speech", "hash", rec.Hash, "encoding", e, "error", reason)
@@ -181,16 +182,16 @@ type Playback struct {
 
 // Open checks that the team may play the audio with the given name.
 func (s *Service) Open(ctx context.Context, teamID, name string) (Playback, error) {
-	hash, e, ok := ParseBlobName(name)
+	hash, e, ok := parseBlobName(name)
 	if !ok || s.Blobs == nil {
 		return Playback{}, errAudioNotFound
 	}
 	r, err := s.Store.Recording(ctx, hash)
 	switch {
-	case err != nil && !fault.Is(err, fault.NotFound):
-		return Playback{}, fmt.Errorf("look up speech: %w", err)
-	case err != nil || r.Variants[e] == "" || r.TeamID != teamID || r.expired(s.Now()):
+	case fault.Is(err, fault.NotFound), err == nil && (r.Variants[e] == "" || r.TeamID != teamID || r.expired(s.Now())):
 		return Playback{}, errAudioNotFound
+	case err != nil:
+		return Playback{}, fmt.Errorf("look up speech: %w", err)
 	}
 	s.touch(ctx, r)
 	return Playback{BlobPath(hash, e), r.ExpiresAt, s, r, e}, nil

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	expireInterval    = time.Minute
-	reconcileInterval = time.Hour
-	cleanupPage       = 500
+	expireInterval   = time.Minute
+	completeInterval = time.Hour // between two cleanups that do more than remove expired recordings
+	cleanupPage      = 500
 
 	// cleanerLease is held all the time by the instance that cleans up periodically.
 	cleanerLease = "media-cleaner"
@@ -64,7 +64,7 @@ type Cleaner struct {
 	lastSuccess prometheus.Gauge
 }
 
-// NewCleaner returns a cleaner. Without leases it can only Clean.
+// NewCleaner returns a cleaner. If leases is nil, only Clean may be called.
 func NewCleaner(store Store, blobs BlobStore, leases Leases, retention time.Duration, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Cleaner {
 	auto := promauto.With(reg)
 	return &Cleaner{store: store, blobs: blobs, leases: leases, retention: retention, log: log, now: now,
@@ -91,18 +91,18 @@ func (c *Cleaner) Run(ctx context.Context) {
 
 func (c *Cleaner) cleanPeriodically(ctx context.Context) {
 	run := cleanup{Cleaner: c, report: func(Removal) {}}
-	var reconciled time.Time
+	var lastComplete time.Time
 	for ctx.Err() == nil {
 		work := run.expire
-		isComplete := c.now().Sub(reconciled) >= reconcileInterval
-		if isComplete {
-			work = run.all
+		completeIsDue := c.now().Sub(lastComplete) >= completeInterval
+		if completeIsDue {
+			work = run.complete
 		}
 		err := c.exclusively(ctx, work)
 		switch {
-		case err == nil && isComplete:
-			reconciled = c.now()
-			c.lastSuccess.Set(float64(reconciled.Unix()))
+		case err == nil && completeIsDue:
+			lastComplete = c.now()
+			c.lastSuccess.Set(float64(lastComplete.Unix()))
 		case err != nil && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable): // stores log their own outages
 			c.failures.Inc()
 			c.log.WarnContext(ctx, "media cache cleanup failed", "error", err)
@@ -116,9 +116,9 @@ func (c *Cleaner) cleanPeriodically(ctx context.Context) {
 func (c *Cleaner) Clean(ctx context.Context, dryRun bool, report func(Removal)) error {
 	run := cleanup{c, dryRun, report}
 	if dryRun || c.leases == nil {
-		return run.all(ctx)
+		return run.complete(ctx)
 	}
-	return c.exclusively(ctx, run.all)
+	return c.exclusively(ctx, run.complete)
 }
 
 var errCleanupRunning = fault.New(fault.ServiceUnavailable, "Another media cache cleanup is running. Try again later.")
@@ -142,10 +142,10 @@ type cleanup struct {
 	report func(Removal)
 }
 
-func (c cleanup) all(ctx context.Context) error {
+func (c cleanup) complete(ctx context.Context) error {
 	err := c.expire(ctx)
 	if err == nil && c.retention > 0 {
-		err = c.removeRecordings(ctx, Unused, Recordings{UnusedSince: c.now().Add(-c.retention)})
+		err = c.removeRecordings(ctx, Unused, RecordingFilter{UnusedSince: c.now().Add(-c.retention)})
 	}
 	if err == nil {
 		err = c.reconcile(ctx)
@@ -167,12 +167,12 @@ func (c cleanup) remove(r Removal, do func() (gone bool, err error)) (gone bool,
 }
 
 func (c cleanup) expire(ctx context.Context) error {
-	return c.removeRecordings(ctx, Expired, Recordings{ExpiredBy: c.now()})
+	return c.removeRecordings(ctx, Expired, RecordingFilter{ExpiredBy: c.now()})
 }
 
-func (c cleanup) removeRecordings(ctx context.Context, reason string, which Recordings) error {
+func (c cleanup) removeRecordings(ctx context.Context, reason string, filter RecordingFilter) error {
 	checked := false // that this is a media service: on a wrong address every blob is "not found"
-	for rec, err := range c.recordings(ctx, which) {
+	for rec, err := range c.recordings(ctx, filter) {
 		if err == nil && !checked {
 			checked = true
 			_, err = c.blobs.List(ctx, "", 1)
@@ -195,12 +195,14 @@ func (c cleanup) removeRecording(ctx context.Context, reason string, rec Recordi
 	if since.IsZero() {
 		since = rec.lastUse().Add(c.retention)
 	}
-	if ago := c.now().Add(-orphanAge); ago.After(since) {
-		since = ago
+	if earliest := c.now().Add(-orphanAge); since.Before(earliest) {
+		since = earliest
 	}
 	for e := range rec.Variants {
 		path := BlobPath(rec.Hash, e)
-		gone, err := c.remove(Removal{reason, path, 0}, func() (bool, error) { return c.blobs.DeleteUnmodifiedSince(ctx, path, since) })
+		gone, err := c.remove(Removal{Reason: reason, Path: path}, func() (bool, error) {
+			return c.blobs.DeleteUnmodifiedSince(ctx, path, since)
+		})
 		if err != nil || !gone {
 			return err
 		}
@@ -222,8 +224,10 @@ func (c cleanup) reconcile(ctx context.Context) error {
 	defer stop()
 	v, err, hasVariant := nextVariant()
 	b, blobErr, hasBlob := nextBlob()
-	switch err = errors.Join(err, blobErr); {
-	case err != nil:
+	if err = errors.Join(err, blobErr); err != nil {
+		return err
+	}
+	switch {
 	case hasBlob && !hasVariant:
 		c.log.WarnContext(ctx, "media cache not reconciled: there are blobs but no recordings. Check the database.")
 		return nil
@@ -239,7 +243,7 @@ func (c cleanup) reconcile(ctx context.Context) error {
 		} else if isOrphan {
 			err = c.removeOrphan(ctx, b)
 		}
-		if err == nil && !isOrphan {
+		if err == nil && !isOrphan { // v is lost or has the blob b
 			v, err, hasVariant = nextVariant()
 		}
 		if err == nil && !isLost {
@@ -258,7 +262,7 @@ type variant struct {
 // variants iterates over the variants of all recordings in order of path.
 func (c cleanup) variants(ctx context.Context) iter.Seq2[variant, error] {
 	return func(yield func(variant, error) bool) {
-		for rec, err := range c.recordings(ctx, Recordings{}) {
+		for rec, err := range c.recordings(ctx, RecordingFilter{}) {
 			if err != nil {
 				yield(variant{}, err)
 				return
@@ -281,7 +285,7 @@ func (c cleanup) removeLost(ctx context.Context, v variant) error {
 	if exists, err := c.blobs.Exists(ctx, v.path); err != nil || exists {
 		return err
 	}
-	_, err := c.remove(Removal{Lost, v.path, 0}, func() (bool, error) {
+	_, err := c.remove(Removal{Reason: Lost, Path: v.path}, func() (bool, error) {
 		err := c.store.DeleteVariant(ctx, v.Hash, v.encoding, v.Variants[v.encoding])
 		return err == nil, err
 	})
@@ -292,12 +296,12 @@ func (c cleanup) removeLost(ctx context.Context, v variant) error {
 // recording.
 func (c cleanup) removeOrphan(ctx context.Context, blob BlobInfo) error {
 	_, name, _ := strings.Cut(blob.Path, "/")
-	hash, e, ok := ParseBlobName(name)
+	hash, e, ok := parseBlobName(name)
 	if !ok || BlobPath(hash, e) != blob.Path || c.now().Sub(blob.ModifiedAt) < orphanAge {
 		return nil
 	}
 	rec, err := c.store.Recording(ctx, hash)
-	if err != nil && !fault.Is(err, fault.NotFound) || err == nil && rec.Variants[e] != "" {
+	if rec.Variants[e] != "" || err != nil && !fault.Is(err, fault.NotFound) {
 		return err
 	}
 	_, err = c.remove(Removal{Orphan, blob.Path, blob.Bytes}, func() (bool, error) {
@@ -307,9 +311,9 @@ func (c cleanup) removeOrphan(ctx context.Context, blob BlobInfo) error {
 }
 
 // recordings iterates over recordings in order of hash.
-func (c cleanup) recordings(ctx context.Context, which Recordings) iter.Seq2[Recording, error] {
+func (c cleanup) recordings(ctx context.Context, filter RecordingFilter) iter.Seq2[Recording, error] {
 	return pages(func(after string) ([]Recording, error) {
-		return c.store.ListRecordings(ctx, which, after, cleanupPage)
+		return c.store.ListRecordings(ctx, filter, after, cleanupPage)
 	}, func(r Recording) string { return r.Hash })
 }
 

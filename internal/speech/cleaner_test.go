@@ -48,7 +48,7 @@ func (e *env) addRecording(t *testing.T, r speech.Recording, encodings ...speech
 // recordings returns the encodings of all recordings by hash.
 func (e *env) recordings(t *testing.T) map[string]string {
 	t.Helper()
-	list, err := e.ListRecordings(t.Context(), speech.Recordings{}, "", 100_000)
+	list, err := e.ListRecordings(t.Context(), speech.RecordingFilter{}, "", 100_000)
 	testkit.Must(t, err)
 	all := map[string]string{}
 	for _, r := range list {

@@ -21,7 +21,7 @@ var (
 
 // Save stores audio of a provider and reports whether it is cached.
 func (s *Service) Save(ctx context.Context, p Provider, audio []byte) (stored bool) {
-	r := result{recording: s.recording(Request{Encoding: PCM, SampleRate: 8000}, p), audio: audio}
+	r := result{recording: s.recording(request{Encoding: PCM, SampleRate: 8000}, p), audio: audio}
 	s.save(ctx, &r, PCM)
 	return r.stored
 }

@@ -11,7 +11,8 @@ const (
 	// failureCooldown is how long a failed provider is tried last, so that requests
 	// do not all wait for a provider that is down.
 	failureCooldown = 10 * time.Second
-	// failureMemory is how long after its penalty a failure still counts as the previous one.
+	// failureMemory is how long after the end of its penalty a failure still counts as the
+	// one before the next.
 	failureMemory = time.Minute
 	// maxFailures is the number of failures in a row, each with another text than the one
 	// before, after which a target is penalized for all texts: a single text may be the cause.
@@ -43,7 +44,7 @@ func (p *penalties) get(t target, text string, now time.Time) (penalty, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found := p.byTarget[t]
-	return found, now.Before(found.until) && (found.failures >= maxFailures || found.text == text)
+	return found, now.Before(found.until) && (found.text == text || found.failures >= maxFailures)
 }
 
 // record records the outcome of a request. A text that the provider has rejected shows that
@@ -65,7 +66,7 @@ func (p *penalties) record(t target, text string, err error, now time.Time) {
 		next.until, next.failures = now.Add(limited.RetryAfter), maxFailures
 	case errors.Is(err, ErrMisconfigured):
 		next.failures = maxFailures
-	case previous.failures == 0 || text != previous.text:
+	case previous.failures == 0 || text != previous.text: // the same text counts once
 		next.failures++
 	}
 	p.byTarget[t] = next

@@ -85,7 +85,7 @@ func (s *Service) providerNames() []string {
 	return names
 }
 
-// providersFor returns all providers, the requested one first.
+// providersFor returns all providers, the one with the given name first, if any.
 func (s *Service) providersFor(name string) ([]Provider, error) {
 	if len(s.Providers) == 0 {
 		return nil, fault.New(fault.ServiceUnavailable, "No speech provider configured. The operator must set SPEECH_PROVIDERS.").WithRetryAfter(retryAfterSetup)
@@ -96,15 +96,17 @@ func (s *Service) providersFor(name string) ([]Provider, error) {
 
 // healthyFirst moves providers that have failed with the voice and model of the
 // request to the end: with its text, or with several others.
-func (s *Service) healthyFirst(r Request, list []Provider) []Provider {
-	failed := func(p Provider) int {
+func (s *Service) healthyFirst(r request, list []Provider) []Provider {
+	var healthy, failed []Provider
+	for _, p := range list {
 		u := s.recording(r, p).Utterance
 		if _, penalized := s.penalties.get(targetOf(p, u), u.Text, s.Now()); penalized {
-			return 1
+			failed = append(failed, p)
+		} else {
+			healthy = append(healthy, p)
 		}
-		return 0
 	}
-	return slices.SortedStableFunc(slices.Values(list), func(a, b Provider) int { return failed(a) - failed(b) })
+	return append(healthy, failed...)
 }
 
 // ProviderTimeout returns how long one of several providers may stall: the
@@ -117,10 +119,10 @@ func ProviderTimeout(configured time.Duration, providers int) time.Duration {
 // included, get an equal share of the time. Only the last one is waited for if it
 // asks for a pause.
 func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, remaining int) (sound Sound, err error) {
-	end, _ := ctx.Deadline()
+	end, _ := ctx.Deadline() // of run
 	deadline := time.Now().Add(time.Until(end) / time.Duration(remaining))
 	key := targetOf(p, u)
-	err = s.penalties.rateLimit(key, u.Text, s.Now()) // replaced by the error of each attempt
+	err = s.penalties.rateLimit(key, u.Text, s.Now()) // of an earlier request: the first attempt waits as a retry does
 	for attempt := range s.Retries + 1 {
 		if err != nil {
 			delay := retryDelay * time.Duration(attempt)
@@ -192,7 +194,8 @@ func (s *Service) allFailed(failures []error) error {
 	all := func(kind error) bool {
 		return !slices.ContainsFunc(failures, func(err error) bool { return !errors.Is(err, kind) })
 	}
-	cause, names := errors.Join(failures...), strings.Join(s.providerNames(), ", ")
+	cause := errors.Join(failures...)
+	names := strings.Join(s.providerNames(), ", ")
 	switch {
 	case all(ErrRejected):
 		var issues fault.Issues

@@ -192,8 +192,8 @@ func parseReport(raw []byte, now time.Time) (r wire.SpeechReport, err error) {
 	return r, issues.Err()
 }
 
-// CheckReport adds the invalid values of a report to issues. Reports with others cannot be
-// counted.
+// CheckReport adds the values with which a report cannot be counted to issues. Path is
+// that of the report.
 func CheckReport(r *wire.SpeechReport, path string, now time.Time, issues *fault.Issues) {
 	issues.Check(len(r.ID) == len(uuid.Nil.String()) && uuid.Validate(r.ID) == nil, path+"/id", fault.IssueValue, "Must be a UUID.")
 	fault.CheckRange(issues, path+"/characters", r.Characters, 1, maxCharacters)

@@ -1,6 +1,7 @@
 package speech
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -15,15 +16,15 @@ import (
 const (
 	MaxCharacters = 4096 // code points of a text
 	MinSpeed      = 0.25 // relative to the provider's normal speed
-	MaxSpeed      = 4.0
-	MaxTTL        = 365 * 24 * time.Hour
+	maxSpeed      = 4.0
+	maxTTL        = 365 * 24 * time.Hour
 
 	maxName       = 128 // code points of a voice, a model or an endpoint ID
 	telephoneRate = 8000
 )
 
-// SampleRates lists the sample rates of PCM. A-law supports only the first.
-var SampleRates = []int{telephoneRate, 16000, 24000}
+// sampleRates lists the sample rates of PCM. A-law supports only the first.
+var sampleRates = []int{telephoneRate, 16000, 24000}
 
 // requestBody is the JSON of a request. Unknown members are ignored, so that
 // newer clients work with an older service.
@@ -40,8 +41,8 @@ type requestBody struct {
 	EndpointID   string    `json:"endpointId"`
 }
 
-// Request is a valid request for speech.
-type Request struct {
+// request is a valid request for speech.
+type request struct {
 	Utterance
 	TeamID       string
 	Provider     string // empty: the first configured
@@ -61,26 +62,26 @@ type Utterance struct {
 // Characters returns the number of characters that are billed.
 func (u Utterance) Characters() int { return utf8.RuneCountInString(u.Text) }
 
-// Parse validates a request body and reports all problems at once. Providers
+// parseRequest validates a request body and reports all problems at once. Providers
 // lists the names of the configured providers.
-func Parse(body []byte, providers []string) (Request, error) {
+func parseRequest(body []byte, providers []string) (request, error) {
 	var in requestBody
 	var issues fault.Issues
 	if err := strictjson.Decode(body, &in, "", &issues); err != nil {
-		return Request{}, err
+		return request{}, err
 	}
-	r := Request{
-		Utterance:    Utterance{in.Text, in.Voice, in.Model, valueOr(in.Speed, 1)},
-		Provider:     valueOr(in.Provider, ""),
-		Encoding:     valueOr(in.Encoding, ALaw),
-		SampleRate:   int(valueOr(in.SampleRate, telephoneRate)),
-		TTL:          time.Duration(valueOr(in.TTL, 0)) * time.Second,
+	r := request{
+		Utterance:    Utterance{in.Text, in.Voice, in.Model, *cmp.Or(in.Speed, new(1.0))},
+		Provider:     *cmp.Or(in.Provider, new("")),
+		Encoding:     *cmp.Or(in.Encoding, new(ALaw)),
+		SampleRate:   int(*cmp.Or(in.SampleRate, new(int64(telephoneRate)))),
+		TTL:          time.Duration(*cmp.Or(in.TTL, new(int64(0)))) * time.Second,
 		DisableCache: in.DisableCache,
 		EndpointID:   in.EndpointID,
 	}
 	control := func(c rune) bool { return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r", c) }
 	switch {
-	case issues.Has("/text"):
+	case issues.Has("/text"): // it has the wrong type
 	case strings.TrimSpace(r.Text) == "":
 		issues.Add("/text", fault.IssueRequired, "text must not be empty.")
 	case r.Characters() > MaxCharacters:
@@ -91,22 +92,15 @@ func Parse(body []byte, providers []string) (Request, error) {
 	issues.CheckName("/voice", r.Voice, maxName)
 	issues.CheckName("/model", r.Model, maxName)
 	issues.CheckName("/endpointId", r.EndpointID, maxName)
-	fault.CheckRange(&issues, "/speed", r.Speed, MinSpeed, MaxSpeed)
+	fault.CheckRange(&issues, "/speed", r.Speed, MinSpeed, maxSpeed)
 	if in.Provider != nil && len(providers) > 0 { // without providers every request fails with 503
 		fault.CheckOneOf(&issues, "/provider", r.Provider, providers)
 	}
 	fault.CheckOneOf(&issues, "/encoding", r.Encoding, Encodings)
-	validRate := slices.Contains(SampleRates, r.SampleRate) && (r.Encoding != ALaw || r.SampleRate == telephoneRate)
+	validRate := slices.Contains(sampleRates, r.SampleRate) && (r.Encoding != ALaw || r.SampleRate == telephoneRate)
 	issues.Check(validRate || issues.Has("/sampleRate"), "/sampleRate", fault.IssueValue, "sampleRate must be 8000 for alaw, and 8000, 16000 or 24000 for pcm.")
 	if in.TTL != nil {
-		fault.CheckRange(&issues, "/ttl", *in.TTL, 1, int64(MaxTTL.Seconds()))
+		fault.CheckRange(&issues, "/ttl", *in.TTL, 1, int64(maxTTL.Seconds()))
 	}
 	return r, issues.Err()
-}
-
-func valueOr[T any](member *T, missing T) T {
-	if member == nil {
-		return missing
-	}
-	return *member
 }

@@ -14,16 +14,16 @@ import (
 var configured = []string{"openai", "tone"}
 
 func TestParseAppliesDefaults(t *testing.T) {
-	for body, want := range map[string]Request{
+	for body, want := range map[string]request{
 		`{"text":"Hi"}`: {Utterance: Utterance{Text: "Hi", Speed: 1}, Encoding: ALaw, SampleRate: 8000},
 		`{"text":"Hi","voice":null,"speed":null,"ttl":null,"zzz":[1]}`: {Utterance: Utterance{Text: "Hi", Speed: 1}, Encoding: ALaw, SampleRate: 8000},
 		`{"text":" \tgrüß\n","voice":"v","model":"m","speed":0.25,"provider":"tone","encoding":"pcm","sampleRate":24000,"ttl":31536000,"disableCache":true,"endpointId":"ep_1"}`: {
 			Utterance: Utterance{" \tgrüß\n", "v", "m", 0.25}, Provider: "tone", Encoding: PCM, SampleRate: 24000,
-			TTL: MaxTTL, DisableCache: true, EndpointID: "ep_1"},
+			TTL: maxTTL, DisableCache: true, EndpointID: "ep_1"},
 		`{"text":"` + strings.Repeat("🌍", MaxCharacters) + `","speed":4,"ttl":1}`: {
 			Utterance: Utterance{Text: strings.Repeat("🌍", MaxCharacters), Speed: 4}, Encoding: ALaw, SampleRate: 8000, TTL: time.Second},
 	} {
-		if got, err := Parse([]byte(body), configured); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := parseRequest([]byte(body), configured); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%.80s: %+v, %v, want %+v", body, got, err, want)
 		}
 	}
@@ -46,11 +46,11 @@ func TestParseReportsAllIssues(t *testing.T) {
 		`{"text":"x","ttl":9007199254740991}`:                                              "/ttl too_large",
 		`[]`:                                                                               " invalid_type",
 	} {
-		_, err := Parse([]byte(body), configured)
+		_, err := parseRequest([]byte(body), configured)
 		testkit.Equal(t, fmt.Sprintf("%.80s: issues", body), strings.Join(testkit.Issues(err), ", "), want)
 	}
 	for _, body := range []string{"", "{", `{"text":"a","text":"b"}`, "{\"text\":\"\xff\"}", `{} {}`} {
-		testkit.WantFault(t, fmt.Sprintf("%q", body), testkit.ErrorOf(Parse([]byte(body), configured)), fault.MalformedJSON)
+		testkit.WantFault(t, fmt.Sprintf("%q", body), testkit.ErrorOf(parseRequest([]byte(body), configured)), fault.MalformedJSON)
 	}
 }
 
@@ -58,13 +58,13 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"text":"Hi","voice":"v","speed":1.5,"encoding":"pcm","sampleRate":16000,"ttl":60,"disableCache":true}`))
 	f.Add([]byte(`{"text":1,"ttl":-1}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r, err := Parse(body, configured)
+		r, err := parseRequest(body, configured)
 		switch {
 		case fault.Is(err, fault.Validation), fault.Is(err, fault.MalformedJSON):
 		case err != nil:
 			t.Fatalf("error %v, want VALIDATION_ERROR or MALFORMED_JSON", err)
-		case r.Text == "" || r.Characters() > MaxCharacters || strings.ContainsRune(r.Text, 0) || !(r.Speed >= MinSpeed && r.Speed <= MaxSpeed) ||
-			r.TTL < 0 || r.TTL > MaxTTL || r.Encoding == ALaw && r.SampleRate != 8000:
+		case r.Text == "" || r.Characters() > MaxCharacters || strings.ContainsRune(r.Text, 0) || !(r.Speed >= MinSpeed && r.Speed <= maxSpeed) ||
+			r.TTL < 0 || r.TTL > maxTTL || r.Encoding == ALaw && r.SampleRate != 8000:
 			t.Fatalf("accepted an invalid request: %+v", r)
 		}
 	})
@@ -111,13 +111,13 @@ func TestHashDependsOnEveryInput(t *testing.T) {
 func TestParseBlobName(t *testing.T) {
 	hash := Hash("t", "p", 8000, Utterance{})
 	for _, e := range Encodings {
-		if gotHash, encoding, ok := ParseBlobName(hash + "." + string(e)); !ok || gotHash != hash || encoding != e {
+		if gotHash, encoding, ok := parseBlobName(hash + "." + string(e)); !ok || gotHash != hash || encoding != e {
 			t.Errorf("parsed %s.%s as %s, %s, %v", hash, e, gotHash, encoding, ok)
 		}
 		testkit.Equal(t, "path", BlobPath(hash, e), fmt.Sprintf("%s/%s.%s", hash[:2], hash, e))
 	}
 	for _, name := range []string{"", ".", hash, hash + ".", hash + ".wav", hash + ".alaw.pcm", hash[1:] + ".pcm", strings.ToUpper(hash) + ".pcm", "../" + hash + ".pcm", hash + ".pcm\x00"} {
-		if _, _, ok := ParseBlobName(name); ok {
+		if _, _, ok := parseBlobName(name); ok {
 			t.Errorf("accepted invalid name %q", name)
 		}
 	}

@@ -74,7 +74,8 @@ type Service struct {
 func NewService(deps Deps) *Service {
 	s := &Service{
 		Deps: deps, penalties: penalties{byTarget: map[target]penalty{}}, tasks: background.NewGroup(),
-		encoders: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1)), memory: ratelimit.NewBudget(deps.Registry, "speech_bytes", "bytes for speech that is being synthesized", memoryBudget, deps.TeamShare),
+		encoders: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1)),
+		memory:   ratelimit.NewBudget(deps.Registry, "speech_bytes", "bytes for speech that is being synthesized", memoryBudget, deps.TeamShare),
 	}
 	s.metrics = newMetrics(deps.Registry, s.providerNames())
 	return s
@@ -111,7 +112,7 @@ type result struct {
 // is billed, the others count as cached. Requests succeed without the media
 // service and without the key-value store.
 func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (Response, error) {
-	r, err := Parse(body, s.providerNames())
+	r, err := parseRequest(body, s.providerNames())
 	if err != nil {
 		return Response{}, err
 	}
@@ -130,10 +131,11 @@ func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (R
 		return Response{}, err
 	}
 	rec := found.recording
-	if !billed {
-		s.report(ctx, r, rec, true)
+	cached := !billed
+	if cached {
+		s.report(ctx, r, rec, cached)
 	}
-	response := Response{Hash: rec.Hash, Cached: !billed, Provider: rec.Provider, Encoding: r.Encoding, SampleRate: r.SampleRate, Characters: r.Characters()}
+	response := Response{Hash: rec.Hash, Cached: cached, Provider: rec.Provider, Encoding: r.Encoding, SampleRate: r.SampleRate, Characters: r.Characters()}
 	if found.stored {
 		response.URL, response.ExpiresAt = Route+"/"+rec.Hash+"."+string(r.Encoding), rec.ExpiresAt
 	} else {
@@ -146,16 +148,28 @@ func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (R
 // Billed reports whether this request caused the synthesis. A synthesis continues
 // when its client disconnects: others may wait for it, and paid audio is worth
 // caching.
-func (s *Service) share(ctx context.Context, r Request, providers []Provider) (found result, billed bool, err error) {
+func (s *Service) share(ctx context.Context, r request, providers []Provider) (found result, billed bool, err error) {
 	if r.DisableCache {
 		found, err = s.run(ctx, r, providers)
 		return found, true, err
 	}
-	first := false
-	done := s.flights.DoChan(s.requestKey(r, providers), func() (any, error) {
-		first = true
-		return s.runTask(ctx, r, providers)
+	first := false // of the identical requests
+	done := make(chan singleflight.Result, 1)
+	closed := s.tasks.Go(ctx, func(ctx context.Context) {
+		value, err, _ := s.flights.Do(s.requestKey(r, providers), func() (_ any, err error) {
+			first = true
+			defer func() {
+				if p := recover(); p != nil {
+					err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+				}
+			}()
+			return s.run(ctx, r, providers)
+		})
+		done <- singleflight.Result{Val: value, Err: err}
 	})
+	if closed != nil {
+		return result{}, false, closed
+	}
 	select {
 	case <-ctx.Done():
 		return result{}, false, fmt.Errorf("wait for speech: %w", ctx.Err())
@@ -168,27 +182,8 @@ func (s *Service) share(ctx context.Context, r Request, providers []Provider) (f
 	}
 }
 
-// runTask is run, but only Close cancels it.
-func (s *Service) runTask(ctx context.Context, r Request, providers []Provider) (found result, err error) {
-	finished := make(chan struct{})
-	closed := s.tasks.Go(ctx, func(ctx context.Context) {
-		defer close(finished)
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-			}
-		}()
-		found, err = s.run(ctx, r, providers)
-	})
-	if closed != nil {
-		return result{}, closed
-	}
-	<-finished
-	return found, err
-}
-
 // run waits until the team may use the memory for the audio of a request, and runs it.
-func (s *Service) run(ctx context.Context, r Request, providers []Provider) (result, error) {
+func (s *Service) run(ctx context.Context, r request, providers []Provider) (result, error) {
 	ctx, cancel := context.WithTimeout(ctx, synthesisTimeout)
 	defer cancel()
 	size := min(int64(float64(r.Characters())*memoryPerCharacter/r.Speed), s.memory.Share())
@@ -200,12 +195,12 @@ func (s *Service) run(ctx context.Context, r Request, providers []Provider) (res
 }
 
 // requestKey identifies identical requests, on this instance and in leases.
-func (s *Service) requestKey(r Request, providers []Provider) string {
+func (s *Service) requestKey(r request, providers []Provider) string {
 	return BlobPath(s.recording(r, providers[0]).Hash, r.Encoding)
 }
 
 // recording describes the result of a provider for a request.
-func (s *Service) recording(r Request, p Provider) Recording {
+func (s *Service) recording(r request, p Provider) Recording {
 	u := r.Utterance
 	u.Voice, u.Model = p.Resolve(u.Voice, u.Model)
 	rec := Recording{
@@ -222,9 +217,10 @@ func (s *Service) recording(r Request, p Provider) Recording {
 // findOrSynthesize returns cached audio, or creates and caches it. Only one
 // instance at a time creates it; the others wait and use its result, which may
 // come from any of the providers.
-func (s *Service) findOrSynthesize(ctx context.Context, r Request, providers []Provider) (result, error) {
-	if r.DisableCache || !s.blobsUsable() {
-		return s.synthesize(ctx, r, providers, false)
+func (s *Service) findOrSynthesize(ctx context.Context, r request, providers []Provider) (result, error) {
+	r.DisableCache = r.DisableCache || !s.blobsUsable()
+	if r.DisableCache {
+		return s.synthesize(ctx, r, providers)
 	}
 	if found, ok, err := s.find(ctx, r, providers[:1]); ok || err != nil {
 		return found, err
@@ -232,7 +228,7 @@ func (s *Service) findOrSynthesize(ctx context.Context, r Request, providers []P
 	release, waited, err := s.Leases.Acquire(ctx, s.requestKey(r, providers))
 	if err != nil {
 		s.Log.WarnContext(ctx, "speech lease unavailable; another instance may synthesize the same text", "error", err)
-		return s.synthesize(ctx, r, providers, true)
+		return s.synthesize(ctx, r, providers)
 	}
 	defer release()
 	candidates := providers[:1] // another instance may have finished since the first lookup
@@ -242,10 +238,10 @@ func (s *Service) findOrSynthesize(ctx context.Context, r Request, providers []P
 	if found, ok, err := s.find(ctx, r, candidates); ok || err != nil {
 		return found, err
 	}
-	return s.synthesize(ctx, r, providers, true)
+	return s.synthesize(ctx, r, providers)
 }
 
-func (s *Service) find(ctx context.Context, r Request, providers []Provider) (found result, ok bool, err error) {
+func (s *Service) find(ctx context.Context, r request, providers []Provider) (found result, ok bool, err error) {
 	for _, p := range providers {
 		if found, ok, err = s.lookUp(ctx, s.recording(r, p).Hash, r.Encoding); ok || err != nil {
 			break
@@ -254,19 +250,18 @@ func (s *Service) find(ctx context.Context, r Request, providers []Provider) (fo
 	return found, ok, err
 }
 
-// synthesize uses the first provider that succeeds. Results of a fallback are
-// cached under the fallback's name and may exist already.
-func (s *Service) synthesize(ctx context.Context, r Request, providers []Provider, cache bool) (result, error) {
+// synthesize uses the first provider that succeeds. Audio of a fallback is cached
+// under the fallback's name and may exist already.
+func (s *Service) synthesize(ctx context.Context, r request, providers []Provider) (result, error) {
 	var failures []error
-	list := s.healthyFirst(r, providers)
-	for i, p := range list {
+	for i, p := range s.healthyFirst(r, providers) {
 		rec := s.recording(r, p)
-		if cache && p != providers[0] {
+		if isFallback := p != providers[0]; isFallback && !r.DisableCache {
 			if found, ok, err := s.lookUp(ctx, rec.Hash, r.Encoding); ok || err != nil {
 				return found, err
 			}
 		}
-		sound, err := s.tryProvider(ctx, p, rec.Utterance, len(list)-i)
+		sound, err := s.tryProvider(ctx, p, rec.Utterance, len(providers)-i)
 		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 			return result{}, err
 		}
@@ -277,13 +272,13 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 			}
 			continue
 		}
-		s.report(ctx, r, rec, false)
+		s.report(ctx, r, rec, false) // billed, not cached
 		audio, err := s.encode(ctx, sound, r.SampleRate, r.Encoding)
 		if err != nil {
 			return result{}, err
 		}
 		made := result{recording: s.recording(r, p), audio: audio, synthesized: true} // the TTL starts now
-		if cache {
+		if !r.DisableCache {
 			s.metrics.cache.WithLabelValues("miss").Inc()
 			s.save(ctx, &made, r.Encoding)
 		}
@@ -292,7 +287,7 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 	return result{}, s.allFailed(failures)
 }
 
-func (s *Service) report(ctx context.Context, r Request, rec Recording, cached bool) {
+func (s *Service) report(ctx context.Context, r request, rec Recording, cached bool) {
 	s.Usage.Report(ctx, wire.SpeechReport{
 		TeamID: r.TeamID, EndpointID: r.EndpointID, Provider: rec.Provider, Voice: rec.Voice, Model: rec.Model,
 		Characters: int64(r.Characters()), Cached: cached, At: s.Now().UnixMilli(),

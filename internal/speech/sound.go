@@ -49,7 +49,8 @@ func DecodeALaw(rate int, alaw []byte) Sound {
 // WAV returns the sound as a WAV file.
 func (s Sound) WAV() []byte {
 	const format, channels, sampleBytes = 1, 1, 2
-	const formatBytes, headerBytes = 16, 36 // of the part "fmt ", and of all before the samples without the first 8
+	const formatBytes = 16 // of the part "fmt "
+	const headerBytes = 36 // between the length of the file and the samples
 	little := binary.LittleEndian
 	size, rate := uint32(sampleBytes*len(s.Samples)), uint32(s.Rate) //nolint:gosec // a sound in memory is shorter than 4 GiB
 	file := little.AppendUint32([]byte("RIFF"), headerBytes+size)

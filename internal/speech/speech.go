@@ -71,7 +71,7 @@ type Store interface {
 	DeleteVariant(ctx context.Context, hash string, e Encoding, checksum string) error
 	// ListRecordings lists recordings with a hash greater than after, in order of
 	// hash.
-	ListRecordings(ctx context.Context, which Recordings, after string, limit int) ([]Recording, error)
+	ListRecordings(ctx context.Context, filter RecordingFilter, after string, limit int) ([]Recording, error)
 	// TouchRecording sets UsedAt of a recording, if it exists.
 	TouchRecording(ctx context.Context, hash string, usedAt time.Time) error
 	// DeleteUnchangedRecording deletes a recording unless its expiry or its last use
@@ -79,9 +79,9 @@ type Store interface {
 	DeleteUnchangedRecording(ctx context.Context, r Recording) error
 }
 
-// Recordings selects recordings: those that have expired at a time, those without an
-// expiry that were not used after a time, or all.
-type Recordings struct{ ExpiredBy, UnusedSince time.Time }
+// RecordingFilter selects the recordings that have expired at a time, those without an
+// expiry that were not used after a time, or all if it is zero.
+type RecordingFilter struct{ ExpiredBy, UnusedSince time.Time }
 
 // Errors of a BlobStore. Any other error counts as ErrBlobsUnavailable.
 var (
@@ -151,8 +151,8 @@ func BlobPath(hash string, e Encoding) string { return hash[:2] + "/" + hash + "
 
 var hashForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// ParseBlobName parses the last element of a BlobPath.
-func ParseBlobName(name string) (hash string, e Encoding, ok bool) {
+// parseBlobName parses the last element of a BlobPath.
+func parseBlobName(name string) (hash string, e Encoding, ok bool) {
 	hash, extension, _ := strings.Cut(name, ".")
 	e = Encoding(extension)
 	return hash, e, slices.Contains(Encodings, e) && hashForm.MatchString(hash)

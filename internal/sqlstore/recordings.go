@@ -104,13 +104,13 @@ func writeVariants(ctx context.Context, tx *sql.Tx, r speech.Recording) error {
 
 // ListRecordings implements speech.Store. Hashes are hex, which all databases sort
 // alike.
-func (s *Store) ListRecordings(ctx context.Context, which speech.Recordings, after string, limit int) ([]speech.Recording, error) {
+func (s *Store) ListRecordings(ctx context.Context, filter speech.RecordingFilter, after string, limit int) ([]speech.Recording, error) {
 	query, args := recordingsAfter, []any{after, limit}
 	switch {
-	case !which.ExpiredBy.IsZero():
-		query, args = expiredRecordings, append(args, which.ExpiredBy.UnixMilli())
-	case !which.UnusedSince.IsZero():
-		query, args = unusedRecordings, append(args, which.UnusedSince.UnixMilli())
+	case !filter.ExpiredBy.IsZero():
+		query, args = expiredRecordings, append(args, filter.ExpiredBy.UnixMilli())
+	case !filter.UnusedSince.IsZero():
+		query, args = unusedRecordings, append(args, filter.UnusedSince.UnixMilli())
 	}
 	return list(ctx, s, "recordings", recordingFields, query, args...)
 }

@@ -125,7 +125,7 @@ func TestUnusedRecordings(t *testing.T) {
 		}
 		unused := func(after string, limit int) []speech.Recording {
 			t.Helper()
-			list, err := s.ListRecordings(ctx, speech.Recordings{UnusedSince: testTime.Add(time.Hour)}, after, limit)
+			list, err := s.ListRecordings(ctx, speech.RecordingFilter{UnusedSince: testTime.Add(time.Hour)}, after, limit)
 			testkit.Must(t, err)
 			return list
 		}
@@ -141,7 +141,7 @@ func TestUnusedRecordings(t *testing.T) {
 			t.Errorf("last use %s, %v; want that of TouchRecording", r.UsedAt, err)
 		}
 		testkit.Must(t, s.DeleteUnchangedRecording(ctx, list[0]), s.DeleteUnchangedRecording(ctx, list[1]))
-		all, err := s.ListRecordings(ctx, speech.Recordings{}, "", 9)
+		all, err := s.ListRecordings(ctx, speech.RecordingFilter{}, "", 9)
 		if err != nil || len(all) != 4 || all[0].Hash != hash(1) {
 			t.Errorf("%d recordings remain from %+v, %v; want all but the first", len(all), all, err)
 		}
