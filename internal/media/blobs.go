@@ -38,7 +38,8 @@ func (s *Service) get(w *httpserve.Response, r *http.Request, p Path) error {
 	extendDeadline(w, b.Size)
 	// RFC 9110 defines ranges for GET only, and ignores unknown units. A suffix of
 	// length 0 is not satisfiable. ServeContent does not implement these rules.
-	if unit, ranges, _ := strings.Cut(r.Header.Get("Range"), "="); r.Method == http.MethodHead || !strings.EqualFold(unit, "bytes") {
+	unit, ranges, _ := strings.Cut(r.Header.Get("Range"), "=")
+	if r.Method == http.MethodHead || !strings.EqualFold(unit, "bytes") {
 		r.Header.Del("Range")
 	} else {
 		r.Header.Set("Range", "bytes="+replaceEmptyRanges(ranges, b.Size))
@@ -129,7 +130,10 @@ func precondition(h http.Header) Precondition {
 	return func(etag string, modified time.Time) error {
 		matches := func(name, tag string) bool {
 			list := strings.Split(strings.Join(h[name], ","), ",")
-			return etag != "" && slices.ContainsFunc(list, func(s string) bool { s = strings.TrimSpace(s); return s == "*" || s == tag })
+			return etag != "" && slices.ContainsFunc(list, func(item string) bool {
+				item = strings.TrimSpace(item)
+				return item == "*" || item == tag
+			})
 		}
 		ok := true
 		if h["If-Match"] != nil {

@@ -27,8 +27,7 @@ type Certificate struct {
 // LoadCertificate loads a certificate and its key.
 func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log}
-	err := c.load()
-	return c, err
+	return c, c.load()
 }
 
 // load reads the files. If that fails, the current certificate remains.

@@ -91,7 +91,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Ping checks the health of the service.
 func (c *Client) Ping(ctx context.Context) error {
-	return c.call(ctx, http.MethodGet, c.base.JoinPath("health"), nil, nil, nil, http.StatusOK)
+	return c.call(ctx, http.MethodGet, c.base.JoinPath("health"), nil, nil, http.StatusOK)
 }
 
 // Fetch sends a GET or HEAD request for a blob with the given header and streams
@@ -124,7 +124,7 @@ func (c *Client) Get(ctx context.Context, path string) (content []byte, version 
 
 // Exists implements speech.BlobStore.
 func (c *Client) Exists(ctx context.Context, path string) (bool, error) {
-	err := c.call(ctx, http.MethodHead, c.blobURL(path), nil, nil, nil, http.StatusOK)
+	err := c.call(ctx, http.MethodHead, c.blobURL(path), nil, nil, http.StatusOK)
 	if errors.Is(err, speech.ErrBlobNotFound) {
 		return false, nil
 	}
@@ -133,7 +133,7 @@ func (c *Client) Exists(ctx context.Context, path string) (bool, error) {
 
 // Put implements speech.BlobStore.
 func (c *Client) Put(ctx context.Context, path string, content []byte) error {
-	return c.call(ctx, http.MethodPut, c.blobURL(path), nil, bytes.NewReader(content), nil, http.StatusCreated, http.StatusNoContent)
+	return c.call(ctx, http.MethodPut, c.blobURL(path), nil, bytes.NewReader(content), http.StatusCreated, http.StatusNoContent)
 }
 
 // DeleteVersion implements speech.BlobStore.
@@ -149,7 +149,7 @@ func (c *Client) DeleteUnmodifiedSince(ctx context.Context, path string, since t
 }
 
 func (c *Client) deleteIf(ctx context.Context, path, condition, value string) (gone bool, err error) {
-	err = c.call(ctx, http.MethodDelete, c.blobURL(path), http.Header{condition: {value}}, nil, nil, http.StatusNoContent)
+	err = c.call(ctx, http.MethodDelete, c.blobURL(path), http.Header{condition: {value}}, nil, http.StatusNoContent)
 	switch {
 	case errors.Is(err, speech.ErrBlobNotFound):
 		return true, nil
@@ -160,47 +160,53 @@ func (c *Client) deleteIf(ctx context.Context, path, condition, value string) (g
 }
 
 // List implements speech.BlobStore.
-func (c *Client) List(ctx context.Context, after string, limit int) (blobs []speech.BlobInfo, err error) {
+func (c *Client) List(ctx context.Context, after string, limit int) ([]speech.BlobInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	u := c.base.JoinPath("media")
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	if after != "" {
 		query.Set("after", after)
 	}
 	u.RawQuery = query.Encode()
-	err = c.call(ctx, http.MethodGet, u, nil, nil, func(body io.Reader) error {
-		lines := bufio.NewScanner(body)
-		lines.Buffer(nil, maxLine)
-		for lines.Scan() {
-			var blob speech.BlobInfo
-			if err := json.Unmarshal(lines.Bytes(), &blob); err != nil {
-				return fmt.Errorf("line %d: %w", len(blobs)+1, err)
-			}
-			if blobs = append(blobs, blob); len(blobs) > limit {
-				return fmt.Errorf("more than %d lines", limit)
-			}
+	resp, err := c.do(ctx, http.MethodGet, u, nil, nil, http.StatusOK)
+	if err != nil {
+		return nil, err
+	}
+	defer closeBody(resp)
+	blobs, err := readList(resp.Body, limit)
+	if err != nil {
+		return nil, unavailable(ctx, http.MethodGet, err)
+	}
+	return blobs, nil
+}
+
+func readList(body io.Reader, limit int) (blobs []speech.BlobInfo, err error) {
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		var blob speech.BlobInfo
+		if err := json.Unmarshal(lines.Bytes(), &blob); err != nil {
+			return nil, fmt.Errorf("line %d: %w", len(blobs)+1, err)
 		}
-		return lines.Err()
-	}, http.StatusOK)
-	return blobs, err
+		if blobs = append(blobs, blob); len(blobs) > limit {
+			return nil, fmt.Errorf("more than %d lines", limit)
+		}
+	}
+	return blobs, lines.Err()
 }
 
 func (c *Client) blobURL(path string) *url.URL { return c.base.JoinPath("media", path) }
 
-// call sends a request and reads its response within requestTimeout.
-func (c *Client) call(ctx context.Context, method string, u *url.URL, header http.Header, body io.Reader, read func(io.Reader) error, want ...int) error {
+// call sends a request whose response has no content within requestTimeout.
+func (c *Client) call(ctx context.Context, method string, u *url.URL, header http.Header, body io.Reader, want ...int) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	resp, err := c.do(ctx, method, u, header, body, want...)
-	if err != nil {
-		return err
+	if err == nil {
+		closeBody(resp)
 	}
-	defer closeBody(resp)
-	if read != nil {
-		if err := read(resp.Body); err != nil {
-			return unavailable(ctx, method, err)
-		}
-	}
-	return nil
+	return err
 }
 
 var errModified = errors.New("blob modified")
@@ -216,8 +222,9 @@ func (c *Client) do(ctx context.Context, method string, u *url.URL, header http.
 	// With this key, the transport retries PUT and DELETE if the service has closed
 	// the pooled connection. A nil value is not sent. All requests are idempotent.
 	req.Header["Idempotency-Key"] = nil
-	public := (method == http.MethodGet || method == http.MethodHead) && u.RawQuery == ""
-	if c.token != "" && !public {
+	isList := u.RawQuery != ""
+	needsToken := isList || method == http.MethodPut || method == http.MethodDelete
+	if c.token != "" && needsToken {
 		req.Header.Set("Authorization", "Bearer "+c.token.Reveal())
 	}
 	resp, err := c.http.Do(req)

@@ -59,14 +59,14 @@ func NewEspeak(ctx context.Context, voice string, timeout time.Duration) (*Espea
 			}
 		}
 	}
-	if !e.has(voice) {
+	if !e.supports(voice) {
 		return nil, fmt.Errorf("unknown espeak-ng voice %q: run espeak-ng --voices for a list", voice)
 	}
 	return e, nil
 }
 
-// has reports whether a voice is supported. It may have a variant, as in de+f3.
-func (e *Espeak) has(voice string) bool {
+// supports reports whether there is a voice. It may have a variant, as in de+f3.
+func (e *Espeak) supports(voice string) bool {
 	base, variant, _ := strings.Cut(voice, "+")
 	return e.voices[base] && !strings.ContainsAny(variant, "/.+")
 }
@@ -79,7 +79,7 @@ func (e *Espeak) Name() string { return "espeak" }
 
 // Resolve implements speech.Provider. There is only one model.
 func (e *Espeak) Resolve(voice, _ string) (string, string) {
-	if !e.has(voice) {
+	if !e.supports(voice) {
 		voice = e.voice
 	}
 	return voice, "espeak-ng"
@@ -118,8 +118,8 @@ func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (speech.Sou
 	case err != nil || exitErr != nil:
 		return speech.Sound{}, fmt.Errorf("run espeak-ng: %w", errors.Join(err, exitErr))
 	}
-	sound, err := decode(file, 0)
-	if err != nil { // the text has nothing to say, such as "-"
+	sound, err := decode(file, 0) // a WAV file contains its rate
+	if err != nil {               // the text has nothing to say, such as "-"
 		err = fmt.Errorf("%w: %w", speech.ErrRejected, err)
 	}
 	return sound, err

@@ -112,7 +112,8 @@ func (s *Store) evictToFit() {
 	}
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
-	for scanned := false; s.bytes.Load() > s.maxBytes; {
+	scanned := false // since the last eviction
+	for s.bytes.Load() > s.maxBytes {
 		if len(s.queue.list) == 0 {
 			if scanned {
 				return // all blobs are in use or cannot be removed
@@ -138,7 +139,8 @@ func (s *Store) evictToFit() {
 
 var errInUse = errors.New("blob in use")
 
-// evict removes a blob, or returns errInUse if it was used since the scan.
+// evict removes a blob, or returns errInUse if it was used since the scan. After a crash the
+// blob may exist again.
 func (s *Store) evict(c candidate) error {
 	unsynced := func(fd) error { return nil }
 	return s.deleteIf(c.path, unsynced, func(info unix.Stat_t) error {
@@ -159,8 +161,10 @@ func (s *Store) scan() error {
 	if err != nil {
 		return fmt.Errorf("read media root: %w", err)
 	}
-	for _, shard := range slices.DeleteFunc(shards, func(name string) bool { return !isName(name) }) {
-		_ = s.rootFD.remove(shard, unix.AT_REMOVEDIR) // fails unless it is empty
+	for _, shard := range shards {
+		if isName(shard) {
+			_ = s.rootFD.remove(shard, unix.AT_REMOVEDIR) // fails unless it is empty
+		}
 	}
 	var bytes, objects int64
 	var oldest []candidate

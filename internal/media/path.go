@@ -5,7 +5,7 @@ import "strings"
 // Prefix is the URL prefix of blobs: /media/<shard>/<name>.<encoding>.
 const Prefix = "/media/"
 
-// contentTypes lists the encodings by extension.
+// contentTypes has the media type of each encoding.
 var contentTypes = map[string]string{
 	"alaw": "audio/x-alaw-basic",
 	"pcm":  "audio/pcm",
@@ -35,11 +35,9 @@ func ParsePath(s string) (Path, bool) {
 
 // parseURLPath validates the path of a URL in its encoded form.
 func parseURLPath(s string) (Path, bool) {
-	rest, ok := strings.CutPrefix(s, Prefix)
-	if !ok {
-		return "", false
-	}
-	return ParsePath(rest)
+	path, hasPrefix := strings.CutPrefix(s, Prefix)
+	p, ok := ParsePath(path)
+	return p, ok && hasPrefix
 }
 
 func (p Path) split() (shard, file string) {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -60,12 +59,12 @@ const (
 
 // New opens the store and returns a service.
 func New(o Options) (*Service, error) {
-	s := &Service{options: o, prometheus: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})}
 	if o.MaxBytes > 0 {
-		s.options.MaxObjectBytes = min(o.MaxObjectBytes, o.MaxBytes)
+		o.MaxObjectBytes = min(o.MaxObjectBytes, o.MaxBytes)
 	}
+	s := &Service{options: o, prometheus: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})}
 	s.fastPath = fastlane.New(fastlane.Options{
-		MaxBytes: o.MemoryBytes, MaxUpload: s.options.MaxObjectBytes, AcceptHost: s.acceptsHost, Load: s.load, Served: s.served})
+		MaxBytes: o.MemoryBytes, MaxUpload: o.MaxObjectBytes, AcceptHost: s.acceptsHost, Load: s.load, Served: s.served})
 	var err error
 	if s.store, err = OpenStore(o, func(p Path, step func() error) error { return s.fastPath.Change(Prefix+string(p), step) }); err != nil {
 		return nil, err
@@ -125,7 +124,7 @@ func (s *Service) route(w *httpserve.Response, r *http.Request) error {
 		return s.health(w)
 	case path == "/metrics":
 		return s.scrape(w, r)
-	case path == strings.TrimSuffix(Prefix, "/") && isRead && s.mayChange(r): // otherwise it is not found
+	case path+"/" == Prefix && isRead && s.mayChange(r): // otherwise it is not found
 		return s.list(w, r)
 	}
 	change := r.Method == http.MethodPut || r.Method == http.MethodDelete

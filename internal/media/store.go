@@ -55,15 +55,12 @@ var errNotFound = fault.New(fault.NotFound, "Blob not found.")
 // OpenStore opens the root of a service and creates it if it is missing. It removes
 // unfinished uploads of an earlier process. A root can be open only once. To replace
 // or delete a blob, the store passes the step that does it to change, which runs the
-// step and can invalidate the path in a cache. change may be nil.
+// step and can invalidate the path in a cache.
 func OpenStore(o Options, change func(p Path, step func() error) error) (_ *Store, err error) {
 	if err := os.MkdirAll(o.Root, 0o700); err != nil {
 		return nil, fmt.Errorf("create media root: %w", err)
 	}
 	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: change, log: o.Log, accessTimes: accessTimes{pending: map[Path]time.Time{}}}
-	if change == nil {
-		s.change = func(_ Path, step func() error) error { return step() }
-	}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -240,9 +237,11 @@ func (s *Store) walk(after string, visit func(Path, unix.Stat_t) bool) error {
 		if !isName(shard) || shard+"/" < firstShard+"/" {
 			continue
 		}
-		if more, err := s.walkShard(shard, after, visit); err != nil && !errors.Is(notFoundOr(err), errNotFound) {
+		more, err := s.walkShard(shard, after, visit)
+		if err != nil && !errors.Is(notFoundOr(err), errNotFound) {
 			return fmt.Errorf("read shard: %w", err)
-		} else if !more {
+		}
+		if !more {
 			break
 		}
 	}

@@ -30,7 +30,8 @@ func mkfifo(path string) error { return syscall.Mkfifo(path, 0o644) }
 
 func openStore(t *testing.T, root string, maxBytes int64) *media.Store {
 	t.Helper()
-	s, err := media.OpenStore(media.Options{Root: root, MaxBytes: maxBytes, Log: slog.New(slog.DiscardHandler)}, nil)
+	withoutCache := func(_ media.Path, step func() error) error { return step() }
+	s, err := media.OpenStore(media.Options{Root: root, MaxBytes: maxBytes, Log: slog.New(slog.DiscardHandler)}, withoutCache)
 	testkit.Must(t, err)
 	return s
 }

@@ -37,17 +37,17 @@ func (s *Store) openUploads() error {
 		return fmt.Errorf("remove unfinished uploads: %w", err)
 	}
 	for i := range s.uploads.dirs {
-		if _, err := s.reopenUploadDir(i, 0); err != nil {
+		if _, err := s.openUploadDir(i, 0); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// reopenUploadDir creates and opens an upload directory again, unless another upload
-// has done so since the caller read old. The old descriptor stays open, because other
-// uploads may use it.
-func (s *Store) reopenUploadDir(i int, old fd) (fd, error) {
+// openUploadDir opens an upload directory, and creates it if it is missing, unless another
+// upload has done so since the caller read old. The old descriptor stays open, because
+// other uploads may use it.
+func (s *Store) openUploadDir(i int, old fd) (fd, error) {
 	s.dirsMu.Lock()
 	defer s.dirsMu.Unlock()
 	if current := fd(s.uploads.dirs[i].Load()); current != old {
@@ -74,11 +74,12 @@ var errBody = errors.New("read upload")
 // error nothing of the upload remains.
 func (s *Store) Put(p Path, body io.Reader, size int64, condition Precondition) (created bool, err error) {
 	serial := s.uploads.serial.Add(1)
-	i, temp := int(serial%int64(len(s.uploads.dirs))), strconv.FormatInt(serial, 36)
+	i := int(serial % int64(len(s.uploads.dirs)))
+	temp := strconv.FormatInt(serial, 36)
 	from := fd(s.uploads.dirs[i].Load())
 	f, err := from.create(temp)
 	if errors.Is(err, fs.ErrNotExist) { // an operator has removed the directory
-		if from, err = s.reopenUploadDir(i, from); err == nil {
+		if from, err = s.openUploadDir(i, from); err == nil {
 			f, err = from.create(temp)
 		}
 	}

@@ -104,15 +104,26 @@ func (c *cache) fetch(path string, inMemory bool) *entry {
 	return e
 }
 
-// read returns a new entry, or nil if there is no blob of a suitable size.
+// read returns a new entry with the blob in memory, or with its file for sendfile. It
+// returns nil if there is no blob of a suitable size.
 func (c *cache) read(path string, inMemory bool) *entry {
 	limit := c.max / maxShare
 	blob, ok := c.load(path, limit)
 	if !ok {
 		return nil
 	}
-	e, err := newEntry(path, blob, inMemory)
-	if err != nil || e.size > limit {
+	e := &entry{path: path, length: blob.Size}
+	if e.open(blob.File, inMemory || blob.Size < minSendfile) != nil {
+		return nil
+	}
+	blob.Header.Set("Content-Length", strconv.FormatInt(blob.Size, 10))
+	var head bytes.Buffer
+	head.WriteString("HTTP/1.1 200 OK\r\n")
+	_ = blob.Header.Write(&head)
+	head.WriteString("Date: ")
+	e.head = head.Bytes()
+	e.size = int64(len(path)+len(e.head)+entryOverhead) + blob.Size
+	if e.size > limit {
 		e.close()
 		return nil
 	}
@@ -161,22 +172,7 @@ func (c *cache) endChange(path string) {
 	}
 }
 
-// newEntry reads a blob into memory, or keeps its file for sendfile.
-func newEntry(path string, b Blob, inMemory bool) (*entry, error) {
-	e := &entry{path: path, length: b.Size}
-	if err := e.open(b.File, inMemory || b.Size < minSendfile); err != nil {
-		return nil, err
-	}
-	b.Header.Set("Content-Length", strconv.FormatInt(b.Size, 10))
-	var head bytes.Buffer
-	head.WriteString("HTTP/1.1 200 OK\r\n")
-	_ = b.Header.Write(&head)
-	head.WriteString("Date: ")
-	e.head = head.Bytes()
-	e.size = int64(len(path)+len(e.head)+entryOverhead) + b.Size
-	return e, nil
-}
-
+// open keeps the file or, if it cannot, reads it into memory and closes it.
 func (e *entry) open(f *os.File, inMemory bool) (err error) {
 	if !inMemory {
 		if e.file, err = newSource(f); err == nil {

@@ -79,9 +79,11 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // serve serves requests until it reads one for net/http, which it leaves in p.
 func (c *conn) serve(p []byte) (int, error) {
+	n := c.replay(p)
 	begun := false // a part of the request was read
 	later := false // the request is not the first of the connection
-	for n := c.replay(p); ; {
+	for {
+		var size int // of the request
 		r, verdict := parse(p[:n])
 		if (verdict == plain || verdict == upload) && !c.acceptsHost(r.host) {
 			verdict = framed
@@ -100,6 +102,7 @@ func (c *conn) serve(p []byte) (int, error) {
 			m, err := c.Conn.Read(p[n:])
 			switch n += m; {
 			case err == nil:
+				continue
 			case n == 0 || errors.Is(err, os.ErrDeadlineExceeded):
 				return 0, err
 			case later && n < minRequest:
@@ -109,24 +112,25 @@ func (c *conn) serve(p []byte) (int, error) {
 			}
 		case plain:
 			switch err := c.respond(c.fastPath.cache.get(r.path, c.sender == nil)); {
-			case errors.Is(err, errGone):
+			case errors.Is(err, errNotCached):
 				return c.passToServer(p, n, r, framed)
 			case err != nil: // the client has disconnected
 				return 0, io.EOF
 			}
-			n, begun, later = copy(p, p[r.head:n]), false, true
+			size = r.head
 		case upload:
 			if r.body > c.fastPath.options.MaxUpload {
 				return c.passToServer(p, n, r, framed)
 			}
-			m, err := c.upload(p[:n], r)
-			if err != nil {
+			var err error
+			if size, err = c.upload(p[:n], r); err != nil {
 				return 0, io.EOF
 			}
-			n, begun, later = copy(p, p[m:n]), false, true
 		default:
 			return c.passToServer(p, n, r, verdict)
 		}
+		n = copy(p, p[size:n])
+		begun, later = false, true
 	}
 }
 
@@ -143,15 +147,15 @@ func (c *conn) acceptsHost(host []byte) bool {
 	return true
 }
 
-// errGone is returned when a blob has been removed from the cache. Nothing was
-// sent.
-var errGone = errors.New("blob gone")
+// errNotCached is returned when the cache has no blob, or has removed it meanwhile. Nothing
+// was sent.
+var errNotCached = errors.New("blob not cached")
 
-// respond sends a blob. After an error other than errGone the connection must be
-// closed.
+// respond sends a blob. After an error other than errNotCached the connection must
+// be closed.
 func (c *conn) respond(e *entry) error {
 	if e == nil {
-		return errGone
+		return errNotCached
 	}
 	if !c.state.CompareAndSwap(idle, busy) {
 		return net.ErrClosed

@@ -77,24 +77,17 @@ func New(o Options) *FastPath {
 	return &FastPath{options: o, cache: newCache(o.MaxBytes, o.Load), conns: map[*conn]struct{}{}}
 }
 
-// Attach connects the FastPath to srv. Call it once, before srv serves. The FastPath
-// applies srv's ReadHeaderTimeout, IdleTimeout and, per response, WriteTimeout.
+// Attach connects the FastPath to srv and sets its ConnState. Call it once, before srv
+// serves. The FastPath applies srv's ReadHeaderTimeout, IdleTimeout and, per response, WriteTimeout.
 // ReadTimeout must be 0, because net/http counts it from the start of the
 // connection. Handlers limit the time to read a body with
 // http.ResponseController.
 func (f *FastPath) Attach(srv *http.Server) {
 	f.handler = srv.Handler
 	f.headerTimeout, f.idleTimeout, f.writeTimeout = srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout
-	if f.idleTimeout == 0 {
-		f.idleTimeout = f.headerTimeout
-	}
-	next := srv.ConnState
 	srv.ConnState = func(nc net.Conn, state http.ConnState) {
 		if c, ok := nc.(interface{ stateChanged(http.ConnState) }); ok {
 			c.stateChanged(state)
-		}
-		if next != nil {
-			next(nc, state)
 		}
 	}
 	srv.RegisterOnShutdown(f.closeIdle)

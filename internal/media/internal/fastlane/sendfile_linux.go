@@ -61,14 +61,13 @@ func newSender(socket net.Conn) *sender {
 	return s
 }
 
-// send sends a header and a file. It returns errGone if the file was closed. Then
-// nothing was sent.
+// send sends a header and a file. It returns errNotCached if the file was closed.
 func (s *sender) send(head []byte, f *source, size int64) error {
 	s.head, s.offset, s.size, s.err = head, 0, size, nil
 	// Control keeps the descriptor open until sendOpened returns, even if the cache
 	// closes the file. Otherwise another file could get the same number.
 	if err := f.raw.Control(s.sendOpened); err != nil {
-		return errGone
+		return errNotCached
 	}
 	return s.err
 }
@@ -85,7 +84,8 @@ func (s *sender) sendFile(file uintptr) {
 // write sends until the response is complete, the socket's buffer is full, or a call
 // fails. It returns false if the buffer is full.
 func (s *sender) write(socket uintptr) (done bool) {
-	for s.err = nil; s.err == nil && len(s.head) > 0; {
+	s.err = nil // of an earlier call
+	for s.err == nil && len(s.head) > 0 {
 		var n int
 		n, s.err = syscall.SendmsgN(int(socket), s.head, nil, nil, syscall.MSG_MORE|syscall.MSG_NOSIGNAL) // MSG_MORE: the file follows
 		s.head = s.head[max(n, 0):]

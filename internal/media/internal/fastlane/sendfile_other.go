@@ -19,4 +19,4 @@ type sender struct{}
 
 func newSender(net.Conn) *sender { return nil }
 
-func (*sender) send([]byte, *source, int64) error { return errGone }
+func (*sender) send([]byte, *source, int64) error { return errNotCached }

@@ -3,12 +3,11 @@ package fastlane
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/textproto"
 	"net/url"
-	"strconv"
 	"time"
 )
 
@@ -24,7 +23,6 @@ type exchange struct {
 	*conn
 	request http.Request
 	url     url.URL
-	values  []string // storage for the request's header
 
 	buffered                       []byte    // unread part of the body that is already in memory
 	unread                         int64     // bytes of the body that were not read yet
@@ -65,7 +63,7 @@ func (x *exchange) begin(head []byte, r request, buffered []byte) {
 	clear(x.header)
 	clear(x.request.Header)
 	path := string(r.path)
-	*x = exchange{conn: x.conn, buffered: buffered, unread: r.body, url: url.URL{Path: path}, values: x.values[:0],
+	*x = exchange{conn: x.conn, buffered: buffered, unread: r.body, url: url.URL{Path: path},
 		header: x.header, body: x.body[:0], request: http.Request{
 			Method: http.MethodPut, URL: &x.url, RequestURI: path,
 			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -79,21 +77,10 @@ func (x *exchange) begin(head []byte, r request, buffered []byte) {
 		var line []byte
 		line, fields, _ = bytes.Cut(fields, []byte("\r\n"))
 		name, value, _ := bytes.Cut(line, []byte{':'})
-		x.addField(textproto.CanonicalMIMEHeaderKey(string(name)), string(bytes.Trim(value, " \t")))
+		x.request.Header.Add(string(name), string(bytes.Trim(value, " \t")))
 	}
-}
-
-func (x *exchange) addField(key, value string) {
-	header := x.request.Header
-	switch existing := header[key]; {
-	case key == "Host":
-		x.request.Host = value
-	case existing != nil:
-		header[key] = append(existing, value)
-	default:
-		x.values = append(x.values, value)
-		header[key] = x.values[len(x.values)-1 : len(x.values) : len(x.values)]
-	}
+	x.request.Host = x.request.Header.Get("Host")
+	x.request.Header.Del("Host")
 }
 
 type uploadBody struct{ x *exchange }
@@ -185,19 +172,17 @@ func (x *exchange) finish() error {
 // appendHead appends the status line and header that net/http would send, up to the
 // value of Date.
 func (x *exchange) appendHead(head []byte, closeConn bool) []byte {
-	head = append(head, "HTTP/1.1 "...)
-	head = strconv.AppendInt(head, int64(x.status), 10)
-	head = append(append(append(head, ' '), http.StatusText(x.status)...), "\r\n"...)
+	head = fmt.Appendf(head, "HTTP/1.1 %d %s\r\n", x.status, http.StatusText(x.status))
 	if len(x.header) > 0 {
 		fields := bytes.NewBuffer(head)
 		_ = x.header.Write(fields)
 		head = fields.Bytes()
 	}
 	if x.header["Content-Length"] == nil && x.status != http.StatusNoContent {
-		head = append(strconv.AppendInt(append(head, "Content-Length: "...), int64(len(x.body)), 10), "\r\n"...)
+		head = fmt.Appendf(head, "Content-Length: %d\r\n", len(x.body))
 	}
 	if x.header["Content-Type"] == nil && len(x.body) > 0 && x.status != http.StatusNoContent {
-		head = append(append(append(head, "Content-Type: "...), http.DetectContentType(x.body)...), "\r\n"...)
+		head = fmt.Appendf(head, "Content-Type: %s\r\n", http.DetectContentType(x.body))
 	}
 	if closeConn && x.header["Connection"] == nil {
 		head = append(head, "Connection: close\r\n"...)
