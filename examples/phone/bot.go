@@ -175,7 +175,7 @@ func (c *call) sendQuestion(id string, question map[string]any) (int, error) {
 	return accepted.Parts, err
 }
 
-// answered notes that something arrived for a work item. The last of it settles the item.
+// answered notes that a part of an answer arrived. The last one settles the work item.
 func (c *call) answered(itemID string, last bool) {
 	at := slices.Index(c.pending, itemID)
 	if at < 0 {

@@ -47,7 +47,7 @@ func (p *Phone) do(ctx context.Context, r request) ([]byte, error) {
 		switch {
 		case err == nil:
 			return reply, nil
-		case status == 0 && !errors.Is(err, context.DeadlineExceeded), status == http.StatusServiceUnavailable, status == http.StatusBadGateway:
+		case status == 0 && !errors.Is(err, context.DeadlineExceeded), status == http.StatusServiceUnavailable, status == http.StatusBadGateway: // unavailable
 		case status/100 == 4 || r.limits.Retries == 0:
 			return nil, err
 		default:
@@ -107,15 +107,15 @@ func (p *Phone) doJSON(ctx context.Context, r request, body, response any) (err 
 
 // profile returns the gateway profile of the endpoint, for a new channel.
 func (p *Phone) profile(ctx context.Context) (jsontext.Value, error) {
-	type page struct {
-		Data []struct {
-			ID             string         `json:"id"`
-			GatewayProfile jsontext.Value `json:"gatewayProfile"`
-		} `json:"data"`
-		NextCursor string `json:"nextCursor"`
-	}
-	for cursor := ""; ; {
-		var list page
+	cursor := "" // as a query parameter
+	for {
+		var list struct {
+			Data []struct {
+				ID             string         `json:"id"`
+				GatewayProfile jsontext.Value `json:"gatewayProfile"`
+			} `json:"data"`
+			NextCursor string `json:"nextCursor"`
+		}
 		err := p.doJSON(ctx, request{url: p.config.URL + "/api/v1/endpoints?limit=100" + cursor}, nil, &list)
 		if err != nil {
 			return nil, fmt.Errorf("read endpoint: %w", err)
@@ -125,9 +125,10 @@ func (p *Phone) profile(ctx context.Context) (jsontext.Value, error) {
 				return endpoint.GatewayProfile, nil
 			}
 		}
-		if cursor = "&cursor=" + url.QueryEscape(list.NextCursor); list.NextCursor == "" {
+		if list.NextCursor == "" {
 			return nil, fmt.Errorf("endpoint %q not found: check PHONE_ENDPOINT", p.config.Endpoint)
 		}
+		cursor = "&cursor=" + url.QueryEscape(list.NextCursor)
 	}
 }
 

@@ -176,7 +176,8 @@ func (c *call) sipHeaders(list []wire.NameValue, others ...sip.Header) (headers 
 	return headers
 }
 
-// reasonHeader returns a Reason with a cause of Q.850: RFC 3326.
+// reasonHeader returns a Reason (RFC 3326) with a cause of Q.850: 16 for a normal end, 31 for
+// an unspecified one, 41 for a temporary failure, 102 for a timeout.
 func reasonHeader(text string, cause int) sip.Header {
 	value := fmt.Sprintf("Q.850;cause=%d", cause)
 	if text != "" {

@@ -133,13 +133,13 @@ func (t *transfer) run(ctx context.Context) (other *leg, err error) {
 		err = fmt.Errorf("unsupported transfer method %q", t.method)
 	}
 	if err == nil { // the time until the BYE
-		t.wait(ctx, t.caller, ms(int64(valueOf(t.TransferNotificationsHangupMS))))
+		t.caller.wait(ctx, ms(int64(valueOf(t.TransferNotificationsHangupMS))))
 	}
 	return nil, err
 }
 
-// wait waits until a leg ends, but not longer than d.
-func (t *transfer) wait(ctx context.Context, l *leg, d time.Duration) {
+// wait waits until the leg ends, but not longer than d.
+func (l *leg) wait(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(min(d, maxGrace)):
 	case <-l.dialog.Context().Done():
@@ -167,7 +167,7 @@ func (t *transfer) refer(ctx context.Context, consultation *leg) error {
 		err = t.outcome(ctx)
 	}
 	if err == nil && consultation != nil { // the target ends it when it was replaced
-		t.wait(ctx, consultation, maxGrace)
+		consultation.wait(ctx, maxGrace)
 	}
 	return err
 }

@@ -35,7 +35,9 @@ func serve(ctx context.Context, call *callruntime.Channel) {
 	for {
 		d, err := call.Receive(ctx)
 		switch {
-		case errors.Is(err, callruntime.ErrLost), err == nil && d.Position == "": // what was not committed arrives again; audio
+		case errors.Is(err, callruntime.ErrLost): // entries that were not committed arrive again
+			continue
+		case err == nil && d.Position == "": // audio
 			continue
 		case err != nil:
 			log.Printf("session %s: %v", call.ID, err)
@@ -76,13 +78,16 @@ func ask(ctx context.Context, call *callruntime.Channel, e wire.Entry) error {
 	callback := map[string]any{"url": item.URL, "token": item.Token, "expiresAt": time.UnixMilli(item.Deadline)}
 	body, _ := json.Marshal(map[string]any{"kind": wire.BotItem, "channelId": call.ID, "workItemId": item.WorkItemID, "text": chat.Text, "part": 1, "callback": callback})
 	resp, err := http.Post(os.Getenv("BOT_URL"), "application/json", bytes.NewReader(body))
-	if err == nil && resp.StatusCode >= 300 {
-		err = errors.New("ask the bot: " + resp.Status)
+	if err == nil {
+		_ = resp.Body.Close() // its status is enough
+		if resp.StatusCode >= 300 {
+			err = errors.New("ask the bot: " + resp.Status)
+		}
 	}
 	if err != nil {
 		return errors.Join(err, call.Cancel(ctx, item.WorkItemID), say(ctx, call, "The bot is not available."))
 	}
-	return resp.Body.Close()
+	return nil
 }
 
 func say(ctx context.Context, call *callruntime.Channel, text string) error {
