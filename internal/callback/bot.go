@@ -16,9 +16,8 @@ import (
 // Limits of a bot's body. The entry of each message contains a copy of the sender
 // and the conversation, so without a limit a small body could fill the stream.
 const (
-	MaxMessages    = 500
+	maxMessages    = 500
 	maxCopiedBytes = 4 << 20 // of sender and conversation, over all messages
-	maxTimestamp   = 64      // characters
 )
 
 // botBody is the body of a bot.
@@ -29,7 +28,7 @@ type botBody struct {
 	From     *wire.Party `json:"from"`
 	Messages struct {
 		Timestamp *string   `json:"timestamp"`
-		Message   []message `json:"message" max:"500"` // MaxMessages; see check
+		Message   []message `json:"message" max:"500"` // maxMessages
 	} `json:"messages"`
 	Metadata    jsontext.Value      `json:"metadata"`
 	ChannelData []wire.ChannelDatum `json:"channelData"`
@@ -45,8 +44,9 @@ type message struct {
 	Sequence  jsontext.Value `json:"sequence"`
 	Content   *content       `json:"content"`
 
-	index     int // in the body
-	sequence  float64
+	// Set by check.
+	index     int     // in the body
+	order     float64 // Sequence, or 0
 	commands  []command.Request
 	operation *command.Operation
 }
@@ -67,7 +67,7 @@ type content struct {
 		Custom          *command.ControlEvent `json:"custom"`
 	} `json:"event"`
 
-	disableTTSCache bool
+	disableTTSCache bool // from ActivityParams
 }
 
 type typing struct {
@@ -75,27 +75,20 @@ type typing struct {
 	Duration jsontext.Value `json:"duration,omitzero"`
 }
 
-// parseBot decodes the body of a bot. The last line of a streamed answer needs no channel ID.
-func parseBot(data []byte, channelID string, streamed bool) (Result, error) {
-	var issues fault.Issues
-	var doc struct {
-		streamLine
-		botBody
-	}
-	d := &doc.botBody
-	var into any = d
-	if streamed {
-		into = &doc
-	}
-	known, err := strictjson.DecodeKnown(data, into, &issues)
-	if err != nil {
+// parseBot decodes the body of a bot, or the last line of its streamed answer, which needs no
+// channel ID. It adds to issues, which are in the error.
+func parseBot(data []byte, channelID string, streamed bool, issues *fault.Issues) (r Result, err error) {
+	d := new(botBody)
+	r.bot = d
+	if r.allKnown, err = strictjson.DecodeKnown(data, d, issues); err != nil {
 		return Result{}, err
 	}
-	d.check(channelID, streamed, &issues)
+	d.check(channelID, streamed, issues)
 	d.sortMessages()
-	hasIdentity := d.Messages.Timestamp != nil ||
-		slices.ContainsFunc(d.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
-	return Result{HasIdentity: hasIdentity, bot: d, delta: doc.Delta, allKnown: known, commands: command.ParseActions(d.Actions, "/actions", &issues)}, issues.Err()
+	r.commands = command.ParseActions(d.Actions, "/actions", issues)
+	hasID := func(m message) bool { return m.MessageID != nil }
+	r.hasIdentity = d.Messages.Timestamp != nil || slices.ContainsFunc(d.Messages.Message, hasID)
+	return r, issues.Err()
 }
 
 // check validates the body and decodes the parts of its messages that are raw JSON.
@@ -112,8 +105,8 @@ func (d *botBody) check(channelID string, streamed bool, issues *fault.Issues) {
 		issues.Add(timestampPath, fault.IssueValue, "Use RFC 3339 or ISO 8601 with a time zone, such as 2026-11-15T09:30:00Z.")
 	}
 	n := len(d.Messages.Message)
-	if n > MaxMessages {
-		issues.Add("/messages/message", fault.IssueTooMany, "At most %d messages are allowed. Send fewer.", MaxMessages)
+	if n > maxMessages {
+		issues.Add("/messages/message", fault.IssueTooMany, "At most %d messages are allowed. Send fewer.", maxMessages)
 	}
 	copied := len(d.Conversation.Identifier.Name)
 	if d.From != nil {
@@ -136,16 +129,17 @@ func (d *botBody) check(channelID string, streamed bool, issues *fault.Issues) {
 
 // sortMessages sorts the messages by their sequence if all have one.
 func (d *botBody) sortMessages() {
-	if !slices.ContainsFunc(d.Messages.Message, func(m message) bool { return !strictjson.Present(m.Sequence) }) {
-		slices.SortStableFunc(d.Messages.Message, func(a, b message) int { return cmp.Compare(a.sequence, b.sequence) })
+	isUnnumbered := func(m message) bool { return m.Sequence == nil }
+	if !slices.ContainsFunc(d.Messages.Message, isUnnumbered) {
+		slices.SortStableFunc(d.Messages.Message, func(a, b message) int { return cmp.Compare(a.order, b.order) })
 	}
 }
 
-// check validates the message. It sets the fields that are not members of the JSON.
+// check validates the message at path.
 func (m *message) check(path string, issues *fault.Issues) {
 	checkNumber(&m.MessageID, path, "/messageId", issues)
 	checkNumber(&m.RelatesTo, path, "/relatesTo", issues)
-	m.sequence = checkNumber(&m.Sequence, path, "/sequence", issues)
+	m.order = checkNumber(&m.Sequence, path, "/sequence", issues)
 	if m.Content == nil {
 		issues.Missing(path+"/content", "content is required.")
 		return
@@ -187,7 +181,7 @@ func checkNumber(raw *jsontext.Value, path, field string, issues *fault.Issues) 
 
 // textForm is a form of a message's text, such as HTML.
 type textForm struct {
-	form, source string
+	name, source string
 	toText       func(string) string
 }
 
@@ -208,7 +202,7 @@ func (c *content) text() (text, form string) {
 			continue
 		}
 		if text := f.toText(f.source); text != "" {
-			return text, f.form
+			return text, f.name
 		}
 	}
 	return "", ""

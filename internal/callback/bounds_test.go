@@ -171,8 +171,8 @@ func TestBodyWithTimestampOrMessageIDHasIdentity(t *testing.T) {
 		`{"timestamp":"2026-11-15T09:30:00Z"}`:                      true,
 	} {
 		result, err := Parse(wire.BotItem, []byte(`{"conversation":{"identifier":{"id":"c"}},"messages":`+messages+`}`), "c")
-		if err != nil || result.HasIdentity != want {
-			t.Errorf("%s: HasIdentity %v, %v; want %v", messages, result.HasIdentity, err, want)
+		if err != nil || result.hasIdentity != want {
+			t.Errorf("%s: hasIdentity %v, %v; want %v", messages, result.hasIdentity, err, want)
 		}
 	}
 }

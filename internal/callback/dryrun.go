@@ -48,7 +48,9 @@ func tryStream(t Trial, policy *command.Policy, now time.Time) (DryRun, error) {
 	if t.Kind == wire.ToolItem {
 		return DryRun{}, fault.New(fault.UnsupportedMedia, "The result of a tool cannot be streamed. Send it as application/json.")
 	}
-	t.ChannelID = cmp.Or(t.ChannelID, bodyChannelID(lastLine(t.Body)))
+	body := bytes.TrimSpace(t.Body)
+	lastLine := body[bytes.LastIndexByte(body, '\n')+1:]
+	t.ChannelID = cmp.Or(t.ChannelID, bodyChannelID(lastLine))
 	s := &streamDecoder{kind: t.Kind, channelID: t.ChannelID, mediaType: t.MediaType, perDelta: t.PerDelta}
 	texts, err := s.Write(t.Body)
 	if err != nil {
@@ -68,12 +70,6 @@ func tryStream(t Trial, policy *command.Policy, now time.Time) (DryRun, error) {
 
 func (t Trial) entry(now time.Time) wire.Entry {
 	return wire.Entry{ChannelID: t.ChannelID, At: now.UnixMilli(), Source: t.Kind.Source()}
-}
-
-// lastLine returns the last line of a body that is not blank.
-func lastLine(body []byte) []byte {
-	body = bytes.TrimSpace(body)
-	return body[bytes.LastIndexByte(body, '\n')+1:]
 }
 
 // bodyChannelID returns the channel ID in a bot's callback body, or a placeholder:

@@ -187,7 +187,7 @@ func TestLintReportsMembersWithoutEffect(t *testing.T) {
 			t.Errorf("%s: warnings\n%s\nwant\n%s", body, strings.Join(got, "\n"), strings.Join(tt.want, "\n"))
 		}
 		// Those of commands are in the list of each command.
-		for _, w := range result.Ignored([]byte(body)) {
+		for _, w := range result.lintOutsideCommands([]byte(body)) {
 			ignored = append(ignored, w.String())
 		}
 		for _, w := range tt.want {

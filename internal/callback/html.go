@@ -2,7 +2,6 @@ package callback
 
 import (
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/net/html"
 )
@@ -68,9 +67,6 @@ func stripTokens(s, newline string) string {
 
 // collapseSpace removes empty lines and runs of white space.
 func collapseSpace(s string) string {
-	if isCollapsed(s) { // most sentences
-		return s
-	}
 	var lines []string
 	for line := range strings.SplitSeq(s, "\n") {
 		if words := strings.Fields(line); len(words) > 0 {
@@ -78,16 +74,4 @@ func collapseSpace(s string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
-}
-
-// isCollapsed reports whether s is a line of ASCII without white space to remove.
-func isCollapsed(s string) bool {
-	space := true
-	for _, b := range []byte(s) {
-		if b < ' ' || b >= utf8.RuneSelf || b == ' ' && space {
-			return false
-		}
-		space = b == ' '
-	}
-	return !space || s == ""
 }

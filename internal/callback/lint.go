@@ -17,26 +17,26 @@ var (
 	llmHints = map[string]string{"actions": "commands", "action": "commands"}
 )
 
-// Ignored returns a warning for each member of the body that has no effect, up to 100. The
-// members of commands are not included: a command has a list of its own, except for those of
-// a config event. All members of a tool's result are forwarded. The alternatives of a text in
-// one message, such as HTML beside plain text, are not reported.
-func (r Result) Ignored(body []byte) []strictjson.Warning {
-	warnings := r.ignored
+// lintOutsideCommands returns a warning for each member of the body that has no effect, up to
+// 100. The members of commands are not included, because CommandDecision lists them, except for
+// those of a config event. All members of a tool's result are forwarded. The alternatives of
+// a text in one message, such as HTML beside plain text, are not reported.
+func (r Result) lintOutsideCommands(body []byte) (warnings []strictjson.Warning) {
 	switch {
+	case r.allKnown || r.toolResult != nil: // no unknown members
 	case r.bot != nil:
-		if !r.allKnown {
-			warnings = strictjson.UnknownMembers(body, r.bot, "", true, botHints)
-		}
-		warnings = append(warnings, r.lintEvents(true)...)
-	case r.allKnown || r.toolResult != nil: // no others
+		warnings = strictjson.UnknownMembers(body, r.bot, "", true, botHints)
 	case r.failure != nil:
 		warnings = strictjson.UnknownMembers(body, r.failure, "", true, nil)
 	default:
-		warnings = append(strictjson.UnknownMembers(body, llmBody{}, "", true, llmHints), warnings...)
+		warnings = strictjson.UnknownMembers(body, llmBody{}, "", true, llmHints)
 	}
-	if r.streamed { // the last line can have these too
+	if r.streamed { // they have an effect
 		warnings = slices.DeleteFunc(warnings, func(w strictjson.Warning) bool { return w.Path == "/done" || w.Path == "/delta" })
+	}
+	warnings = append(warnings, r.ignored...)
+	if r.bot != nil {
+		warnings = append(warnings, r.lintEvents("config")...)
 	}
 	return warnings[:min(len(warnings), strictjson.MaxWarnings)]
 }
@@ -44,9 +44,9 @@ func (r Result) Ignored(body []byte) []strictjson.Warning {
 // lint returns a warning for each member of the body that has no effect, also of
 // commands, up to 100.
 func (r Result) lint(body []byte) []strictjson.Warning {
-	warnings := r.Ignored(body)
+	warnings := r.lintOutsideCommands(body)
 	if r.bot != nil {
-		warnings = append(warnings, r.lintEvents(false)...)
+		warnings = append(warnings, r.lintEvents("hangup", "transfer", "handover")...)
 		warnings = append(warnings, command.LintActions(r.bot.Actions, "/actions")...)
 	} else if len(r.commands) > 0 {
 		var doc struct {
@@ -58,11 +58,11 @@ func (r Result) lint(body []byte) []strictjson.Warning {
 	return warnings[:min(len(warnings), strictjson.MaxWarnings)]
 }
 
-// lintEvents returns the warnings about config events, or about all other control events.
-func (r Result) lintEvents(config bool) (warnings []strictjson.Warning) {
+// lintEvents returns the warnings about the control events with the given names.
+func (r Result) lintEvents(names ...string) (warnings []strictjson.Warning) {
 	for _, m := range r.bot.Messages.Message {
 		e := m.Content.Event.Custom // a valid message has content
-		if e != nil && (e.Name == "config") == config && len(warnings) < strictjson.MaxWarnings {
+		if e != nil && slices.Contains(names, e.Name) && len(warnings) < strictjson.MaxWarnings {
 			warnings = append(warnings, e.Lint(fault.Pointer("/messages/message", m.index)+"/content/event/custom")...)
 		}
 	}

@@ -87,7 +87,7 @@ type inlineStripper struct {
 	pos      int // in src
 	out      []byte
 	emphasis []marker           // without a closing marker yet, oldest first
-	brackets []marker           // the same for brackets
+	brackets []marker           // "[" and "![", likewise
 	unpaired [maxTicks + 1]bool // lengths of runs of backticks that have no partner in the rest of src
 	// lookahead counts the bytes and markers that were examined in addition to
 	// the one pass over src. A test compares it with the bounds below.
@@ -209,7 +209,7 @@ func (in *inlineStripper) emphasize(c byte, n int) {
 		opens = opens && (start || !isWord(before))
 		closes = closes && (end || !isWord(after))
 	}
-	if c == '~' && n != 2 {
+	if c == '~' && n != 2 { // text, as in "~5"
 		opens, closes = false, false
 	}
 	pos := len(in.out)

@@ -3,6 +3,7 @@ package callback
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -16,9 +17,9 @@ import (
 
 // Result is a decoded callback body.
 type Result struct {
-	// HasIdentity reports whether the body has a message ID or a timestamp. Two
+	// hasIdentity reports whether the body has a message ID or a timestamp. Two
 	// identical bodies with an identity are one message that was sent twice.
-	HasIdentity bool
+	hasIdentity bool
 
 	// At most one of these is set.
 	failure    *errorEnvelope // from any provider
@@ -27,11 +28,8 @@ type Result struct {
 	toolResult jsontext.Value
 
 	commands []command.Request
-
-	// Of the last line of a streamed answer.
-	streamed bool
-	delta    *string // the last piece of the text
-	parts    int     // of the whole answer
+	streamed bool // the body is the last line of a streamed answer
+	parts    int  // of the streamed answer
 
 	allKnown bool                 // no unknown member outside of commands
 	ignored  []strictjson.Warning // known members that have no effect
@@ -41,20 +39,22 @@ type Result struct {
 // channel ID. The error is MALFORMED_JSON, or a VALIDATION_ERROR that lists all
 // issues.
 func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error) {
-	if isErrorEnvelope(data, false) {
+	if isErrorEnvelope(data) {
 		r, err := parseError(data, channelID)
-		if kind != wire.ToolItem || r.failure != nil || !fault.Is(err, fault.Validation) { // a tool's result may look like an error
+		toolResult := kind == wire.ToolItem && r.failure == nil && fault.Is(err, fault.Validation) // it only looks like an error
+		if !toolResult {
 			return r, err
 		}
 	}
+	var issues fault.Issues
 	switch kind {
 	case wire.BotItem:
-		return parseBot(data, channelID, false)
+		return parseBot(data, channelID, false, &issues)
 	case wire.LLMItem:
-		return parseLLM(data, false)
+		return parseLLM(data, false, &issues)
 	case wire.ToolItem:
 		var r Result
-		err := strictjson.Decode(data, &r.toolResult, "", new(fault.Issues)) // every JSON value is valid
+		err := strictjson.Decode(data, &r.toolResult, "", &issues) // every JSON value is valid
 		return r, err
 	default:
 		return Result{}, fmt.Errorf("parse callback: unknown kind %q", kind)
@@ -146,40 +146,30 @@ type llmBody struct {
 
 // parseLLM decodes the body of a language model: an assistant message as
 // content, as message.content or in the chat completions format, managed
-// commands, or both. The last line of a streamed answer may have neither.
-func parseLLM(data []byte, streamed bool) (Result, error) {
-	var issues fault.Issues
-	var doc struct {
-		streamLine
-		llmBody
-	}
-	var into any = &doc.llmBody
-	if streamed {
-		into = &doc
-	}
-	known, err := strictjson.DecodeKnown(data, into, &issues)
-	if err != nil {
+// commands, or both. The last line of a streamed answer may have neither. It adds to issues,
+// which are in the error.
+func parseLLM(data []byte, streamed bool, issues *fault.Issues) (r Result, err error) {
+	var body llmBody
+	if r.allKnown, err = strictjson.DecodeKnown(data, &body, issues); err != nil {
 		return Result{}, err
 	}
-	r := Result{allKnown: known, delta: doc.Delta}
-	r.setContent(doc.Content, "/content", &issues)
-	r.setContent(doc.Message.Content, "/message/content", &issues)
-	for i, c := range doc.Choices {
+	r.setContent(body.Content, "/content", issues)
+	r.setContent(body.Message.Content, "/message/content", issues)
+	for i, c := range body.Choices {
 		if path := fault.Pointer("/choices", i); i == 0 {
-			r.setContent(c.Message.Content, path+"/message/content", &issues)
+			r.setContent(c.Message.Content, path+"/message/content", issues)
 		} else {
 			r.ignore(path, "Has no effect: only the first choice is used.")
 		}
 	}
-	if r.llmContent == nil && len(doc.Commands) == 0 && !streamed {
+	if r.llmContent == nil && len(body.Commands) == 0 && !streamed {
 		issues.Missing("/content", "Send content, message.content, choices or commands.")
 	}
-	r.commands = command.ParseList(doc.Commands, "/commands", &issues)
+	r.commands = command.ParseList(body.Commands, "/commands", issues)
 	return r, issues.Err()
 }
 
-// setContent sets llmContent if there is none yet. The text of a content with parts is that of
-// all parts.
+// setContent sets llmContent if there is none yet. It joins the texts of a content with parts.
 func (r *Result) setContent(content jsontext.Value, path string, issues *fault.Issues) {
 	var text string
 	switch {
@@ -229,9 +219,9 @@ type errorEnvelope struct {
 }
 
 // isErrorEnvelope reports whether data is an object with the member "error" and
-// no other members except "conversation", "from", "metadata" and, if it is streamed,
-// "done". Members that are null are ignored.
-func isErrorEnvelope(data []byte, streamed bool) bool {
+// no other members except "conversation", "from", "metadata" and the given ones. Members that
+// are null are ignored.
+func isErrorEnvelope(data []byte, others ...string) bool {
 	// Most bodies contain neither the name nor an escaped form of it.
 	if !bytes.Contains(data, []byte(`"error"`)) && !bytes.Contains(data, []byte(`\u`)) {
 		return false
@@ -242,15 +232,15 @@ func isErrorEnvelope(data []byte, streamed bool) bool {
 		case value.Kind() == 'n':
 		case name == "error":
 			found = true
-		case name != "conversation" && name != "from" && name != "metadata" && !(streamed && name == "done"):
+		case name != "conversation" && name != "from" && name != "metadata" && !slices.Contains(others, name):
 			return false
 		}
 	}
 	return found
 }
 
-// parseError decodes an error envelope. A code and a message are required. The ID of the channel
-// is optional.
+// parseError decodes an error envelope. A code and a message are required; without them, failure
+// is not set. The ID of the channel is optional.
 func parseError(data []byte, channelID string) (Result, error) {
 	var issues fault.Issues
 	envelope := new(errorEnvelope)

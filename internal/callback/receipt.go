@@ -35,15 +35,16 @@ type CommandDecision struct {
 	Type      string   `json:"type"`
 	Decision  string   `json:"decision"` // allowed or denied
 	Reason    string   `json:"reason,omitzero"`
-	Ignored   []string `json:"ignored,omitempty"` // unknown members
+	Ignored   []string `json:"ignored,omitempty"` // members without effect
 }
 
 // maxIgnored bounds the ignored members that a receipt lists, over all commands.
 const maxIgnored = 100
 
-func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Decision, ignored []strictjson.Warning) Receipt {
-	r := Receipt{CallbackID: callbackID, Commands: reportDecisions(decisions)}
-	for _, w := range ignored {
+// newReceipt returns the stored form of a receipt. base is what the entries have in common.
+func newReceipt(base wire.Entry, result Result, entries []wire.Entry, decisions []command.Decision, body []byte) Receipt {
+	r := Receipt{CallbackID: base.CallbackID, Parts: result.parts, Commands: reportDecisions(decisions)}
+	for _, w := range result.lintOutsideCommands(body) {
 		r.Ignored = append(r.Ignored, w.Path)
 	}
 	for i := range entries {
@@ -51,6 +52,9 @@ func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Dec
 		case wire.KindBotMessage, wire.KindLLMResult, wire.KindToolResult:
 			r.Messages++
 		}
+	}
+	if base.Source == wire.BotItem.Source() { // each part is a message
+		r.Messages += result.parts
 	}
 	return r
 }

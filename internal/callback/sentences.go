@@ -3,6 +3,7 @@ package callback
 import (
 	"bytes"
 	"cmp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -25,7 +26,7 @@ type Splitter struct {
 	midLine  bool   // buf starts within a line
 	fence    string // the marker that opened the current code block
 	skipLine bool   // the rest of the line is the name of a code block's language
-	unpaired bool   // a sentence was cut within markup, which ends in a later one
+	inMarkup bool   // a sentence was cut within markup, which ends in a later one
 }
 
 // Add returns the sentences that are complete with a further piece of text.
@@ -56,9 +57,9 @@ func (s *Splitter) split(atEnd bool) (list []string) {
 	return list
 }
 
-// mayEndSentence reports whether text may contain the end of a sentence that is certain. It is
-// quick: every character outside of ASCII counts, because 。 and ؟ end sentences, and ` and ~
-// because they begin code blocks. A full stop at the end needs the text that follows.
+// mayEndSentence reports whether next may find the end of a sentence in text. It is quick:
+// every character outside of ASCII counts, because 。 and ؟ end sentences, and ` and ~ because
+// they begin code blocks. A full stop at the end needs the text that follows.
 func mayEndSentence(text []byte) bool {
 	for _, b := range bytes.TrimRight(text, ".!? ") {
 		switch b {
@@ -93,17 +94,17 @@ func (s *Splitter) next(atEnd bool) int {
 	// A sentence that is longer than maxSentence is cut, so that text far behind it cannot
 	// change the result. Without this bound, a long line would be scanned again and again.
 	view := line[:runeOffset(line, 2*maxSentence)]
-	long := len(view) < len(line)
-	complete = complete && !long // from here on: of view
+	isCut := len(view) < len(line)
+	wholeLine := complete && !isCut
 	n := 0
 	switch {
 	case s.fence == "":
-		n = sentenceEnd(view, complete)
-	case complete:
+		n = sentenceEnd(view, wholeLine)
+	case wholeLine:
 		n = len(view) // a line of code
 	}
 	switch {
-	case n == 0 && long:
+	case n == 0 && isCut:
 		return wordEnd(view)
 	case utf8.RuneCount(bytes.TrimSpace(view[:n])) > maxSentence:
 		return wordEnd(view[:n])
@@ -151,17 +152,17 @@ func endsSentence(sentence []byte) bool {
 		word := before[1+bytes.LastIndexFunc(before, func(r rune) bool { return !isWord(r) }):]
 		length := utf8.RuneCount(word)
 		first, _ := utf8.DecodeRune(word)
-		isOther := func(r rune) bool { return !unicode.IsDigit(r) }
+		isNumber := length > 0 && len(bytes.TrimLeftFunc(word, unicode.IsDigit)) == 0
 		switch {
 		case length == 1 && (unicode.IsUpper(first) || unicode.IsLower(first)) && first != 'I': // an initial, or part of "z. B.", but not "So do I."
 			return false
-		case length > 0 && length <= 2 && !bytes.ContainsFunc(word, isOther): // an ordinal: "3. Mai"
+		case isNumber && length <= 2: // an ordinal: "3. Mai"
 			return false
-		case abbreviations[strings.ToLower(string(word))]:
+		case slices.Contains(abbreviations, strings.ToLower(string(word))):
 			return false
 		}
 	}
-	return !bytes.ContainsAny(text, "*_~`[") || markupIsClosed(string(text))
+	return markupIsClosed(string(text))
 }
 
 // markupIsClosed reports whether the text contains no opening marker, such as ** or [,
@@ -179,9 +180,7 @@ func markupIsClosed(text string) bool {
 
 // abbreviations are words before a dot that rarely end a sentence, in the languages in
 // which most assistants speak.
-var abbreviations = func() map[string]bool {
-	set := map[string]bool{}
-	for _, word := range strings.Fields(`
+var abbreviations = strings.Fields(`
 		mr mrs ms mx dr prof st mt jr sr messrs gen col maj lt cmdr sgt capt rev hon gov pres sen rep approx dept fig figs vol vols ed eds vs cf al
 		jan feb apr jun jul aug sep sept oct nov dec okt dez
 		bzw ca nr tel inkl exkl evtl ggf vgl sog hr fr dipl ing med phil abs kap max min mind std str zzgl bspw geb gegr
@@ -189,11 +188,7 @@ var abbreviations = func() map[string]bool {
 		sra srta ud uds dna pág núm tel aprox
 		sig dott avv geom ecc pag
 		dhr mevr mw drs bijv blz
-		ул им тыс руб гг стр рис`) {
-		set[word] = true
-	}
-	return set
-}()
+		ул им тыс руб гг стр рис`)
 
 // runeOffset returns the offset of the nth character, or the length of a shorter text.
 func runeOffset(text []byte, n int) int {
@@ -208,8 +203,8 @@ func runeOffset(text []byte, n int) int {
 	return offset
 }
 
-// wordEnd returns the length of at most maxSentence characters of a longer text, up to
-// the last white space or else the last word boundary, if there is one.
+// wordEnd returns where to cut a text that is longer than maxSentence: after the last white
+// space before that length, or else at the last word boundary, or else at that length.
 func wordEnd(text []byte) int {
 	limit := runeOffset(text, maxSentence)
 	if i := bytes.LastIndexFunc(text[:limit], unicode.IsSpace); i > 0 && len(bytes.TrimSpace(text[:i])) > 0 {
@@ -251,13 +246,13 @@ func (s *Splitter) take(n int) string {
 	}
 	if startsLine {
 		text = stripBlockMarkers(text)
-		s.unpaired = false
+		s.inMarkup = false
 	}
 	stripped := collapseSpace(stripTags(stripInline(text), "\n"))
 	if s.midLine && !markupIsClosed(text) {
-		s.unpaired = true
+		s.inMarkup = true
 	}
-	if s.unpaired {
+	if s.inMarkup {
 		stripped = strings.TrimSpace(unpairedMarkers.Replace(stripped))
 	}
 	return stripped

@@ -128,11 +128,13 @@ func (s *Service) Check(ctx context.Context, c Credential) (teamID string, err e
 // authorize is Check, but also returns the state of the credential and counts nothing.
 func (s *Service) authorize(ctx context.Context, c Credential) (teamID string, state CredentialState, err error) {
 	state, err = s.credentialState(ctx, c)
-	if err == nil && state.Status != Usable && state.Status != Consumed && state.Status != Streaming {
-		err = cmp.Or(c.validate(), DeliverResult{Status: state.Status}.err())
-	}
 	if err != nil {
 		return "", state, err
+	}
+	switch state.Status {
+	case Usable, Consumed, Streaming:
+	default:
+		return "", state, cmp.Or(c.validate(), DeliverResult{Status: state.Status}.err())
 	}
 	ch, err := s.channelPolicy(ctx, c.ChannelID)
 	if err != nil {
@@ -145,7 +147,8 @@ func (s *Service) authorize(ctx context.Context, c Credential) (teamID string, s
 // MALFORMED_JSON only if the credential is valid, and any other problem unchanged.
 func (s *Service) Reject(ctx context.Context, c Credential, problem error) error {
 	if fault.Is(problem, fault.MalformedJSON) {
-		problem = s.rejectBody(ctx, c, false, problem)
+		const checked = false // a short body is read without Check
+		problem = s.rejectBody(ctx, c, checked, problem)
 	}
 	s.metrics.countError(c.Kind, problem)
 	return problem
@@ -193,7 +196,8 @@ func (s *Service) accept(ctx context.Context, r Request) (receipt Receipt, err e
 	result, err := Parse(r.Kind, r.Body, r.ChannelID)
 	span.End()
 	if err != nil {
-		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body) > MaxUncheckedBody, err)
+		checked := len(r.Body) > MaxUncheckedBody
+		return Receipt{}, s.rejectBody(ctx, r.Credential, checked, err)
 	}
 	p := DeliverParams{Credential: r.Credential, CallbackID: newCallbackID(), BodyDigest: strictjson.Digest(r.Body), DuplicateFor: duplicateFor(r.Kind, result)}
 	err = s.withPolicy(ctx, r.ChannelID, func(ch *channelPolicy) (err error) {
@@ -203,10 +207,12 @@ func (s *Service) accept(ctx context.Context, r Request) (receipt Receipt, err e
 			return err
 		}
 		stored := append(slices.Clip(p.Entries), p.Receipt)
-		return s.storeOrPark(ctx, ch.TeamID, stored, ParkedItem{ChannelID: r.ChannelID}, &receipt, func(ctx context.Context, park bool) (DeliverResult, error) {
-			p.Park = park
+		waitsFor, err := s.storeOrPark(ctx, ch.TeamID, ParkedItem{ChannelID: r.ChannelID}, stored, func(ctx context.Context, mayPark bool) (DeliverResult, error) {
+			p.Park = mayPark
 			return s.store.Deliver(ctx, p)
 		})
+		receipt.setStatus(waitsFor)
+		return err
 	})
 	return receipt, err
 }
@@ -267,11 +273,7 @@ func (ch *channelPolicy) decide(ctx context.Context, result Result, base wire.En
 	_, span := telemetry.StartSpan(ctx, "policy")
 	entries, decisions := result.Entries(base, ch.policy)
 	span.End()
-	receipt = newReceipt(base.CallbackID, entries, decisions, result.Ignored(body))
-	receipt.Parts = result.parts
-	if base.Source == wire.BotItem.Source() {
-		receipt.Messages += result.parts
-	}
+	receipt = newReceipt(base, result, entries, decisions, body)
 	recordDecisions(ctx, ch.TeamID, receipt.Commands)
 	if rawReceipt, err = json.Marshal(&receipt); err != nil {
 		return nil, receipt, nil, fmt.Errorf("encode receipt: %w", err)
@@ -292,21 +294,22 @@ func encode(entries []wire.Entry) (_ [][]byte, err error) {
 
 // storeOrPark calls deliver, which may park an item if there is room for what it stores. If the
 // store is unavailable, it repeats the call: if only the reply was lost, the result is the same.
-// It sets the status of the receipt.
-func (s *Service) storeOrPark(ctx context.Context, teamID string, stored [][]byte, item ParkedItem, receipt *Receipt, deliver func(ctx context.Context, park bool) (DeliverResult, error)) error {
+// It returns the work item for which a parked one waits, or nil.
+func (s *Service) storeOrPark(ctx context.Context, teamID string, item ParkedItem, stored [][]byte, deliver func(ctx context.Context, mayPark bool) (DeliverResult, error)) (*AwaitedItem, error) {
 	size := int64(parkedOverhead)
 	for _, text := range stored {
 		size += int64(len(text))
 	}
 	noRoom := s.parked.reserve(ctx, teamID, size)
+	mayPark := noRoom == nil
 	storing, span := telemetry.StartSpan(ctx, "store")
-	delivered, err := deliver(storing, noRoom == nil)
+	delivered, err := deliver(storing, mayPark)
 	if fault.Is(err, fault.ServiceUnavailable) && ctx.Err() == nil {
-		delivered, err = deliver(storing, noRoom == nil)
+		delivered, err = deliver(storing, mayPark)
 	}
 	span.End()
 	switch {
-	case noRoom != nil:
+	case !mayPark:
 	case err == nil && delivered.Status == Parked:
 		item.Number, item.Since = delivered.Number, s.now()
 		s.parked.track(item, teamID, size)
@@ -315,18 +318,18 @@ func (s *Service) storeOrPark(ctx context.Context, teamID string, stored [][]byt
 	}
 	switch {
 	case err != nil:
-		return err
 	case delivered.Status == NotParked:
-		return noRoom
+		err = noRoom
+	default:
+		err = delivered.err()
 	}
-	if err := delivered.err(); err != nil {
-		return err
+	if err != nil {
+		return nil, err
 	}
-	receipt.setStatus(delivered.WaitsFor)
 	if len(delivered.Offer) > 0 {
 		s.offers.Reoffer(delivered.Offer)
 	}
-	return nil
+	return delivered.WaitsFor, nil
 }
 
 // recordDecisions adds the team and an event for each command to the span of the
@@ -350,7 +353,7 @@ func duplicateFor(kind wire.WorkItemKind, result Result) time.Duration {
 	switch {
 	case kind != wire.BotItem:
 		return resultWindow
-	case result.HasIdentity:
+	case result.hasIdentity:
 		return credentialWindow
 	default:
 		return 0

@@ -85,8 +85,8 @@ type StreamParams struct {
 	Credential
 	CallbackID string
 	Epoch      string // of the channel
-	// Digests has the digests of all parts so far, the newest ones included, and that of the
-	// last line.
+	// Digests is "+" and the digests of all parts so far, the newest ones included; with the
+	// last line, also a dot and its digest.
 	Digests string
 	Parts   [][]byte // the entries of the newest parts
 	// Last has the entries of the last line, which settles the work item. It is nil before.

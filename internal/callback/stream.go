@@ -45,18 +45,16 @@ type Stream struct {
 	service *Service
 	request StreamRequest
 	decoder *streamDecoder
-	checked bool   // Check has run
-	invalid error  // its result
-	teamID  string // of the channel
+	checked bool  // Check has run
+	invalid error // its result
+
+	// Known after Check.
+	TeamID   string    // of the channel
+	Deadline time.Time // the work item times out, or a settled one is forgotten
 
 	callbackID string
-
-	// Deadline is the time at which the work item times out, or at which a settled one is
-	// forgotten. It is known after Check.
-	Deadline time.Time
-
-	digests strings.Builder // of all parts
-	parts   int             // that were delivered
+	digests    strings.Builder // as in StreamParams
+	parts      int             // that were delivered
 }
 
 // OpenStream returns a stream whose credential is not checked yet. The caller must call Close.
@@ -77,13 +75,10 @@ func (st *Stream) Check(ctx context.Context) error {
 	if err == nil && !state.OfWorkItem {
 		err = errChannelToken
 	}
-	st.teamID, st.Deadline = teamID, time.Now().Add(state.TimeLeft)
+	st.TeamID, st.Deadline = teamID, time.Now().Add(state.TimeLeft)
 	st.checked, st.invalid = true, err
 	return err
 }
-
-// TeamID returns the team of the channel. It is known after Check.
-func (st *Stream) TeamID() string { return st.teamID }
 
 // Size returns the memory that the stream needs.
 func (st *Stream) Size() int64 { return st.decoder.Size() }
@@ -117,18 +112,18 @@ func (st *Stream) Write(ctx context.Context, data []byte) (*Receipt, error) {
 	if !st.checked && err == nil && st.decoder.Done() {
 		return st.deliverWhole(ctx, parts)
 	}
-	return st.deliverChecked(ctx, parts, err)
+	return st.checkAndDeliver(ctx, parts, err)
 }
 
 // End settles the work item after the last byte. It returns an error if the stream
 // is incomplete.
 func (st *Stream) End(ctx context.Context) (*Receipt, error) {
 	parts, err := st.decoder.Close()
-	return st.deliverChecked(ctx, parts, err)
+	return st.checkAndDeliver(ctx, parts, err)
 }
 
-// deliverChecked delivers parts, or returns the problem with them, if the credential is valid.
-func (st *Stream) deliverChecked(ctx context.Context, parts []string, problem error) (*Receipt, error) {
+// checkAndDeliver delivers parts, or returns the problem with them, if the credential is valid.
+func (st *Stream) checkAndDeliver(ctx context.Context, parts []string, problem error) (*Receipt, error) {
 	if err := st.Check(ctx); err != nil {
 		return nil, err
 	}
@@ -195,13 +190,15 @@ func (st *Stream) send(ctx context.Context, ch *channelPolicy, texts []string) (
 		}
 		p.Digests += "." + strictjson.Digest(st.decoder.lastLine)
 	}
-	err = s.storeOrPark(ctx, ch.TeamID, slices.Concat(p.Parts, p.Last), ParkedItem{ChannelID: p.ChannelID, Unfinished: !last}, &receipt, func(ctx context.Context, park bool) (DeliverResult, error) {
-		p.Park = park
+	item := ParkedItem{ChannelID: p.ChannelID, Unfinished: !last}
+	waitsFor, err := s.storeOrPark(ctx, ch.TeamID, item, slices.Concat(p.Parts, p.Last), func(ctx context.Context, mayPark bool) (DeliverResult, error) {
+		p.Park = mayPark
 		return s.store.DeliverStream(ctx, p) // skips parts that were stored
 	})
 	if err != nil || !last {
 		return nil, err
 	}
+	receipt.setStatus(waitsFor)
 	return &receipt, nil
 }
 

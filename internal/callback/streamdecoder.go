@@ -51,7 +51,7 @@ type streamDecoder struct {
 	splitter Splitter
 	line     []byte // the start of a line that is not complete
 	event    []byte // data of an event that is not complete
-	isJSON   bool   // event is a JSON object without "data:", the error of a model
+	isBody   bool   // event is the whole body, a JSON object: the error of a model
 	lines    int
 	bytes    int
 	parts    int
@@ -145,27 +145,25 @@ func (s *streamDecoder) addLine(line []byte) (parts []string, err error) {
 	return parts, nil
 }
 
-// streamLine has the members of a line of NDJSON. The last line is a body too.
-type streamLine struct {
-	Delta *string `json:"delta"`
-	Done  bool    `json:"done"`
-}
-
-// addObject decodes a line of NDJSON.
+// addObject decodes a line of NDJSON: a piece of the text, or the last line, which is a body
+// that may have the last piece too.
 func (s *streamDecoder) addObject(data []byte) (parts []string, err error) {
-	if isErrorEnvelope(data, true) {
+	if isErrorEnvelope(data, "done") {
 		r, err := parseError(data, s.channelID)
 		if err != nil {
 			return nil, err
 		}
 		return s.finish(r, data)
 	}
-	if !isLastLine(data) {
-		var line streamLine
-		var issues fault.Issues
-		if err := strictjson.Decode(data, &line, "", &issues); err != nil {
-			return nil, err
-		}
+	var line struct {
+		Delta *string `json:"delta"`
+		Done  bool    `json:"done"`
+	}
+	var issues fault.Issues
+	if err := strictjson.Decode(data, &line, "", &issues); err != nil {
+		return nil, err
+	}
+	if !line.Done {
 		if line.Delta == nil && len(issues.List()) == 0 {
 			issues.Missing("/delta", `Send {"delta":"…"}, and {"done":true} at the end.`)
 		}
@@ -176,12 +174,12 @@ func (s *streamDecoder) addObject(data []byte) (parts []string, err error) {
 	}
 	var r Result
 	if s.kind == wire.BotItem {
-		r, err = parseBot(data, s.channelID, true)
+		r, err = parseBot(data, s.channelID, true, &issues)
 	} else {
-		r, err = parseLLM(data, true)
+		r, err = parseLLM(data, true, &issues)
 	}
-	if err == nil && r.delta != nil {
-		parts, err = s.addText(*r.delta)
+	if err == nil && line.Delta != nil {
+		parts, err = s.addText(*line.Delta)
 	}
 	if err != nil {
 		return nil, err
@@ -190,25 +188,12 @@ func (s *streamDecoder) addObject(data []byte) (parts []string, err error) {
 	return append(parts, rest...), err
 }
 
-// isLastLine reports whether a line of NDJSON has the member "done":true.
-func isLastLine(line []byte) bool {
-	// Most lines contain neither the name nor an escaped form of it.
-	if bytes.Contains(line, []byte(`"done"`)) || bytes.Contains(line, []byte(`\u`)) {
-		for name, value := range strictjson.Members(line) {
-			if name == "done" {
-				return value.Kind() == 't'
-			}
-		}
-	}
-	return false
-}
-
 // addEventLine decodes a line of an event stream. An empty line ends an event; other fields
 // than data, and comments, have no effect.
 func (s *streamDecoder) addEventLine(line []byte) (parts []string, err error) {
 	switch {
-	case s.isJSON || s.lines == 1 && bytes.HasPrefix(line, []byte("{")):
-		s.isJSON = true
+	case s.isBody || s.lines == 1 && bytes.HasPrefix(line, []byte("{")):
+		s.isBody = true
 		s.event = append(append(s.event, line...), '\n')
 		return nil, nil
 	case len(line) == 0 && len(s.event) > 0:
@@ -235,41 +220,35 @@ func (s *streamDecoder) addEventLine(line []byte) (parts []string, err error) {
 	return nil, nil
 }
 
-// addChunk decodes an event: a chunk of a chat completion, or the error of a model, which ends the
-// stream as if the last line were an error envelope. A body that is not an event stream must be
-// an error.
+// modelError is the error with which a model ends a stream.
+type modelError struct {
+	Code    jsontext.Value `json:"code"`
+	Type    string         `json:"type"`
+	Message string         `json:"message"`
+}
+
+// addChunk decodes an event: a chunk of a chat completion, or the error of a model. A body that is
+// not an event stream must be an error.
 func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
 	var chunk struct {
 		Choices []struct {
 			Index int64            `json:"index"`
 			Delta assistantMessage `json:"delta"`
 		} `json:"choices"`
-		Error *struct {
-			Code    jsontext.Value `json:"code"`
-			Type    string         `json:"type"`
-			Message string         `json:"message"`
-		} `json:"error"`
+		Error *modelError `json:"error"`
 	}
 	var issues fault.Issues
 	if err := strictjson.Decode(event, &chunk, "", &issues); err != nil {
 		return nil, err
 	}
-	if s.isJSON && chunk.Error == nil || chunk.Error != nil && chunk.Error.Message == "" {
+	if s.isBody && chunk.Error == nil || chunk.Error != nil && chunk.Error.Message == "" {
 		issues.Missing("/error/message", "message is required.")
 	}
 	if err := issues.Err(); err != nil {
 		return nil, err
 	}
 	if chunk.Error != nil {
-		var code string
-		if strictjson.Present(chunk.Error.Code) {
-			code = strings.Trim(string(chunk.Error.Code), `"`)
-		}
-		problem, err := json.Marshal(map[string]string{"code": cmp.Or(code, chunk.Error.Type, "model_error"), "message": chunk.Error.Message}, json.Deterministic(true))
-		if err != nil {
-			return nil, fmt.Errorf("encode the error of a model: %w", err)
-		}
-		return s.finish(Result{failure: &errorEnvelope{Error: problem}, allKnown: true}, []byte(`{"done":true,"error":`+string(problem)+`}`))
+		return s.finishWithError(*chunk.Error)
 	}
 	var r Result
 	for i, choice := range chunk.Choices {
@@ -281,6 +260,19 @@ func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
 		return nil, err
 	}
 	return s.addText(*r.llmContent)
+}
+
+// finishWithError ends the answer as if the last line were an error envelope.
+func (s *streamDecoder) finishWithError(e modelError) (parts []string, err error) {
+	var code string
+	if strictjson.Present(e.Code) {
+		code = strings.Trim(string(e.Code), `"`) // a string or a number
+	}
+	problem, err := json.Marshal(map[string]string{"code": cmp.Or(code, e.Type, "model_error"), "message": e.Message}, json.Deterministic(true))
+	if err != nil {
+		return nil, fmt.Errorf("encode the error of a model: %w", err)
+	}
+	return s.finish(Result{failure: &errorEnvelope{Error: problem}, allKnown: true}, []byte(`{"done":true,"error":`+string(problem)+`}`))
 }
 
 // addText adds a piece of the text.

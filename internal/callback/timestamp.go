@@ -7,6 +7,8 @@ import (
 	"time"
 )
 
+const maxTimestamp = 64 // characters
+
 // timestampForm matches a date, a time and a time zone in the extended or basic
 // format of ISO 8601, which includes RFC 3339. Seconds and the zone's minutes are
 // optional. Groups 1 and 2, or 3 and 4, are the date and the time without its

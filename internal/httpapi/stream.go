@@ -93,7 +93,7 @@ func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, 
 		case receipt != nil:
 			return *receipt, nil
 		}
-		x.holder = stream.TeamID()
+		x.holder = stream.TeamID
 		if size := streamOverhead + stream.Size(); size > x.body.size {
 			if err := x.reserve(s.streamedBodies, size); err != nil {
 				return callback.Receipt{}, stream.Fail(err)
