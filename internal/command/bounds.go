@@ -24,10 +24,10 @@ const (
 	maxSentDigits   = 128
 )
 
-// fieldBounds has the bounds of the commands' fields and so of the session
-// parameters.
+// fieldBounds has the bounds of the commands' fields by name. Session parameters have those of
+// the fields that they set.
 var fieldBounds = map[string]Bounds{
-	"target":                        {MaxLength: new(MaxTarget)},
+	"target":                        {MaxLength: new(maxTarget)},
 	"delayBotDisconnectMs":          between(0, maxDelayMs),
 	"transferNotificationsHangupMS": between(0, 10_000),
 	"rate":                          {ExclusiveMinimum: new(0.0), Maximum: new(float64(maxSpeakingRate))},

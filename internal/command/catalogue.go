@@ -65,7 +65,7 @@ func Known(commandType string) bool { return specs[commandType] != nil }
 
 func spec(commandType string, apply wire.ApplyMode, effect string) Spec {
 	t := reflect.TypeOf(wire.NewCommand(commandType)).Elem()
-	s := Spec{commandType, effect, apply, fieldsOf(t, "", nil), memberNames(t)}
+	s := Spec{Type: commandType, Effect: effect, Apply: apply, Fields: fieldsOf(t, "", nil), members: memberNames(t)}
 	for _, name := range []string{"type", "source", "commandId", "metadata"} {
 		s.members[name] = true
 	}
@@ -75,12 +75,12 @@ func spec(commandType string, apply wire.ApplyMode, effect string) Spec {
 	return s
 }
 
-// aliases are the member names of control events that managed commands accept too,
-// and the members that they replace.
+// aliases are second names of members, by type of command or control event. If both members
+// are given, the alias is used.
 var aliases = map[string]struct{ name, replaces string }{
 	"hangup":   {"hangupReason", "reason"},
 	"transfer": {"transferTarget", "target"},
-	"handover": {"transferTarget", "target"}, // a control event
+	"handover": {"transferTarget", "target"},
 }
 
 // memberNames returns the names of a struct's members, except those of

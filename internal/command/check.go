@@ -15,18 +15,18 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// SIPBye is the transfer method that needs no target: the receiver of the BYE
+// sipBye is the transfer method that needs no target: the receiver of the BYE
 // routes the call by its headers.
-const SIPBye = "sip_bye"
+const sipBye = "sip_bye"
 
 var (
-	transferMethods = []string{"sip_refer", "sip_refer_replace", "sip_invite", "sip_invite_bridge", "sip_invite_reinvite_p2p", SIPBye}
-	outcomeModes    = []string{"blind", "notify"}
-	results         = []string{"success", "failure"}
+	transferMethods  = []string{"sip_refer", "sip_refer_replace", "sip_invite", "sip_invite_bridge", "sip_invite_reinvite_p2p", sipBye}
+	outcomeModes     = []string{"blind", "notify"}
+	operationResults = []string{"success", "failure"}
 )
 
-// validator collects the issues of the object at path. For speed, it builds the
-// path of a member only if the member has an issue.
+// validator collects the issues of the object at path. Fields are paths relative to it: for
+// speed, most paths are joined only if there is an issue.
 type validator struct {
 	path   string
 	issues *fault.Issues
@@ -67,11 +67,11 @@ func (v validator) command(c wire.Command) {
 func (v validator) callControl(c *wire.CallControl) paramValues {
 	v.oneOf(c.TransferMethod, transferMethods, "/transferMethod")
 	v.oneOf(c.TransferReferOutcomeMode, outcomeModes, "/transferReferOutcomeMode")
-	v.oneOf(c.BotOperationResult, results, "/botOperationResult")
+	v.oneOf(c.BotOperationResult, operationResults, "/botOperationResult")
 	v.singleLine(c.TransferRoutingPool, "/transferRoutingPool")
 	v.singleLine(c.HandoverReason, "/handoverReason")
 	v.singleLine(c.TransferReferredByURL, "/transferReferredByURL")
-	v.noEscapedBreak(c.TransferReferredByURL, func() string { return v.path + "/transferReferredByURL" })
+	v.noEscapedBreak(c.TransferReferredByURL, "/transferReferredByURL")
 	v.headers(c.TransferSIPHeaders, "/transferSipHeaders")
 	v.headers(c.HangupSIPHeaders, "/hangupSipHeaders")
 	v.query(c.TransferSIPQueryParams, "/transferSipQueryParams")
@@ -145,7 +145,8 @@ func (v validator) headers(list []wire.NameValue, field string) {
 		v.add(field, fault.IssueTooMany, "At most %d headers are allowed.", MaxSIPHeaders)
 	}
 	for i, h := range list {
-		v.nameValue(h, func(member string) string { return fault.Pointer(v.path+field, i) + member })
+		item := fault.Pointer(field, i)
+		v.nameValue(h, item+"/name", item+"/value")
 	}
 }
 
@@ -177,32 +178,29 @@ func (v validator) totalLength(c *wire.CallControl, target, targetField string) 
 
 func (v validator) query(params wire.NameValues, field string) {
 	for i, p := range params.List {
-		at := func(member string) string {
-			if params.AsObject {
-				return fault.Pointer(v.path+field, p.Name)
-			}
-			return fault.Pointer(v.path+field, i) + member
+		item := fault.Pointer(field, i)
+		nameField, valueField := item+"/name", item+"/value"
+		if params.AsObject {
+			nameField = fault.Pointer(field, p.Name)
+			valueField = nameField
 		}
-		v.nameValue(p, at)
-		v.noEscapedBreak(p.Value, func() string { return at("/value") })
+		v.nameValue(p, nameField, valueField)
+		v.noEscapedBreak(p.Value, valueField)
 	}
 }
 
-// nameValue checks a header or parameter. The function at returns the path of one
-// of its members.
-func (v validator) nameValue(p wire.NameValue, at func(member string) string) {
+// nameValue checks a header or parameter.
+func (v validator) nameValue(p wire.NameValue, nameField, valueField string) {
 	switch {
 	case p.Name == "":
-		v.issues.Missing(at("/name"), "name is required.")
+		v.issues.Missing(v.path+nameField, "name is required.")
 	case !token.MatchString(p.Name):
-		v.issues.Add(at("/name"), fault.IssueForbidden, "Only letters, digits and -.!%%*_+`'~ are allowed.")
+		v.add(nameField, fault.IssueForbidden, "Only letters, digits and -.!%%*_+`'~ are allowed.")
 	}
 	if !p.HasValue() {
-		v.issues.Missing(at("/value"), "value is required.")
+		v.issues.Missing(v.path+valueField, "value is required.")
 	}
-	if hasBreak(p.Value) {
-		v.issues.Add(at("/value"), fault.IssueForbidden, "CR, LF and NUL are not allowed.")
-	}
+	v.singleLine(p.Value, valueField)
 }
 
 // singleLine rejects line breaks in values that become part of a SIP message: a
@@ -213,9 +211,9 @@ func (v validator) singleLine(s, field string) {
 	}
 }
 
-func (v validator) noEscapedBreak(s string, at func() string) {
+func (v validator) noEscapedBreak(s, field string) {
 	if hasEscapedBreak(s) {
-		v.issues.Add(at(), fault.IssueForbidden, "CR, LF and NUL are not allowed, also in escaped form.")
+		v.add(field, fault.IssueForbidden, "CR, LF and NUL are not allowed, also in escaped form.")
 	}
 }
 

@@ -79,10 +79,9 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 	}
 	_ = strictjson.Decode(raw, c, path, issues) // an error is also in issues: raw is a decoded value
 	c.Common().Type = commandType
-	v, r := validator{path, issues}, Request{Command: c}
+	v, members := validator{path, issues}, specs[commandType].members
 	v.command(c)
-	r.misspelledTarget = v.checkMembers(raw, specs[commandType].members)
-	r.Ignored = ignoredMembers(raw, specs[commandType].members, commandType)
+	r := Request{Command: c, misspelledTarget: v.checkMembers(raw, members), Ignored: ignoredMembers(raw, members, commandType)}
 	switch c := c.(type) { // read the aliases
 	case *wire.Hangup:
 		var alias struct {
@@ -111,12 +110,15 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 var notEmpty = nameSet("target transferTarget transferMethod transferReferOutcomeMode botOperationResult")
 
 // checkMembers adds an issue for each empty string that is not allowed. It reports whether an
-// unknown member looks like the target of a transfer.
+// unknown member looks like the target of a transfer, or has a member that does.
 func (v validator) checkMembers(raw jsontext.Value, known map[string]bool) (misspelledTarget bool) {
 	for name, value := range strictjson.Members(raw) {
 		switch {
 		case !known[name]:
-			misspelledTarget = misspelledTarget || resemblesTarget(name, value)
+			misspelledTarget = misspelledTarget || looksLikeTarget(name, value)
+			for name, value := range strictjson.Members(value) {
+				misspelledTarget = misspelledTarget || looksLikeTarget(name, value)
+			}
 		case notEmpty[name] && value.Kind() == '"' && stringOf(value) == "":
 			v.add("/"+name, fault.IssueValue, "Must not be empty.")
 		}
@@ -147,17 +149,6 @@ func ignoredMembers(raw jsontext.Value, used map[string]bool, commandType string
 
 // targetNames are words for a target, in lower case and without separators.
 var targetNames = nameSet("to dest number phone phonenumber msisdn uri url sip tel address callee recipient extension")
-
-// resemblesTarget reports whether an unknown member of a transfer looks like its
-// target, or contains one that does.
-func resemblesTarget(name string, value jsontext.Value) bool {
-	for name, value := range strictjson.Members(value) {
-		if looksLikeTarget(name, value) {
-			return true
-		}
-	}
-	return looksLikeTarget(name, value)
-}
 
 func looksLikeTarget(name string, value jsontext.Value) bool {
 	if value.Kind() == 'n' {
@@ -201,8 +192,8 @@ type eventValue struct {
 
 var eventMembers = memberNames(reflect.TypeFor[eventValue]())
 
-// usedMembers has the names of the members that each control event uses. All known
-// members are checked.
+// usedMembers has the names of the members that each control event uses. The other
+// eventMembers are checked too.
 var usedMembers = map[string]map[string]bool{
 	"hangup": memberNames(reflect.TypeFor[struct {
 		HangupReason string `json:"hangupReason"`

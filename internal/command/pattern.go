@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// MaxPattern is the maximum length of a pattern in characters.
-	MaxPattern = 128
-	// MaxPatterns is the maximum number of patterns in one policy.
-	MaxPatterns = 200
+	// maxPattern is the maximum length of a pattern in characters.
+	maxPattern = 128
+	// maxPatterns is the maximum number of patterns in one policy.
+	maxPatterns = 200
 )
 
 // Pattern matches targets, such as "*", "tel:+49*" or "sip:*@pbx.example". A
@@ -30,12 +30,12 @@ type Pattern struct {
 
 var (
 	errPattern       = errors.New(`use "*", a phone number, or a tel:, sip: or sips: URI without parameters except phone-context; * matches any characters except @ ; ? & and ,`)
-	errPatternLength = fmt.Errorf("use at most %d characters", MaxPattern)
+	errPatternLength = fmt.Errorf("use at most %d characters", maxPattern)
 )
 
 // ParsePattern parses a pattern.
 func ParsePattern(s string) (Pattern, error) {
-	if utf8.RuneCountInString(s) > MaxPattern {
+	if utf8.RuneCountInString(s) > maxPattern {
 		return Pattern{}, errPatternLength
 	}
 	if s == "*" {

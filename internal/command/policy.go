@@ -90,7 +90,7 @@ type Decision struct {
 	Command wire.Command
 	Apply   wire.ApplyMode
 	Reason  string   // empty if allowed
-	Ignored []string // unknown members
+	Ignored []string // members without effect
 }
 
 // Decide checks a command against the profile and the platform policy. It does
@@ -112,7 +112,7 @@ func (p *Policy) Decide(r Request, source, transactionID string) Decision {
 		head.RequireConfirmation = head.RequireConfirmation || rule.RequireConfirmation
 		head.WaitForSilence = head.WaitForSilence || rule.WaitForSilence
 	}
-	if t, ok := c.(*wire.Transfer); ok && r.misspelledTarget && t.Target == "" && t.TransferMethod != SIPBye {
+	if t, ok := c.(*wire.Transfer); ok && r.misspelledTarget && t.Target == "" && t.TransferMethod != sipBye {
 		d.Reason = TargetMissing
 		return d
 	}
@@ -209,7 +209,7 @@ func (p *Policy) completeHangup(c *wire.Hangup, transactionID string) string {
 
 func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string {
 	if d := p.profile.Actions.Transfer; d != nil {
-		if c.Target == "" && c.TransferMethod != SIPBye {
+		if c.Target == "" && c.TransferMethod != sipBye {
 			c.Target = d.Target
 		}
 		c.Message = cmp.Or(c.Message, d.Message)
@@ -230,7 +230,7 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 		if target.Scheme != "tel" {
 			c.TransferRoutingPool = "" // only for phone numbers
 		}
-	} else if c.TransferMethod != SIPBye {
+	} else if c.TransferMethod != sipBye {
 		return TargetMissing
 	}
 	if !p.allowsHeaders(c.Type, &c.CallControl) || !p.allows(c.Type, query, harmlessHeader, configured) {

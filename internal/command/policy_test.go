@@ -201,7 +201,7 @@ func TestPlatformRestrictsTargets(t *testing.T) {
 		testkit.Equal(t, fmt.Sprintf("%q: reason", target), p.Decide(Request{Command: transfer(target)}, "bot", "").Reason, want)
 	}
 	bye := transfer("")
-	bye.TransferMethod = SIPBye
+	bye.TransferMethod = sipBye
 	if got := p.Decide(Request{Command: bye}, "bot", ""); got.Reason != "" || got.Command.(*wire.Transfer).Target != "" {
 		t.Errorf("sip_bye without a target: reason %q, want none and no target", got.Reason)
 	}

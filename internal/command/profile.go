@@ -79,7 +79,7 @@ func checkPolicies(policies []wire.CommandPolicy, base string, issues *fault.Iss
 // parsePatterns returns the valid patterns and adds the others to issues. If there
 // are too many, none is valid.
 func parsePatterns(list []string, base string, issues *fault.Issues) []Pattern {
-	if !checkCount(list, MaxPatterns, base, issues) {
+	if !checkCount(list, maxPatterns, base, issues) {
 		return nil
 	}
 	var patterns []Pattern
@@ -89,7 +89,7 @@ func parsePatterns(list []string, base string, issues *fault.Issues) []Pattern {
 		case err == nil:
 			patterns = append(patterns, p)
 		case errors.Is(err, errPatternLength):
-			issues.Add(at, fault.IssueTooLong, "Must have at most %d characters.", MaxPattern)
+			issues.Add(at, fault.IssueTooLong, "Must have at most %d characters.", maxPattern)
 		case !issues.Has(at):
 			issues.Add(at, fault.IssueValue, "Invalid target pattern: %v.", err)
 		}

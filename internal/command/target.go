@@ -14,8 +14,8 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// MaxTarget is the maximum length of a target in characters.
-const MaxTarget = 256
+// maxTarget is the maximum length of a target in characters.
+const maxTarget = 256
 
 // Target is the parsed and normalized destination of a transfer. Policies compare
 // it instead of the original text.
@@ -35,7 +35,7 @@ type Target struct {
 
 var (
 	errForm     = errors.New("use a phone number or a tel:, sip: or sips: URI")
-	errLength   = fmt.Errorf("use at most %d characters", MaxTarget)
+	errLength   = fmt.Errorf("use at most %d characters", maxTarget)
 	errEscape   = errors.New("a percent escape is invalid, doubled, a control character or not ASCII")
 	errUser     = errors.New("the user part is empty or has a second @")
 	errPassword = errors.New("passwords are not accepted; remove the colon and the password before the @")
@@ -46,7 +46,7 @@ var (
 
 // ParseTarget parses a phone number or a tel:, sip: or sips: URI.
 func ParseTarget(s string) (t Target, err error) {
-	if utf8.RuneCountInString(s) > MaxTarget {
+	if utf8.RuneCountInString(s) > maxTarget {
 		return Target{}, errLength
 	}
 	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r >= 0x7f || strings.ContainsRune("\"<>\\^`{|}", r) }) {

@@ -33,7 +33,7 @@ func TestTargetsAreNormalized(t *testing.T) {
 		"tel:863-1a#;ext=1-2;phone-context=+1-914": {Scheme: "tel", User: "8631A#", Params: []wire.NameValue{{Name: "ext", Value: "12"}, {Name: "phone-context", Value: "+1914"}}},
 		"sip:bob@10.0.0.1":                         {Scheme: "sip", User: "bob", Host: "10.0.0.1"},
 		"sip:bob@[2001:DB8:0::1]:5060":             {Scheme: "sip", User: "bob", Host: "[2001:db8::1]", Port: "5060"},
-		"tel:" + strings.Repeat("4", MaxTarget-4):  {Scheme: "tel", User: strings.Repeat("4", MaxTarget-4)},
+		"tel:" + strings.Repeat("4", maxTarget-4):  {Scheme: "tel", User: strings.Repeat("4", maxTarget-4)},
 		"sip:pbx.example":                          {Scheme: "sip", Host: "pbx.example"},
 		"sip:b@h;Transport=TLS?X-A=%31":            {Scheme: "sip", User: "b", Host: "h", Params: []wire.NameValue{{Name: "transport", Value: "TLS"}}, Headers: []wire.NameValue{{Name: "X-A", Value: "1"}}},
 	} {
@@ -85,7 +85,7 @@ func TestAmbiguousTargetsAreInvalid(t *testing.T) {
 		"sip:a@h;", "sip:a@h;=1", "sip:a@h?", "sip:a@h?=1", "sip:a@h?a b=1", "sip:a b@h", "sip: a@h", " sip:a@h", "sip:a@h ",
 		"<sip:a@h>", "sip:<a>@h", `"Bob" <sip:a@h>`, "sip:a@h,sip:b@i", "sip:a\\@h", "tel:+49?x=1", "tel:+4*9", "tel:+49@h", "tel:1;", "tel:%2B49", "49x", "x49", "4+9",
 		"tel:+4930;phone-context=pbx.example", "tel:1;phone-context", "tel:1;phone-context=0", "tel:1;phone-context=1.2.3.4", "tel:1;phone-context=a;PHONE-context=b", "1;phone-context=a", "tel:1a", "tel:1 2", "tel:1;ext=a", "sip:a@h;x=1;X=2",
-		"+" + strings.Repeat("4", MaxTarget),
+		"+" + strings.Repeat("4", maxTarget),
 		"sip:" + strings.Repeat("a", 64) + "@" + strings.Repeat("h", 64), "sip:a@" + strings.Repeat("h.", 130) + "h",
 	} {
 		if got, err := ParseTarget(in); err == nil {
@@ -135,7 +135,7 @@ func TestPatternMatches(t *testing.T) {
 func TestInvalidPatternsAreRejected(t *testing.T) {
 	for _, s := range []string{
 		"", " ", "tel:", "sip:", "http:*", "*@pbx.example", "sip:*@", "sip:@x", "sip:a@b@c", "sip:*@x;y=z", "sip:*@x?y", "sip:%61@x", "sip:a:b@x", "sip:*@x:*", "sip:*@x:0", "sip:*@[::*]", "sip: *@x", "*:*", "tel:+49x", "bob", "sip:*@x y", "sip:*@-x", "tel:+49*\n",
-		"sip:a\tb@x", "tel:1*;ext=a", "tel:1*;ext=2", "tel:1*;phone-context=", "tel:1*;phone-context", "tel:+1*;phone-context=a", "tel:1;phone-context=a;x=y", "tel:1;phone-context=a;phone-context=b", "tel:1;phone-context=+a", "sip:a;b=c", "sip:a b@x", "sip:a?b@x", "sip:" + strings.Repeat("*", MaxPattern),
+		"sip:a\tb@x", "tel:1*;ext=a", "tel:1*;ext=2", "tel:1*;phone-context=", "tel:1*;phone-context", "tel:+1*;phone-context=a", "tel:1;phone-context=a;x=y", "tel:1;phone-context=a;phone-context=b", "tel:1;phone-context=+a", "sip:a;b=c", "sip:a b@x", "sip:a?b@x", "sip:" + strings.Repeat("*", maxPattern),
 	} {
 		if _, err := ParsePattern(s); err == nil {
 			t.Errorf("accepted invalid pattern %q", s)
@@ -183,7 +183,7 @@ func FuzzTarget(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := ParseTarget(target.String()); len(target.String()) <= MaxTarget && (err != nil || !again.equal(target)) {
+		if again, err := ParseTarget(target.String()); len(target.String()) <= maxTarget && (err != nil || !again.equal(target)) {
 			t.Errorf("%q, parsed as %+v, is written as %q: %v", s, target, target, err)
 		}
 		if strings.ContainsAny(s, "\r\n\x00") {
@@ -219,7 +219,7 @@ func TestOnlyPoliciesSetConfirmationAndSilence(t *testing.T) {
 func TestMisspelledTargetIsMissing(t *testing.T) {
 	p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true},{"type":"hangup","enabled":true}],"actions":{"transfer":{"target":"+491"}}}`)
 	bye := transfer("")
-	bye.TransferMethod = SIPBye
+	bye.TransferMethod = sipBye
 	for _, tt := range []struct {
 		name       string
 		command    wire.Command
