@@ -30,7 +30,7 @@ type bucket struct {
 	ends      time.Time     // end of the current window
 	permits   int64         // granted and not used yet
 	remaining int64         // in the store after the last grant
-	size      int64         // of the next grant in permits
+	batch     int64         // permits to request next, unless more callers wait
 	waiting   int64         // callers that wait for a grant
 	request   *grantRequest // in progress, or nil
 }
@@ -54,7 +54,7 @@ func (b *bucket) apply(r rule) {
 // false if the bucket needs a grant first.
 func (b *bucket) take(d *Decision, now time.Time) bool {
 	if !now.Before(b.ends) {
-		b.permits, b.remaining, b.size = 0, 0, 1
+		b.permits, b.remaining, b.batch = 0, 0, 1
 	}
 	switch {
 	case b.permits > 0:
@@ -72,16 +72,16 @@ func (b *bucket) take(d *Decision, now time.Time) bool {
 // maxGrant returns the maximum number of permits that this instance may hold.
 func (b *bucket) maxGrant() int64 { return max(1, b.rule.max/grantShare) }
 
-// want returns the size of the next grant: the next size, or one permit for each
-// waiting caller if that is more. Sizes start with one and double, so that an idle
-// client holds no more permits than it has used.
-func (b *bucket) want() int64 { return min(max(b.size, b.waiting), b.maxGrant()) }
+// want returns the number of permits to request: a batch, or one for each waiting caller if
+// that is more. Batches start with one and double, so that an idle client holds no more
+// permits than it has used.
+func (b *bucket) want() int64 { return min(max(b.batch, b.waiting), b.maxGrant()) }
 
 // add stores granted permits. The window counts from the time when the grant was
 // requested, so that it never ends later here than in the store.
 func (b *bucket) add(g Grant, requested time.Time) {
 	b.permits, b.remaining = g.Permits, g.Remaining
-	b.size = min(2*b.size, b.maxGrant())
+	b.batch = min(2*b.batch, b.maxGrant())
 	b.ends = requested.Add(g.Reset)
 }
 
@@ -93,15 +93,15 @@ func (b *bucket) isUnused() bool {
 	return b.users.Load() == 0 && b.permits == 0 && b.remaining > 0
 }
 
-// teamPolicy is the policy name of a team's daily quota.
-const teamPolicy = "team_daily_quota"
-
-// sessionPolicy is the policy name of a session's handshakes.
-const sessionPolicy = "session_handshakes"
+// Names of policies, besides the tiers.
+const (
+	teamPolicy    = "team_daily_quota"
+	sessionPolicy = "session_handshakes"
+)
 
 // Decision is the result of counting a request against a limit.
 type Decision struct {
-	Policy    string // a tier, team_daily_quota or session_handshakes
+	Policy    string // a tier, teamPolicy or sessionPolicy
 	Allowed   bool
 	Limit     int64         // requests per window
 	Remaining int64         // approximate: other instances may have permits

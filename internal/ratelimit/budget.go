@@ -99,10 +99,10 @@ func (b *Budget) take(holder string, n int64) *fault.Error {
 	switch {
 	case b.used+n > b.total:
 		return fault.New(fault.ServiceUnavailable, "All %d %s of this instance are in use. Retry later.", b.total, b.unit).
-			WithDetails(Exceeded{b.name, b.total})
+			WithDetails(exceeded{b.name, b.total})
 	case holder != "" && b.holders[holder]+n > b.share:
 		return fault.New(fault.RateLimitExceeded, "Your share of this instance's %s, %d, is in use. Retry when some of your requests have ended.", b.unit, b.share).
-			WithDetails(Exceeded{b.name, b.share})
+			WithDetails(exceeded{b.name, b.share})
 	}
 	b.used += n
 	if holder != "" {
@@ -111,8 +111,8 @@ func (b *Budget) take(holder string, n int64) *fault.Error {
 	return nil
 }
 
-// Exceeded is the details of the errors of Take.
-type Exceeded struct {
+// exceeded is the details of the errors of Take.
+type exceeded struct {
 	Limit string `json:"limit"` // name of the budget
 	Max   int64  `json:"max"`
 }

@@ -40,7 +40,7 @@ func TestTeamGetsItsShare(t *testing.T) {
 		if step.code == "" {
 			continue
 		}
-		want := map[fault.Code]Exceeded{fault.RateLimitExceeded: {"things", 4}, fault.ServiceUnavailable: {"things", 10}}[step.code]
+		want := map[fault.Code]exceeded{fault.RateLimitExceeded: {"things", 4}, fault.ServiceUnavailable: {"things", 10}}[step.code]
 		if e := fault.From(err); e.Code != step.code || e.Details != want || e.RetryAfter == 0 || !fault.Is(checked, step.code) {
 			t.Errorf("step %d: %v with details %v, want %s with %v", i, err, e.Details, step.code, want)
 		}

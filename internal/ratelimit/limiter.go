@@ -100,11 +100,11 @@ func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Deci
 		return Decision{}, fmt.Errorf("limit requests: unknown tier %q", tier)
 	}
 	d := Decision{Policy: string(tier), Limit: limit.Max, Window: limit.Window()}
-	err = l.decide(ctx, &d, clientName(tier, client), rule{limits, d.Limit, d.Window})
+	err = l.decide(ctx, &d, clientName(tier, client), rule{version: limits, max: d.Limit, window: d.Window})
 	return d, err
 }
 
-// The functions named ...Name return the names of buckets in the store.
+// clientName returns the name of a client's bucket in the store.
 func clientName(tier Tier, client netip.Addr) string {
 	network := Client(client)
 	name := network.Addr().String()
@@ -118,7 +118,7 @@ func clientName(tier Tier, client netip.Addr) string {
 func (l *Limiter) AllowTeam(ctx context.Context, teamID string, quota int64) (Decision, error) {
 	now := time.Now()
 	d := Decision{Policy: teamPolicy, Limit: quota, Window: day}
-	err := l.decide(ctx, &d, quotaName(teamID, now), rule{nil, quota, quotaWindow})
+	err := l.decide(ctx, &d, quotaName(teamID, now), rule{max: quota, window: quotaWindow})
 	d.Reset = now.Truncate(day).Add(day).Sub(now)
 	return d, err
 }
@@ -150,7 +150,7 @@ func UsedToday(ctx context.Context, counts Granted, teamIDs ...string) ([]int64,
 // AllowHandshake counts a WebSocket handshake of a session.
 func (l *Limiter) AllowHandshake(ctx context.Context, sessionID string, perMinute int64) (Decision, error) {
 	d, name := Decision{Policy: sessionPolicy, Limit: perMinute, Window: time.Minute}, handshakesName(sessionID)
-	err := l.decide(ctx, &d, name, rule{nil, perMinute, time.Minute})
+	err := l.decide(ctx, &d, name, rule{max: perMinute, window: time.Minute})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if b, ok := l.buckets.Get(name); ok && b.isUnused() { // it would only use memory while the session is open
@@ -181,7 +181,7 @@ func (l *Limiter) HandshakeRejection(sessionID string, perMinute int64) (d Decis
 func (l *Limiter) decide(ctx context.Context, d *Decision, name string, r rule) error {
 	b := l.bucket(name)
 	defer b.users.Add(-1)
-	err := l.take(ctx, b, d, name, r)
+	err := l.takeOrWait(ctx, b, d, name, r)
 	decision := "rejected"
 	switch {
 	case err != nil:
@@ -193,10 +193,10 @@ func (l *Limiter) decide(ctx context.Context, d *Decision, name string, r rule) 
 	return err
 }
 
-// take sets the fields of d, after a wait if the bucket needs a grant. It applies the rule only
-// once, before the first wait. If callers with different rules applied theirs after every wait,
+// takeOrWait sets the fields of d, after a wait if the bucket needs a grant. It applies the rule
+// only once, before the first wait. If callers with different rules applied theirs after every wait,
 // they could invalidate each other's grants forever.
-func (l *Limiter) take(ctx context.Context, b *bucket, d *Decision, name string, r rule) (err error) {
+func (l *Limiter) takeOrWait(ctx context.Context, b *bucket, d *Decision, name string, r rule) (err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.apply(r)

@@ -130,26 +130,26 @@ func (s *Settings) Reload(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read limits: %w", err)
 	}
-	defer s.loaded.Store(true)
-	limits, invalid := ParseLimits(value)
-	switch {
-	case !found:
-	case invalid == nil:
-		s.invalid = ""
-		s.adopt(limits)
-		return s.updateMirror(ctx, limits)
-	default:
+	defer s.loaded.Store(true) // after adopt
+	if found {
+		limits, err := ParseLimits(value)
+		if err == nil {
+			s.invalid = ""
+			s.adopt(limits)
+			return s.updateMirror(ctx, limits)
+		}
 		if s.invalid != string(value) { // counted and logged once
 			s.invalid = string(value)
 			s.rejected.Inc()
 			s.log.Error("invalid rate limits in the key-value store; the previous limits stay in force",
-				"error", invalid, "issues", fault.From(invalid).Details)
+				"error", err, "issues", fault.From(err).Details)
 		}
 		if s.adopted {
 			return nil
 		}
 	}
-	if limits, err = s.lastValid(ctx); err != nil {
+	limits, err := s.lastValid(ctx)
+	if err != nil {
 		return err
 	}
 	if !found && s.mirrored == limits { // the Mirror has them
@@ -210,33 +210,37 @@ func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, erro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range saveAttempts {
-		old, _, err := s.store.Limits(ctx)
-		if err != nil {
-			return fmt.Errorf("read limits: %w", err)
-		}
-		before, err := ParseLimits(old)
-		if err != nil {
-			before, err = s.lastValid(ctx)
-		}
-		var limits Limits
-		if err == nil {
-			limits, err = change(before)
-		}
-		if err == nil {
-			_, err = ParseLimits(limits.JSON())
-		}
-		if err == nil {
-			err = s.save(ctx, old, before, limits)
-		}
-		if !errors.Is(err, errConflict) {
+		if err := s.tryChange(ctx, change); !errors.Is(err, errConflict) {
 			return err
 		}
 	}
 	return fault.New(fault.ServiceUnavailable, "The limits were changed concurrently by someone else. Nothing was saved. Try again.")
 }
 
-// errConflict is returned by save after a concurrent change.
+// errConflict is returned by tryChange after a concurrent change.
 var errConflict = errors.New("the limits have changed")
+
+func (s *Settings) tryChange(ctx context.Context, change func(Limits) (Limits, error)) error {
+	old, _, err := s.store.Limits(ctx)
+	if err != nil {
+		return fmt.Errorf("read limits: %w", err)
+	}
+	before, err := ParseLimits(old)
+	if err != nil {
+		before, err = s.lastValid(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	limits, err := change(before)
+	if err == nil {
+		_, err = ParseLimits(limits.JSON())
+	}
+	if err != nil {
+		return err
+	}
+	return s.save(ctx, old, before, limits)
+}
 
 // save saves limits in the store and, with an audit entry, in the mirror: in both or
 // in none, unless the mirror fails to commit.
