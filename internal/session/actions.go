@@ -130,13 +130,13 @@ func RedactText(value []byte) ([]byte, error) {
 			return nil, err
 		}
 		depth := dec.StackDepth()
-		container, length := dec.StackIndex(depth)
+		container, read := dec.StackIndex(depth) // an object's names and values count as one each
 		kind := token.Kind()
-		isName := kind == '"' && container == '{' && length%2 == 1
+		isName := kind == '"' && container == '{' && read%2 == 1
 		switch {
 		case isName && depth == 1:
 			member = token.String()
-		case isName || kind != '"' && kind != '0':
+		case isName || kind != '"' && kind != '0': // names, true, false, null and brackets stay
 		case depth == 1 && container == '{' && keptMembers[member] && isIdentifier(token.String()):
 		default:
 			token = jsontext.String(redact.Placeholder)

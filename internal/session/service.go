@@ -110,7 +110,7 @@ func (s *Service) RuntimeICEServers(session Session) []wire.ICEServer {
 func (s *Service) findOrCreate(ctx context.Context, session Session, r IdempotencyRecord) (Session, error) {
 	if r.Key != "" {
 		if found, err := s.findByKey(ctx, session.TeamID, r); !fault.Is(err, fault.NotFound) {
-			return found, cmp.Or(s.checkMode(session.Mode), err)
+			return found, cmp.Or(s.checkMode(session.Mode), err) // the found session has the same mode
 		}
 	}
 	if err := s.checkEndpoint(ctx, session); err != nil {

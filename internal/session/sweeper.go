@@ -21,8 +21,8 @@ const (
 	// settleDelay is how long the instance that ended a session has to end its
 	// channel before other instances do.
 	settleDelay = 15 * time.Second
-	// A session is stale, and is checked idleChecks times per idle duration, once it
-	// was not seen for idle/staleFraction.
+	// A session is stale once it was not seen for idle/staleFraction. From then on, it is
+	// checked idleChecks times per idle duration.
 	staleFraction = 4
 	idleChecks    = 16
 )

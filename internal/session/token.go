@@ -132,9 +132,9 @@ func (s *Service) verify(ctx context.Context, token CallToken) (Session, error) 
 		s.Failures.Count(auth.CallToken, token.err)
 		return Session{}, token.err
 	}
-	tokenClaims := token.claims
-	session, err := s.Store.Session(ctx, tokenClaims.Subject)
-	expired := !s.Now().Before(tokenClaims.ExpiresAt.Time)
+	c := token.claims
+	session, err := s.Store.Session(ctx, c.Subject)
+	expired := !s.Now().Before(c.ExpiresAt.Time)
 	switch state := session.State(s.Now(), false); {
 	case fault.Is(err, fault.NotFound) && expired: // deleted SESSION_RETENTION after its end
 		return Session{}, errSessionEnded(err)
@@ -142,7 +142,7 @@ func (s *Service) verify(ctx context.Context, token CallToken) (Session, error) 
 		return Session{}, errInvalidToken(err)
 	case err != nil:
 		return Session{}, fmt.Errorf("get session: %w", err)
-	case session.TokenID != tokenClaims.ID || session.TeamID != tokenClaims.TeamID || session.EndpointID != tokenClaims.EndpointID || session.Mode != tokenClaims.Mode:
+	case session.TokenID != c.ID || session.TeamID != c.TeamID || session.EndpointID != c.EndpointID || session.Mode != c.Mode:
 		return Session{}, errInvalidToken(errors.New("claims differ from the session"))
 	case expired:
 		return Session{}, errSessionEnded(errors.New("token expired"))

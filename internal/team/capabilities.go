@@ -59,14 +59,14 @@ func DefaultRequestLimits() RequestLimits {
 	}
 }
 
-// AudioFormat is an audio encoding.
-type AudioFormat struct {
+// audioFormat is an audio encoding.
+type audioFormat struct {
 	Encoding   string `json:"encoding"`
 	Sample     string `json:"sample"`
 	SampleRate int    `json:"sampleRate,omitzero"` // 0: any
 }
 
-var audioFormats = []AudioFormat{{"alaw", "a-law, 8 bit", 8000}, {"pcm", "s16le", 0}}
+var audioFormats = []audioFormat{{"alaw", "a-law, 8 bit", 8000}, {"pcm", "s16le", 0}}
 
 // EndpointCapabilities is the short form of an endpoint's capabilities.
 type EndpointCapabilities struct {
@@ -86,7 +86,7 @@ type capabilities struct {
 	Directions    []wire.Direction   `json:"directions"`
 	Commands      []command.Spec     `json:"commands"`
 	SessionParams map[string]any     `json:"sessionParams"`
-	AudioFormats  []AudioFormat      `json:"audioFormats"`
+	AudioFormats  []audioFormat      `json:"audioFormats"`
 	Limits        RequestLimits      `json:"limits"`
 }
 
@@ -101,8 +101,8 @@ type endpointDetails struct {
 // Capabilities returns the JSON document about the whole deployment.
 func (d Deployment) Capabilities() ([]byte, error) { return d.encode(nil, Modes, d.commandEnabled) }
 
-// endpointCapabilities returns the same document for one endpoint: its modes,
-// the commands its profile permits, its speech providers.
+// endpointCapabilities returns the document about one endpoint: its modes, the commands its
+// profile permits, its speech providers.
 func (d Deployment) endpointCapabilities(e Endpoint) ([]byte, error) {
 	summary := d.summary(e)
 	details := &endpointDetails{e.ID, e.Name, e.Enabled, summary.CommandSources, summary.Speech}
