@@ -22,33 +22,33 @@ const completionsPath = "/v1/chat/completions"
 // costs requests, and a message in the history.
 const wordPause = 50 * time.Millisecond
 
-// modelAnswer is the answer of a model: a text, or a stream that it is still writing.
-type modelAnswer struct {
-	text     string            // so far, if it streams
-	body     io.ReadCloser     // nil if it does not stream
+// streamedAnswer is an answer that the model is still writing.
+type streamedAnswer struct {
+	body     io.ReadCloser
 	remember func(text string) // is called with the text when it has ended
 
 	mu     sync.Mutex
 	events *bufio.Reader // of body
+	text   string        // so far
 	lines  bytes.Buffer  // the body of the callback so far; it is kept to send it again
 	next   time.Time     // of the next read
 	ended  bool          // lines has the last line
 }
 
-// complete asks the model for the answer to a conversation. The caller closes its body. A
-// server that does not stream sends the whole text.
-func (m *Model) complete(ctx context.Context, conversation []modelMessage) (*modelAnswer, error) {
+// complete asks the model for the answer to a conversation: a stream, whose body the caller closes,
+// or the text if the server does not stream.
+func (m *Model) complete(ctx context.Context, conversation []modelMessage) (stream *streamedAnswer, text string, err error) {
 	messages := append([]modelMessage{{"system", systemPrompt}}, conversation...)
 	raw, err := json.Marshal(object{"model": m.Name, "messages": messages, "max_tokens": maxAnswerTokens, "stream": true})
 	if err != nil {
-		return nil, fmt.Errorf("encode conversation: %w", err)
+		return nil, "", fmt.Errorf("encode conversation: %w", err)
 	}
 	resp, err := m.post(ctx, completionsPath, "application/json", bytes.NewReader(raw))
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if callback.MediaType(resp.Header.Get("Content-Type")) == callback.EventStream {
-		return newStreamedAnswer(resp.Body), nil
+		return newStreamedAnswer(resp.Body), "", nil
 	}
 	defer resp.Body.Close()
 	var response struct {
@@ -57,23 +57,26 @@ func (m *Model) complete(ctx context.Context, conversation []modelMessage) (*mod
 		} `json:"choices"`
 	}
 	if err := m.decode(resp, completionsPath, &response); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	if len(response.Choices) == 0 || strings.TrimSpace(response.Choices[0].Message.Content) == "" {
-		return nil, fmt.Errorf("the server in %s sent an empty answer", m.Setting)
+	if len(response.Choices) > 0 {
+		text = truncate(strings.TrimSpace(response.Choices[0].Message.Content), maxAnswer)
 	}
-	return &modelAnswer{text: truncate(strings.TrimSpace(response.Choices[0].Message.Content), maxAnswer)}, nil
+	if text == "" {
+		return nil, "", fmt.Errorf("the server in %s sent an empty answer", m.Setting)
+	}
+	return nil, text, nil
 }
 
 // newStreamedAnswer returns the answer in an event stream.
-func newStreamedAnswer(body io.ReadCloser) *modelAnswer {
-	return &modelAnswer{body: body, remember: func(string) {}, events: bufio.NewReaderSize(io.LimitReader(body, maxModelResponse), 64<<10)}
+func newStreamedAnswer(body io.ReadCloser) *streamedAnswer {
+	return &streamedAnswer{body: body, remember: func(string) {}, events: bufio.NewReaderSize(io.LimitReader(body, maxModelResponse), 64<<10)}
 }
 
-// answerReader reads the callback's body of a streamed answer from its start. Several may
+// answerReader reads the body of a streamed answer's callback from its start. Several may
 // exist, because a request that has failed may still read for a moment.
 type answerReader struct {
-	*modelAnswer
+	*streamedAnswer
 	pos int
 }
 
@@ -90,9 +93,10 @@ func (r *answerReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fetch adds a line with the words that the model has written since the last read, and the
-// last line if the model has ended or broken off its answer.
-func (a *modelAnswer) fetch() {
+// fetch waits for the next read and adds a line with the words that the model has written since
+// the last one, and the last line if the model has ended or broken off its answer. The caller
+// holds mu.
+func (a *streamedAnswer) fetch() {
 	time.Sleep(time.Until(a.next))
 	text, last := "", ""
 	for more := true; more && last == ""; more = a.events.Buffered() > 0 {
@@ -137,9 +141,9 @@ func modelFailed(message string) string {
 	return string(raw)
 }
 
-// end remembers the text, unless it has ended before. The caller of fetch gets the last line
-// afterwards: the next question, which may follow at once, finds the text. The caller holds mu.
-func (a *modelAnswer) end() {
+// end remembers the text, once. fetch calls it before the last line is read, so that the next
+// question, which may follow at once, finds the text. The caller holds mu.
+func (a *streamedAnswer) end() {
 	if !a.ended {
 		a.ended = true
 		a.remember(a.text)
@@ -147,7 +151,7 @@ func (a *modelAnswer) end() {
 }
 
 // breakOff ends an answer that is not needed any more.
-func (a *modelAnswer) breakOff() {
+func (a *streamedAnswer) breakOff() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.end()
@@ -158,20 +162,24 @@ func (b *Bot) askModel(q botRequest) any {
 	history, _ := b.histories.Get(q.ChannelID)
 	history = append(history[:len(history):len(history)], modelMessage{"user", truncate(q.Text, maxAnswer)})
 	history = history[max(0, len(history)-maxHistoryMessages):]
-	b.events.Publish(q.ChannelID, LaneBot, "", EventHTTP, "request to model "+b.model.Name, nil)
+	publish := func(title string, data any) {
+		b.events.Record(Event{SessionID: q.ChannelID, Lane: LaneBot, Kind: EventHTTP, Title: title}, data)
+	}
+	publish("request to model "+b.model.Name, nil)
 	start := time.Now()
-	answer, err := b.model.complete(b.ctx, history)
+	stream, text, err := b.model.complete(b.ctx, history)
 	if err != nil {
-		b.events.Publish(q.ChannelID, LaneBot, "", EventHTTP, "model failed", map[string]string{"error": err.Error()})
+		publish("model failed", map[string]string{"error": err.Error()})
 		return jsontext.Value(modelFailed(err.Error()))
 	}
-	b.events.Publish(q.ChannelID, LaneBot, "", EventHTTP, "model answered", map[string]int64{"ms": time.Since(start).Milliseconds()})
-	answer.remember = func(text string) {
+	publish("model answered", map[string]int64{"ms": time.Since(start).Milliseconds()})
+	remember := func(text string) {
 		b.histories.Add("", q.ChannelID, 1, append(history, modelMessage{"assistant", text}))
 	}
-	if answer.body != nil {
-		return answer
+	if stream != nil {
+		stream.remember = remember
+		return stream
 	}
-	answer.remember(answer.text)
-	return textAnswer(answer.text)(q)
+	remember(text)
+	return textAnswer(text)(q)
 }

@@ -55,7 +55,7 @@ type Bot struct {
 	log       *slog.Logger
 	listener  net.Listener
 	answers   sync.WaitGroup
-	waiting   sync.Map        // channels that are closed when an answer is posted, by its work item
+	posted    sync.Map        // chan struct{} by work item: closed when the answer is posted
 	ctx       context.Context // for answers, which outlive their questions; set by Run
 }
 
@@ -105,10 +105,12 @@ func (b *Bot) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	parts := answerParts(q.question)
-	if parts == nil && b.model != nil {
+	switch {
+	case parts != nil:
+	case b.model != nil:
 		parts = []part{{body: b.askModel}}
-	} else if parts == nil {
-		parts = []part{{after: thinkingTime, body: textAnswer(smallTalk(q.Text))}}
+	default:
+		parts = []part{{delay: thinkingTime, body: textAnswer(smallTalk(q.Text))}}
 	}
 	if q.Part < 1 || q.Part > len(parts) {
 		http.Error(w, "invalid part", http.StatusBadRequest)
@@ -116,9 +118,10 @@ func (b *Bot) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	part := parts[q.Part-1]
 	q.itemID = q.WorkItemID
-	var nextPosted any  // a channel
+	var nextPosted chan struct{}
 	if part.afterNext { // the runtime asks for the next part when it has the response to this request
-		nextPosted, _ = b.waiting.LoadOrStore(q.next().itemID, make(chan struct{}))
+		posted, _ := b.posted.LoadOrStore(q.next().itemID, make(chan struct{})) // the question may be asked twice
+		nextPosted = posted.(chan struct{})
 	}
 	received := time.Now()
 	w.Header().Set("Content-Type", "application/json")
@@ -126,33 +129,27 @@ func (b *Bot) handle(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"parts":%d}`, len(parts))
 	b.answers.Go(func() {
 		if part.afterNext {
-			b.waitForNext(q, nextPosted)
+			select {
+			case <-nextPosted:
+			case <-time.After(maxNextWait): // the runtime has had time enough to ask for it
+				b.posted.CompareAndDelete(q.next().itemID, nextPosted)
+			case <-b.ctx.Done():
+			}
 		}
-		if background.Sleep(b.ctx, part.after) == nil {
+		if background.Sleep(b.ctx, part.delay) == nil {
 			b.post(b.ctx, q, part.body(q), received)
 		}
-		if posted, ok := b.waiting.LoadAndDelete(q.WorkItemID); ok {
+		if posted, ok := b.posted.LoadAndDelete(q.WorkItemID); ok {
 			close(posted.(chan struct{}))
 		}
 	})
-}
-
-// waitForNext waits until the next part of an answer is posted, or until the runtime
-// has had time enough to ask for it.
-func (b *Bot) waitForNext(q botRequest, posted any) {
-	select {
-	case <-posted.(chan struct{}):
-	case <-time.After(maxNextWait):
-		b.waiting.CompareAndDelete(q.next().itemID, posted)
-	case <-b.ctx.Done():
-	}
 }
 
 // post posts an answer with the work item's token. It retries after a network error
 // or status 503.
 func (b *Bot) post(ctx context.Context, q botRequest, body any, received time.Time) {
 	url, contentType, shown, client := q.Callback.URL, "application/json", body, b.client
-	stream, streams := body.(*modelAnswer)
+	stream, streams := body.(*streamedAnswer)
 	if streams {
 		defer stream.body.Close() // also ends a model whose answer is not needed any more
 		url += "?split=none"      // the runtime shows words as they come, and speaks sentences
@@ -164,7 +161,7 @@ func (b *Bot) post(ctx context.Context, q botRequest, body any, received time.Ti
 		HTTP: &Exchange{Method: http.MethodPost, URL: url, Headers: map[string]string{"Content-Type": contentType, "token": callbackTokenPlaceholder}}}, shown)
 	for range maxPosts {
 		if streams {
-			body = &answerReader{modelAnswer: stream}
+			body = &answerReader{streamedAnswer: stream}
 		}
 		start := time.Now()
 		receipt, err := roundTrip(ctx, client, http.MethodPost, url, http.Header{"Token": {q.Callback.Token}, "Content-Type": {contentType}}, body)
@@ -219,9 +216,9 @@ func Phrases() []Phrase { return script }
 // part is a part of an answer. It is posted after a delay. Each part has its own work
 // item.
 type part struct {
-	after     time.Duration
+	delay     time.Duration
 	body      func(botRequest) any
-	afterNext bool // the delay starts when the next part is posted, at the latest after maxNextWait
+	afterNext bool // delay starts when the next part is posted, at the latest after maxNextWait
 }
 
 // thinkingTime is the delay of most answers.
@@ -236,40 +233,40 @@ const (
 var script = []Phrase{
 	{"hello", "small talk; the bot answers anything else, too", nil},
 	{"transfer me", "a transfer that the policy allows: the call is transferred and ends", []part{
-		{after: thinkingTime, body: controlAnswer("I will transfer you now.", "transfer", object{"transferTarget": allowedTarget})}}},
+		{delay: thinkingTime, body: controlAnswer("I will transfer you now.", "transfer", object{"transferTarget": allowedTarget})}}},
 	{"transfer me abroad", "a transfer that the policy denies", []part{
-		{after: thinkingTime, body: controlAnswer("I will try to transfer you abroad.", "transfer", object{"transferTarget": deniedTarget})}}},
+		{delay: thinkingTime, body: controlAnswer("I will try to transfer you abroad.", "transfer", object{"transferTarget": deniedTarget})}}},
 	{"call me slowly", "digit collection: press up to four keys, or # to finish", []part{
-		{after: thinkingTime, body: controlAnswer("Press up to four keys, slowly. # submits them.", "config", object{"sessionParams": object{
+		{delay: thinkingTime, body: controlAnswer("Press up to four keys, slowly. # submits them.", "config", object{"sessionParams": object{
 			"sendDTMF": true, "bargeIn": true, "bargeInOnDTMF": true, "dtmfCollect": true, "dtmfDigits": "0123456789",
 			"dtmfCollectMaxDigits": 4, "dtmfCollectInterDigitTimeoutMS": 3000, "dtmfCollectSubmitDigit": "#",
 		}})}}},
 	{"be silent", "comfort prompts while the bot is silent, then a timeout", []part{
-		{after: thinkingTime, body: controlAnswer("I will be silent for a while.", "config", object{"sessionParams": object{
+		{delay: thinkingTime, body: controlAnswer("I will be silent for a while.", "config", object{"sessionParams": object{
 			"botNoInputTimeoutMs": 2000, "botNoInputSpeech": "The bot is still thinking.", "botNoInputRetries": 1, "botNoInputGiveUpTimeoutMs": 6000,
 		}})},
-		{after: 9 * time.Second, body: textAnswer("This answer is late and will be rejected.")}}},
+		{delay: 9 * time.Second, body: textAnswer("This answer is late and will be rejected.")}}},
 	{"fail", "the provider reports an error and the conversation continues", []part{
-		{after: thinkingTime, body: func(botRequest) any {
+		{delay: thinkingTime, body: func(botRequest) any {
 			return object{"error": object{"code": "DEMO_FAILURE", "message": "The demo bot was asked to fail."}}
 		}}}},
 	{"out of order", "two answers, the second posted first; they arrive in order", []part{
-		{after: 1200 * time.Millisecond, body: textAnswer("This is the first answer, posted last."), afterNext: true},
-		{after: thinkingTime, body: textAnswer("This is the second answer, posted first and parked.")}}},
+		{delay: 1200 * time.Millisecond, body: textAnswer("This is the first answer, posted last."), afterNext: true},
+		{delay: thinkingTime, body: textAnswer("This is the second answer, posted first and parked.")}}},
 	{"pause chat", "the runtime disables text chat for three seconds", []part{
-		{after: thinkingTime, body: emitAnswer("Text chat is off for three seconds.", wire.DisableTextChat)},
-		{after: 3 * time.Second, body: emitAnswer("Text chat is on again.", wire.EnableTextChat)}}},
+		{delay: thinkingTime, body: emitAnswer("Text chat is off for three seconds.", wire.DisableTextChat)},
+		{delay: 3 * time.Second, body: emitAnswer("Text chat is on again.", wire.EnableTextChat)}}},
 	{"speak", "synthesized speech in every mode; say it twice to see a cache hit", []part{
-		{after: thinkingTime, body: voiceAnswer("This sentence is synthesized once and then read from the media cache.")}}},
+		{delay: thinkingTime, body: answerWith(object{"voiceMessage": "This sentence is synthesized once and then read from the media cache."}, nil)}}},
 	{"hang up", "the call ends after all playback has finished", []part{
-		{after: thinkingTime, body: controlAnswer("Goodbye.", "hangup", object{"hangupReason": "the demo bot hung up"})}}},
+		{delay: thinkingTime, body: controlAnswer("Goodbye.", "hangup", object{"hangupReason": "the demo bot hung up"})}}},
 	{"help", "the list of these phrases", nil},
 }
 
 // answerParts returns the parts of the scripted answer to a question, or nil.
 func answerParts(q question) []part {
 	if q.DTMF != "" {
-		return []part{{after: thinkingTime, body: textAnswer("You pressed " + strings.Join(strings.Split(q.DTMF, ""), " ") + ".")}}
+		return []part{{delay: thinkingTime, body: textAnswer("You pressed " + strings.Join(strings.Split(q.DTMF, ""), " ") + ".")}}
 	}
 	said := strings.ToLower(strings.Trim(strings.TrimSpace(q.Text), ".!?"))
 	for _, p := range script {
@@ -278,7 +275,7 @@ func answerParts(q question) []part {
 		}
 	}
 	if said == "help" {
-		return []part{{after: thinkingTime, body: textAnswer(help())}}
+		return []part{{delay: thinkingTime, body: textAnswer(help())}}
 	}
 	return nil
 }
@@ -314,11 +311,6 @@ type object map[string]any
 
 func textAnswer(text string) func(botRequest) any {
 	return answerWith(object{"textMessage": object{"textPlain": text}}, nil)
-}
-
-// voiceAnswer returns the body of an answer that is spoken in every mode.
-func voiceAnswer(text string) func(botRequest) any {
-	return answerWith(object{"voiceMessage": text}, nil)
 }
 
 // controlAnswer returns the body of an answer with a text and a control event.

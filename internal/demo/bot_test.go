@@ -151,7 +151,7 @@ func TestWordsOfModelAreCollected(t *testing.T) {
 		var remembered []string
 		answer.remember = func(text string) { remembered = append(remembered, text) }
 		for attempt := range 2 {
-			got, err := io.ReadAll(&answerReader{modelAnswer: answer})
+			got, err := io.ReadAll(&answerReader{streamedAnswer: answer})
 			if err != nil || string(got) != tt.want {
 				t.Errorf("%s, attempt %d: %v, lines\n%s\nwant\n%s", name, attempt, err, got, tt.want)
 			}
@@ -170,7 +170,7 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 func (endless) Close() error               { return nil }
 
 func TestAnswerOfModelIsBounded(t *testing.T) {
-	if got, err := io.ReadAll(&answerReader{modelAnswer: newStreamedAnswer(endless{})}); err != nil || string(got) != modelFailed("the model broke off its answer") {
+	if got, err := io.ReadAll(&answerReader{streamedAnswer: newStreamedAnswer(endless{})}); err != nil || string(got) != modelFailed("the model broke off its answer") {
 		t.Errorf("%d bytes and %v from an endless answer, want an error", len(got), err)
 	}
 }
@@ -196,9 +196,9 @@ func TestModelMayWriteForLongButNotBeSilent(t *testing.T) {
 		m := NewModel("DEMO_LLM_URL", "http://model", "small", "")
 		m.client.Transport = slowModel{}
 		start := time.Now()
-		answer, err := m.complete(t.Context(), nil)
+		answer, _, err := m.complete(t.Context(), nil)
 		testkit.Must(t, err)
-		events, _ := io.ReadAll(&answerReader{modelAnswer: answer})
+		events, _ := io.ReadAll(&answerReader{streamedAnswer: answer})
 		if text, took := answer.text, time.Since(start); text != "so so so " || took != time.Minute+wordPause+modelTimeout || !strings.Contains(string(events), "broke off") {
 			t.Errorf("%q after %s, and %s", text, took, events)
 		}
@@ -247,7 +247,7 @@ func TestModelErrorsAreReadable(t *testing.T) {
 		"aborted": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "does not answer"},
 	} {
 		api := httptest.NewServer(tt.handler)
-		_, err := NewModel("DEMO_LLM_URL", api.URL+"/v1/", "small", key).complete(t.Context(), nil)
+		_, _, err := NewModel("DEMO_LLM_URL", api.URL+"/v1/", "small", key).complete(t.Context(), nil)
 		api.Close()
 		if err == nil || !strings.Contains(err.Error(), tt.want) || len(err.Error()) > 400 || strings.Contains(err.Error(), key) {
 			t.Errorf("%s: error %v, want a short one with %q and without the key", name, err, tt.want)

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
 )
 
@@ -20,21 +21,23 @@ type call struct {
 	effects effects
 	now     func() time.Time
 
-	settings  settings
-	timers    map[timer]deadline
-	greeted   bool
-	queue     []item          // to be played or executed; the first one is playing
-	digits    string          // collected so far
-	pending   []string        // work items of questions that the bot has not answered yet
-	answered  map[string]bool // work items
-	silence   silence
-	ownBot    bool // the bot is the user's
-	echo      bool // repeat the speech of the caller: no speech recognition is configured
-	speaking  bool // the caller speaks; playback waits
-	listener  listener
-	calling   bool   // the page has a WebRTC call
-	callID    string // of that call, if the page has given it one
-	connected bool   // that call is connected, so that the caller hears speech
+	settings settings
+	timers   map[timer]deadline
+	greeted  bool
+	queue    []item          // to be played or executed; the first one is playing
+	digits   string          // collected so far
+	pending  []string        // work items of questions that the bot has not answered yet
+	answered map[string]bool // work items
+	silence  silence
+	ownBot   bool // the bot is the user's
+	echo     bool // repeat the speech of the caller: no speech recognition is configured
+	speaking bool // the caller speaks; playback waits
+	listener listener
+	webrtc   struct { // the page's WebRTC call within the conversation
+		open      bool
+		callID    string // if the page has given it one
+		connected bool   // so that the caller hears speech
+	}
 	stream    openAnswer
 	cancelled string // work item of the last streamed answer that the caller interrupted
 	sentences int    // of all answers that arrived word by word
@@ -45,6 +48,8 @@ type call struct {
 
 // effects does the I/O of a call. A failure ends the loop.
 type effects interface {
+	// markRead records that the call handles an entry now.
+	markRead(d callruntime.Delivery)
 	// send sends a message to the browser and returns its ID.
 	send(t wire.MessageType, payload any) string
 	// askBot creates a work item, sends the question in the background and returns
@@ -62,10 +67,10 @@ type effects interface {
 	// recognitionFailed of the call.
 	recognize(u utterance)
 	// answer answers a WebRTC offer. It replaces an earlier call. Later it calls
-	// callConnected and callEnded of the call.
+	// webrtcConnected and webrtcEnded of the call.
 	answer(offer signal) error
 	addCandidate(candidate jsontext.Value)
-	closeCall()
+	closeWebRTC()
 	end(reason string)
 	publish(kind EventKind, title string)
 }
@@ -195,7 +200,7 @@ func (c *call) handleText(text, utteranceID string) {
 // isSpoken returns whether the caller hears an item. In mode webrtc that needs a connected
 // call.
 func (c *call) isSpoken(i item) bool {
-	return c.connected || c.mode == "audio" || c.mode == "chat" && i.voice
+	return c.webrtc.connected || c.mode == "audio" || c.mode == "chat" && i.voice
 }
 
 // say sends a text to the browser and, if it is spoken, plays it.
@@ -254,16 +259,16 @@ func (c *call) handleCommand(e wire.Entry) {
 	}
 	switch cmd := e.Command.Command.(type) {
 	case *wire.Hangup:
-		c.endAfterPlayback(func() { c.after(disconnect, ms(valueOf(cmd.DelayBotDisconnectMs)), func() { c.end("hangup") }) }, "hangup")
+		c.endAfterPlayback("hangup", func() { c.after(disconnect, ms(valueOf(cmd.DelayBotDisconnectMs)), func() { c.end("hangup") }) })
 	case *wire.Transfer:
-		c.endAfterPlayback(func() {
+		c.endAfterPlayback("transfer", func() {
 			c.effects.send(wire.TypeAction, struct {
 				Name    string `json:"name"`
 				Target  string `json:"target,omitzero"`
 				Message string `json:"message,omitzero"`
 			}{"transfer", cmd.Target, cmd.Message})
 			c.end("transferred")
-		}, "transfer")
+		})
 	case *wire.EmitEvent:
 		if cmd.Event == wire.EnableTextChat || cmd.Event == wire.DisableTextChat {
 			c.enqueue(item{execute: func() { c.effects.send(wire.TypeControl, map[string]string{"command": cmd.Event}) }})
@@ -297,7 +302,7 @@ func (c *call) confirmed(yes bool) {
 
 // endAfterPlayback calls end when the queue is empty. Every item has a timeout, so
 // speech cannot block the end forever.
-func (c *call) endAfterPlayback(end func(), command string) {
+func (c *call) endAfterPlayback(command string, end func()) {
 	if c.ending != nil {
 		return
 	}
@@ -317,7 +322,7 @@ func (c *call) end(reason string) {
 	if !c.ended {
 		c.ended = true
 		clear(c.timers)
-		c.endCall(reason, false)
+		c.endWebRTC(signal{Reason: reason})
 		c.effects.end(reason)
 	}
 }

@@ -31,9 +31,13 @@ type channelEffects struct {
 	ctx        context.Context // of the call
 	ch         *callruntime.Channel
 	background sync.WaitGroup
-	stop       context.CancelFunc // of the current playback
-	playing    string             // the message of the current playback, if it has one
-	media
+	readAt     time.Time            // when the current entry was read
+	asked      map[string]time.Time // when the result of a work item was requested
+	stop       context.CancelFunc   // of the current playback
+	playing    string               // the message of the current playback, if it has one
+	utterances chan utterance       // to be recognized, in order
+	peer       *peer                // nil without a WebRTC call
+	closePeer  func()
 }
 
 // id returns the ID of the next effect of a kind of the current entry. It is derived
@@ -121,7 +125,7 @@ func (e *channelEffects) readResponse(itemID string, r response, err error) (par
 	}
 	accepted := struct {
 		Parts int `json:"parts"`
-	}{1}
+	}{Parts: 1} // if the body is empty
 	if r.status == http.StatusAccepted && (len(r.body) == 0 || json.Unmarshal(r.body, &accepted) == nil) && accepted.Parts != 0 {
 		return accepted.Parts, "202 Accepted", accepted, ""
 	}
@@ -141,11 +145,11 @@ func (e *channelEffects) end(reason string) {
 }
 
 func (e *channelEffects) publish(kind EventKind, title string) {
-	e.Events.Publish(e.ch.ID, LaneRuntime, "", kind, title, nil)
+	e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneRuntime, Kind: kind, Title: title}, nil)
 }
 
 func (e *channelEffects) publishError(kind EventKind, title string, err error) {
-	e.Events.Publish(e.ch.ID, LaneRuntime, "", kind, title, map[string]string{"error": err.Error()})
+	e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneRuntime, Kind: kind, Title: title}, map[string]string{"error": err.Error()})
 }
 
 func (e *channelEffects) stopPlayback() {

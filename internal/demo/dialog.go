@@ -86,10 +86,10 @@ func (c *call) skipItem() {
 // played is called when the first item of the queue has ended.
 func (c *call) played() {
 	delete(c.timers, playback)
-	item := c.queue[0]
+	first := c.queue[0]
 	c.queue = c.queue[1:]
 	c.silence.playedUntil = c.now()
-	if item.comfort {
+	if first.comfort {
 		c.comfortPlayed()
 	} else {
 		c.resetSilenceTimers()
@@ -161,8 +161,8 @@ func (c *call) playComfort() {
 
 func (c *call) comfortPlayed() {
 	c.silence.playedUntil = c.now()
-	if after := ms(c.settings.ResumeRecognitionTimeoutMs); after > 0 && c.ending == nil {
-		c.after(recognition, after, c.resumeRecognition)
+	if delay := ms(c.settings.ResumeRecognitionTimeoutMs); delay > 0 && c.ending == nil {
+		c.after(recognition, delay, c.resumeRecognition)
 	}
 	c.resetSilenceTimers()
 }

@@ -50,8 +50,8 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 	if err != nil {
 		return nil, fmt.Errorf("open observer: %w", err)
 	}
-	entries := &source{feed: f, sessionID: sessionID, list: observer.Entries, convert: entryEvent}
-	messages := &source{feed: f, sessionID: sessionID, list: observer.History, convert: messageEvent}
+	entries := &pager{feed: f, sessionID: sessionID, list: observer.Entries, convert: entryEvent}
+	messages := &pager{feed: f, sessionID: sessionID, list: observer.History, convert: messageEvent}
 	if err := errors.Join(entries.fill(ctx), messages.fill(ctx)); err != nil {
 		return nil, fmt.Errorf("read channel: %w", err)
 	}
@@ -64,7 +64,8 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 		recorded, unsubscribe := f.Hub.Subscribe(sessionID, events)
 		defer unsubscribe()
 		// The demo's events come first: the page pairs its requests with the entries that answer them.
-		if !send(slices.Values(recorded), yield) || !send(entries.events(ctx), yield) || !send(messages.events(ctx), yield) || entries.err != nil || messages.err != nil {
+		sendPast := func(p *pager) bool { return send(p.events(ctx), yield) && p.err == nil }
+		if !send(slices.Values(recorded), yield) || !sendPast(entries) || !sendPast(messages) {
 			return
 		}
 		watchers.Go(func() {
@@ -91,8 +92,8 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 	}, nil
 }
 
-// source reads the past events of a channel in pages.
-type source struct {
+// pager reads the past events of a channel in pages.
+type pager struct {
 	feed      *Feed
 	sessionID string
 	list      func(ctx context.Context, sessionID, from string, count int) ([]calls.Delivery, error)
@@ -104,32 +105,32 @@ type source struct {
 	err      error            // of the last read
 }
 
-func (s *source) fill(ctx context.Context) error {
-	s.feed.reading.Lock()
-	defer s.feed.reading.Unlock()
+func (p *pager) fill(ctx context.Context) error {
+	p.feed.reading.Lock()
+	defer p.feed.reading.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, feedReadTimeout)
 	defer cancel()
-	s.page, s.err = s.list(ctx, s.sessionID, s.position, feedPage+1)
-	if errors.Is(s.err, calls.ErrNotFound) {
-		s.err = nil // the browser has not connected yet
+	p.page, p.err = p.list(ctx, p.sessionID, p.position, feedPage+1)
+	if errors.Is(p.err, calls.ErrNotFound) {
+		p.err = nil // the browser has not connected yet
 	}
-	s.page = slices.DeleteFunc(s.page, func(d calls.Delivery) bool { return d.Position == s.position })
-	if n := len(s.page); n > 0 {
-		s.position, s.ended = s.page[n-1].Position, s.page[n-1].Entry.Kind == wire.KindChannelEnded
+	p.page = slices.DeleteFunc(p.page, func(d calls.Delivery) bool { return d.Position == p.position })
+	if n := len(p.page); n > 0 {
+		p.position, p.ended = p.page[n-1].Position, p.page[n-1].Entry.Kind == wire.KindChannelEnded
 	}
-	return s.err
+	return p.err
 }
 
 // events returns the events of this page and all following ones. It ends after a failed read.
-func (s *source) events(ctx context.Context) iter.Seq[Event] {
+func (p *pager) events(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
-		for len(s.page) > 0 {
-			for _, d := range s.page {
-				if !yield(s.convert(d)) {
+		for len(p.page) > 0 {
+			for _, d := range p.page {
+				if !yield(p.convert(d)) {
 					return
 				}
 			}
-			if s.fill(ctx) != nil {
+			if p.fill(ctx) != nil {
 				return
 			}
 		}

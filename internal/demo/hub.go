@@ -39,14 +39,9 @@ func NewHub() *Hub {
 	return &Hub{source: "demo-" + uuid.NewString()[:8], sessions: map[string]*sessionEvents{}}
 }
 
-// Publish records an event with the current time and delivers it to the session's subscribers.
-func (h *Hub) Publish(sessionID string, lane, to Lane, kind EventKind, title string, data any) {
-	h.Record(Event{Lane: lane, To: to, Kind: kind, Title: title, SessionID: sessionID}, data)
-}
-
-// Record is like Publish, for an event with causes, a duration or an HTTP exchange.
-// Call it after the cause of the event has happened and before the event has effects,
-// so that the order of the calls is the order of events.
+// Record records an event with the current time and its data, which may be nil, and delivers
+// it to the session's subscribers. Call it after the cause of the event has happened and before
+// the event has effects, so that the order of the calls is the order of events.
 func (h *Hub) Record(e Event, data any) {
 	if data != nil {
 		e.Data, _ = json.Marshal(data, json.Deterministic(true)) // data that cannot be encoded is omitted
@@ -96,7 +91,7 @@ func (h *Hub) Subscribe(sessionID string, events chan<- Event) (past []Event, ca
 }
 
 // session returns the session's events. When it adds a session beyond
-// maxSessions, it drops the oldest one without subscribers. The caller holds mu.
+// maxSessions, it drops the oldest one without subscribers, or else the oldest. The caller holds mu.
 func (h *Hub) session(id string) *sessionEvents {
 	if s := h.sessions[id]; s != nil {
 		return s

@@ -22,20 +22,20 @@ import (
 func TestHubReplaysPastEventsAndDeliversNewOnes(t *testing.T) {
 	h := NewHub()
 	for n := range 3 {
-		h.Publish("s", LaneBot, "", EventHTTP, fmt.Sprint(n), map[string]int{"n": n})
+		h.Record(Event{SessionID: "s", Title: fmt.Sprint(n)}, map[string]int{"n": n})
 	}
 	events := make(chan Event, 9)
 	past, cancel := h.Subscribe("s", events)
-	_, cancelOther := h.Subscribe("s", make(chan Event)) // never read: Publish must not block
+	_, cancelOther := h.Subscribe("s", make(chan Event)) // never read: Record must not block
 	if len(past) != 3 || past[0].Title != "0" || string(past[2].Data) != `{"n":2}` {
 		t.Fatalf("past events %+v, want 3", past)
 	}
-	h.Publish("s", LaneBot, "", EventHTTP, "new", nil)
-	h.Publish("other", LaneBot, "", EventHTTP, "other session", nil)
+	h.Record(Event{SessionID: "s", Title: "new"}, nil)
+	h.Record(Event{SessionID: "other", Title: "other session"}, nil)
 	cancelOther()
-	h.Publish("s", LaneBot, "", EventHTTP, "newer", nil)
+	h.Record(Event{SessionID: "s", Title: "newer"}, nil)
 	cancel()
-	h.Publish("s", LaneBot, "", EventHTTP, "after cancel", nil)
+	h.Record(Event{SessionID: "s", Title: "after cancel"}, nil)
 	close(events)
 	var delivered []Event
 	for e := range events {
@@ -49,7 +49,7 @@ func TestHubReplaysPastEventsAndDeliversNewOnes(t *testing.T) {
 func TestHubMemoryIsBounded(t *testing.T) {
 	h := NewHub()
 	for n := range 2000 {
-		h.Publish("long", LaneRuntime, "", EventTimer, fmt.Sprint(n), nil)
+		h.Record(Event{SessionID: "long", Title: fmt.Sprint(n)}, nil)
 	}
 	past, cancel := h.Subscribe("long", nil)
 	if len(past) != maxSessionEvents || past[len(past)-1].Title != "1999" {
@@ -57,7 +57,7 @@ func TestHubMemoryIsBounded(t *testing.T) {
 	}
 	publishMany := func() {
 		for n := range 500 {
-			h.Publish(fmt.Sprint("session-", n), LaneRuntime, "", EventTimer, "one", nil)
+			h.Record(Event{SessionID: fmt.Sprint("session-", n), Title: "one"}, nil)
 		}
 	}
 	recorded := func(session string) int {
@@ -82,12 +82,12 @@ func TestHubMemoryIsBounded(t *testing.T) {
 // Seq orders the events of one hub. An event after a message refers to that message.
 func TestHubOrdersEvents(t *testing.T) {
 	h := NewHub()
-	h.Publish("s", LaneBot, "", EventHTTP, "first", nil)
+	h.Record(Event{SessionID: "s", Title: "first"}, nil)
 	h.Sent("s", "M1")
 	h.Sent("s", "M2")
 	h.Record(Event{SessionID: "s", Title: "second", After: []string{"entry:1-1"}}, nil)
-	h.Publish("other", LaneBot, "", EventHTTP, "other session", nil)
-	h.Publish("s", LaneBot, "", EventHTTP, "third", nil)
+	h.Record(Event{SessionID: "other", Title: "other session"}, nil)
+	h.Record(Event{SessionID: "s", Title: "third"}, nil)
 	past, cancel := h.Subscribe("s", nil)
 	cancel()
 	if past[0].Seq >= past[1].Seq || past[1].Seq >= past[2].Seq || past[0].Source != past[2].Source {
@@ -221,8 +221,8 @@ func TestFeedIsSentInChunks(t *testing.T) {
 }
 
 // stream is a channel with a number of entries.
-func stream(t *testing.T, entries int) *source {
-	return &source{
+func stream(t *testing.T, entries int) *pager {
+	return &pager{
 		feed: &Feed{},
 		list: func(_ context.Context, _, from string, count int) (page []calls.Delivery, err error) {
 			if count > feedPage+1 {
@@ -274,7 +274,7 @@ func TestLargeEventsAreShortened(t *testing.T) {
 	}
 	h := NewHub()
 	for range 1000 {
-		h.Publish("s", LaneBot, "", EventHTTP, text, strings.Repeat("x", maxData-2))
+		h.Record(Event{SessionID: "s", Title: text}, strings.Repeat("x", maxData-2))
 	}
 	past, cancel := h.Subscribe("s", nil)
 	cancel()

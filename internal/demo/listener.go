@@ -56,14 +56,14 @@ type listener struct {
 
 	noise    float64 // dBFS; 0 before the first frame
 	speaking bool
-	frames   int // consecutive frames that contradict speaking
+	contrary int // consecutive frames that contradict speaking
 
-	rest     []byte  // of a frame that is not complete
-	recorded []byte  // the utterance, or the last frames of a silence
-	speech   int     // bytes of recorded up to the last frame with speech
-	active   int     // frames with speech
-	energy   float64 // sum of their energies
-	silent   int     // frames since the last one with speech
+	rest         []byte  // of a frame that is not complete
+	recorded     []byte  // the utterance, or the last frames of a silence
+	speechEnd    int     // bytes of recorded up to the last frame with speech
+	speechFrames int     // number of frames with speech
+	energySum    float64 // of these frames
+	silentFrames int     // since the last frame with speech
 }
 
 // hear handles A-law audio of the caller. If no audio follows for maxGap, for example
@@ -91,26 +91,26 @@ func (l *listener) add(frame []byte) {
 		l.recorded = append(l.recorded, frame...)
 	}
 	if active {
-		l.speech = len(l.recorded)
-		l.energy += power
-		l.active++
-		l.silent = 0
+		l.speechEnd = len(l.recorded)
+		l.energySum += power
+		l.speechFrames++
+		l.silentFrames = 0
 	} else {
-		l.silent++
+		l.silentFrames++
 	}
 	if active == l.speaking {
-		l.frames = 0
+		l.contrary = 0
 		if !active {
-			l.energy, l.active = 0, 0
+			l.energySum, l.speechFrames = 0, 0
 		}
 		return
 	}
-	l.frames++
+	l.contrary++
 	switch {
-	case !l.speaking && l.frames == startFrames:
-		l.speaking, l.frames = true, 0
+	case !l.speaking && l.contrary == startFrames:
+		l.speaking, l.contrary = true, 0
 		l.started()
-	case l.speaking && l.frames == endFrames:
+	case l.speaking && l.contrary == endFrames:
 		l.end(0)
 	}
 }
@@ -132,12 +132,12 @@ func (l *listener) isSpeech(level float64) bool {
 func (l *listener) end(gap time.Duration) {
 	u := utterance{
 		id:      uuid.NewString(),
-		alaw:    l.recorded[:min(len(l.recorded), l.speech+margin*frameBytes)],
-		level:   decibels(l.energy / float64(max(1, l.active))),
-		silence: gap + time.Duration(l.silent)*frameDuration,
+		alaw:    l.recorded[:min(len(l.recorded), l.speechEnd+margin*frameBytes)],
+		level:   decibels(l.energySum / float64(max(1, l.speechFrames))),
+		silence: gap + time.Duration(l.silentFrames)*frameDuration,
 	}
-	l.speaking, l.frames = false, 0
-	l.recorded, l.speech, l.energy, l.active = nil, 0, 0, 0
+	l.speaking, l.contrary = false, 0
+	l.recorded, l.speechEnd, l.energySum, l.speechFrames = nil, 0, 0, 0
 	l.ended(u)
 }
 

@@ -16,13 +16,6 @@ import (
 
 const maxUtterances = 4 // that wait for recognition; more are dropped
 
-// media is the part of channelEffects that handles the caller's voice.
-type media struct {
-	utterances chan utterance // to be recognized, in order
-	peer       *peer          // nil without a WebRTC call
-	closePeer  func()
-}
-
 func (e *channelEffects) publishSpeaking() { e.publishHeard(EventSpeech, "caller speaks") }
 
 func (e *channelEffects) publishUtterance(u utterance) {
@@ -35,7 +28,7 @@ func decimal(level float64) jsontext.Value { return jsontext.Value(fmt.Sprintf("
 
 // publishHeard publishes an event that the caller caused.
 func (e *channelEffects) publishHeard(kind EventKind, title string) {
-	e.Events.Publish(e.ch.ID, LaneBrowser, LaneRuntime, kind, title, nil)
+	e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBrowser, To: LaneRuntime, Kind: kind, Title: title}, nil)
 }
 
 func (e *channelEffects) recognize(u utterance) {
@@ -94,9 +87,9 @@ func (e *channelEffects) answer(offer signal) error {
 		},
 		Connected: func() {
 			e.publishHeard(EventSession, "WebRTC call connected")
-			report((*call).callConnected)
+			report((*call).webrtcConnected)
 		},
-		Ended: func(failed bool) { report(func(c *call) { c.callEnded(failed) }) },
+		Ended: func(lost bool) { report(func(c *call) { c.webrtcEnded(lost) }) },
 	}
 	if e.ch.Session != nil {
 		options.ICEServers = e.ch.Session.ICEServers
@@ -130,7 +123,7 @@ func (e *channelEffects) addCandidate(candidate jsontext.Value) {
 	}
 }
 
-func (e *channelEffects) closeCall() {
+func (e *channelEffects) closeWebRTC() {
 	if e.peer != nil {
 		e.background.Go(e.closePeer)
 		e.peer = nil

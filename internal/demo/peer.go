@@ -63,7 +63,7 @@ type peerOptions struct {
 	Audio      func(alaw []byte)
 	Digit      func(digit string)
 	Connected  func()
-	Ended      func(failed bool) // the connection was lost, or else closed by the page
+	Ended      func(lost bool) // if false, the page has closed the connection
 }
 
 // peer is the runtime's side of a WebRTC call.
@@ -71,10 +71,10 @@ type peer struct {
 	peerOptions
 	connection *webrtc.PeerConnection
 	track      *webrtc.TrackLocalStaticRTP
-	start      time.Time
+	candidates int       // of the page
+	sentAt     time.Time // when the last frame was sent, which had sequence and timestamp
 	sequence   uint16
-	timestamp  uint32 // of the last frame
-	candidates int
+	timestamp  uint32
 }
 
 var _ leg = (*peer)(nil)
@@ -94,7 +94,7 @@ func answerOffer(offer string, o peerOptions) (p *peer, sdp string, err error) {
 	for _, s := range o.ICEServers {
 		configuration.ICEServers = append(configuration.ICEServers, webrtc.ICEServer{URLs: s.URLs, Username: s.Username, Credential: s.Credential})
 	}
-	p = &peer{peerOptions: o, start: time.Now(), sequence: uint16(rand.Uint32()), timestamp: rand.Uint32()} //nolint:gosec // the media is encrypted
+	p = &peer{peerOptions: o, sentAt: time.Now(), sequence: uint16(rand.Uint32()), timestamp: rand.Uint32()} //nolint:gosec // the media is encrypted
 	if p.connection, err = api.NewPeerConnection(configuration); err != nil {
 		return nil, "", fmt.Errorf("invalid ICE servers: %w", err)
 	}
@@ -203,9 +203,9 @@ func (p *peer) writeFrame(_ context.Context, sequence int, alaw []byte, _ bool) 
 	p.sequence++
 	p.timestamp += frameBytes
 	if sequence == 0 {
-		p.timestamp += uint32(time.Since(p.start)/frameDuration) * frameBytes //nolint:gosec // timestamps wrap around
+		p.timestamp += uint32(time.Since(p.sentAt)/frameDuration) * frameBytes //nolint:gosec // timestamps wrap around
 	}
-	p.start = time.Now()
+	p.sentAt = time.Now()
 	payload := slices.Concat(alaw, slices.Repeat([]byte{alawSilence}, frameBytes-len(alaw)))
 	header := rtp.Header{Version: 2, Marker: sequence == 0, SequenceNumber: p.sequence, Timestamp: p.timestamp}
 	if err := p.track.WriteRTP(&rtp.Packet{Header: header, Payload: payload}); err != nil {

@@ -79,11 +79,10 @@ func (r *Runtime) Run(ctx context.Context) {
 // serve runs one call from its committed position to its end.
 func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 	ctx, stop := context.WithCancel(ctx)
-	e := &channelEffects{loopState: newLoopState(), RuntimeOptions: r.RuntimeOptions, ctx: ctx, ch: ch}
-	e.markEntry = e.markRead
+	e := &channelEffects{loopState: newLoopState(), RuntimeOptions: r.RuntimeOptions, ctx: ctx, ch: ch, asked: map[string]time.Time{}}
 	defer func() {
 		stop()
-		e.closeCall()
+		e.closeWebRTC()
 		e.background.Wait()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
@@ -130,7 +129,7 @@ func loop(ctx context.Context, from entrySource, c *call, s *loopState) error {
 		case report := <-s.reports:
 			report(c)
 		case <-timer:
-			if len(s.reports) == 0 { // what happened before it may stop a timer
+			if len(s.reports) == 0 { // otherwise a report first: it may stop the timer
 				c.fireTimers()
 			}
 		case <-ctx.Done():
@@ -154,10 +153,7 @@ type loopState struct {
 	uncommitted      []handledEntry
 	uncommittedBytes int
 
-	readAt    time.Time                  // when the entry was read
-	asked     map[string]time.Time       // when the result of a work item was requested
-	markEntry func(callruntime.Delivery) // reports that an entry is handled now; may be nil
-	err       error                      // the first failure
+	err error // the first failure
 }
 
 // handledEntry is an entry that may be needed to restore the state of the call.
@@ -167,7 +163,7 @@ type handledEntry struct {
 }
 
 func newLoopState() *loopState {
-	return &loopState{reports: make(chan func(*call), 16), counts: map[string]int{}, asked: map[string]time.Time{}}
+	return &loopState{reports: make(chan func(*call), 16), counts: map[string]int{}}
 }
 
 // report passes a function to loop.
@@ -179,21 +175,21 @@ func (s *loopState) report(ctx context.Context, f func(*call)) {
 }
 
 func (s *loopState) handle(c *call, d callruntime.Delivery, err error) {
-	hasPosition := d.Position != "" // audio has none
-	if err != nil && !hasPosition {
+	isEntry := d.Position != "" // neither audio nor a failure of Receive
+	if err != nil && !isEntry {
 		s.fail(err)
 		return
 	}
 	s.entry, s.trace = d.Position, d.Entry.Trace
 	clear(s.counts)
-	if hasPosition && s.markEntry != nil {
-		s.markEntry(d)
+	if isEntry {
+		c.effects.markRead(d)
 	}
 	if err == nil { // an entry that cannot be decoded is skipped
 		c.handleEntry(d.Entry)
 	}
 	s.entry = ""
-	if hasPosition {
+	if isEntry {
 		s.uncommitted = append(s.uncommitted, handledEntry{d, c.sentences})
 		s.uncommittedBytes += len(d.JSON)
 	}
@@ -205,7 +201,8 @@ func (s *loopState) commit(ctx context.Context, from entrySource, c *call) {
 	var position string
 	for len(s.uncommitted) > 0 {
 		oldest := s.uncommitted[0]
-		needed := c.needsEntries() || c.stream.newest.Unfinished != "" && oldest.sentence == c.sentences
+		inUnfinishedSentence := c.stream.newest.Unfinished != "" && oldest.sentence == c.sentences
+		needed := c.needsEntries() || inUnfinishedSentence
 		if needed && len(s.uncommitted) <= maxUncommitted && s.uncommittedBytes <= maxUncommittedBytes {
 			break
 		}

@@ -151,6 +151,8 @@ func (s *simulation) play(i item) {
 	}()
 }
 
+func (s *simulation) markRead(callruntime.Delivery) {}
+
 func (s *simulation) publishSpeaking() {}
 
 func (s *simulation) publishUtterance(utterance) {}
@@ -167,7 +169,7 @@ func (s *simulation) answer(offer signal) error {
 
 func (s *simulation) addCandidate(candidate jsontext.Value) { s.record("candidate %s", candidate) }
 
-func (s *simulation) closeCall() { s.record("closes call") }
+func (s *simulation) closeWebRTC() { s.record("closes call") }
 
 func (s *simulation) stopPlayback() { s.stop(); s.record("stops playback") }
 
@@ -275,7 +277,7 @@ func TestVoiceInterruptsPlaybackIfAllowed(t *testing.T) {
 }
 
 func TestWebRTCCallsAreSignalled(t *testing.T) {
-	connected := step{at: 1 * s, report: (*call).callConnected}
+	connected := step{at: 1 * s, report: (*call).webrtcConnected}
 	offer := control(0, `{"command":"webrtc_offer","sdp":"v=0"}`)
 	const greets = `1s plays Hello, this is the demo bot. Say help to hear what I understand. `
 	runCases(t, []testCase{
@@ -287,16 +289,16 @@ func TestWebRTCCallsAreSignalled(t *testing.T) {
 		{name: "rejected", mode: "webrtc", steps: []step{control(0, `{"command":"webrtc_offer","sdp":"invalid"}`)},
 			want: `0s control {"command":"webrtc_end","reason":"The call was rejected: invalid SDP."} 0s closes call`},
 		{name: "replaced", mode: "webrtc", steps: []step{offer, offer}, want: `0s answers v=0 0s closes call 0s answers v=0`},
-		{name: "lost", mode: "webrtc", steps: []step{offer, {at: 2 * s, report: func(c *call) { c.callEnded(true) }}},
+		{name: "lost", mode: "webrtc", steps: []step{offer, {at: 2 * s, report: func(c *call) { c.webrtcEnded(true) }}},
 			want: `0s answers v=0 2s control {"command":"webrtc_end","reason":"The connection was lost.","retry":true} 2s closes call`},
-		{name: "closed by the page", mode: "webrtc", steps: []step{offer, {at: 2 * s, report: func(c *call) { c.callEnded(false) }}}, want: `0s answers v=0 2s closes call`},
+		{name: "closed by the page", mode: "webrtc", steps: []step{offer, {at: 2 * s, report: func(c *call) { c.webrtcEnded(false) }}}, want: `0s answers v=0 2s closes call`},
 		{name: "ended by the bot", mode: "webrtc", steps: []step{offer, command(1*s, wire.ApplyAfterPlayback, `{"type":"hangup","source":"bot"}`)},
 			want: `0s answers v=0 1s control {"command":"webrtc_end","reason":"hangup"} 1s closes call 1s ends: hangup`},
 		{name: "other mode", mode: "audio", steps: []step{offer},
 			want: `0s control {"command":"webrtc_end","reason":"This session has mode audio. Request a token with mode webrtc."}`},
 		{name: "with call ID", mode: "webrtc", steps: []step{control(0, `{"command":"webrtc_offer","callId":"a","sdp":"v=0"}`), control(1*s, `{"command":"webrtc_offer","callId":"b","sdp":"v=1"}`),
 			control(2*s, `{"command":"webrtc_candidate","callId":"a","candidate":1}`), control(2*s, `{"command":"webrtc_candidate","callId":"b","candidate":2}`), control(3*s, `{"command":"webrtc_end","callId":"a"}`),
-			{at: 4 * s, report: func(c *call) { c.callEnded(true) }}},
+			{at: 4 * s, report: func(c *call) { c.webrtcEnded(true) }}},
 			want: `0s answers v=0 1s closes call 1s answers v=1 2s candidate 2 4s control {"command":"webrtc_end","callId":"b","reason":"The connection was lost.","retry":true} 4s closes call`},
 		{name: "no signals", mode: "webrtc", steps: []step{control(0, `{"command":"enable_text_chat"}`), control(0, `{"command":7}`), control(0, `{}`)}, want: ``},
 	})

@@ -61,8 +61,11 @@ func (c *call) handleAudio(m *wire.ChannelMessage) {
 // handleControl handles a WebRTC message of the page. Other commands are for the service.
 func (c *call) handleControl(m *wire.ChannelMessage) {
 	var s signal
-	if json.Unmarshal(m.Control, &s) != nil || c.ended || s.Command != webrtcOffer && s.CallID != "" && s.CallID != c.callID {
+	if json.Unmarshal(m.Control, &s) != nil || c.ended {
 		return
+	}
+	if s.Command != webrtcOffer && s.CallID != "" && s.CallID != c.webrtc.callID {
+		return // about an earlier call
 	}
 	switch s.Command {
 	case webrtcOffer:
@@ -70,7 +73,7 @@ func (c *call) handleControl(m *wire.ChannelMessage) {
 	case webrtcCandidate:
 		c.effects.addCandidate(s.Candidate)
 	case webrtcEnd:
-		c.closeCall("the page ended it")
+		c.closeWebRTC("the page ended it")
 	}
 }
 
@@ -81,46 +84,47 @@ func (c *call) handleOffer(offer signal) {
 		c.effects.send(wire.TypeControl, signal{Command: webrtcEnd, CallID: offer.CallID, Reason: "This session has mode " + c.mode + ". Request a token with mode webrtc."})
 		return
 	}
-	c.closeCall("replaced by a new call")
-	c.calling, c.callID = true, offer.CallID
+	c.closeWebRTC("replaced by a new call")
+	c.webrtc.open, c.webrtc.callID = true, offer.CallID
 	if err := c.effects.answer(offer); err != nil {
-		c.endCall("The call was rejected: "+err.Error()+".", false)
+		c.endWebRTC(signal{Reason: "The call was rejected: " + err.Error() + "."})
 	}
 }
 
-// callConnected is called when the caller can hear the bot.
-func (c *call) callConnected() {
-	if c.calling && !c.connected {
-		c.connected = true
+// webrtcConnected is called when the caller can hear the bot.
+func (c *call) webrtcConnected() {
+	if c.webrtc.open && !c.webrtc.connected {
+		c.webrtc.connected = true
 		c.enqueue(item{speechRequest: speechRequest{Text: c.greeting()}})
 	}
 }
 
-// callEnded is called when the connection was lost, or else closed by the page.
-func (c *call) callEnded(failed bool) {
-	if failed {
-		c.endCall("The connection was lost.", true)
+// webrtcEnded is called when the connection was lost, or else closed by the page.
+func (c *call) webrtcEnded(lost bool) {
+	if lost {
+		c.endWebRTC(signal{Reason: "The connection was lost.", Retry: true})
 	} else {
-		c.closeCall("the page closed it")
+		c.closeWebRTC("the page closed it")
 	}
 }
 
-// endCall ends a WebRTC call and notifies the page.
-func (c *call) endCall(reason string, retry bool) {
-	if c.calling {
-		c.effects.send(wire.TypeControl, signal{Command: webrtcEnd, CallID: c.callID, Reason: reason, Retry: retry})
-		c.closeCall(reason)
+// endWebRTC ends a WebRTC call and notifies the page. The caller sets Reason and Retry.
+func (c *call) endWebRTC(s signal) {
+	if c.webrtc.open {
+		s.Command, s.CallID = webrtcEnd, c.webrtc.callID
+		c.effects.send(wire.TypeControl, s)
+		c.closeWebRTC(s.Reason)
 	}
 }
 
-// closeCall releases a WebRTC call. Its speech is not played any more.
-func (c *call) closeCall(reason string) {
-	if !c.calling {
+// closeWebRTC releases a WebRTC call. Its speech is not played any more.
+func (c *call) closeWebRTC(reason string) {
+	if !c.webrtc.open {
 		return
 	}
-	c.calling, c.connected, c.speaking = false, false, false
+	c.webrtc.open, c.webrtc.connected, c.speaking = false, false, false
 	c.effects.publish(EventSession, "WebRTC call ended: "+reason)
-	c.effects.closeCall()
+	c.effects.closeWebRTC()
 	if !c.ended {
 		c.interrupt()
 	}

@@ -15,15 +15,15 @@ import (
 // waitingInterval is how often a feed reads what a session waits for.
 const waitingInterval = time.Second
 
-// Waiting is what a session waits for: the data of an event of kind EventWaiting.
-type Waiting struct {
+// waiting is what a session waits for: the data of an event of kind EventWaiting.
+type waiting struct {
 	ForRuntime bool          `json:"forRuntime"`
-	WorkItems  []WaitingItem `json:"workItems"` // in the order in which their results are delivered
+	WorkItems  []waitingItem `json:"workItems"` // in the order in which their results are delivered
 }
 
-// WaitingItem is an open work item. Its result is parked if it waits for those of
+// waitingItem is an open work item. Its result is parked if it waits for those of
 // earlier items.
-type WaitingItem struct {
+type waitingItem struct {
 	ID           string            `json:"id"`
 	Kind         wire.WorkItemKind `json:"kind"`
 	RegisteredAt int64             `json:"registeredAt"` // Unix milliseconds, when the feed found it
@@ -38,7 +38,7 @@ func (f *Feed) watchWaiting(ctx context.Context, ch *calls.Channel, events chan<
 	found := map[string]int64{} // when each work item was found
 	var last []byte
 	for background.Sleep(ctx, waitingInterval) == nil {
-		state, err := f.waiting(ctx, ch, found)
+		state, err := f.readWaiting(ctx, ch, found)
 		if err != nil {
 			continue // the next attempt may succeed
 		}
@@ -54,7 +54,7 @@ func (f *Feed) watchWaiting(ctx context.Context, ch *calls.Channel, events chan<
 	}
 }
 
-func (f *Feed) waiting(ctx context.Context, ch *calls.Channel, found map[string]int64) (state Waiting, err error) {
+func (f *Feed) readWaiting(ctx context.Context, ch *calls.Channel, found map[string]int64) (state waiting, err error) {
 	if state.ForRuntime, err = f.Unclaimed(ctx, ch.ID); err != nil {
 		return state, err
 	}
@@ -66,7 +66,7 @@ func (f *Feed) waiting(ctx context.Context, ch *calls.Channel, found map[string]
 		if found[item.WorkItemID] == 0 {
 			found[item.WorkItemID] = time.Now().UnixMilli()
 		}
-		state.WorkItems = append(state.WorkItems, WaitingItem{item.WorkItemID, item.Kind, found[item.WorkItemID], item.Deadline, item.Parked})
+		state.WorkItems = append(state.WorkItems, waitingItem{item.WorkItemID, item.Kind, found[item.WorkItemID], item.Deadline, item.Parked})
 	}
 	return state, err
 }
