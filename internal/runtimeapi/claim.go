@@ -29,7 +29,7 @@ type claim struct {
 	failure    error  // of a request; later ones fail too until the runtime repeats it
 	alsoCommit string // position that the running request commits too; empty: none
 
-	token string // of the next recovery, which uses it
+	token string // for the next attempts to recover the claim; used by one recovery at a time
 
 	// Guarded by conn.mu.
 	queued, working, woken bool
@@ -75,18 +75,18 @@ func (c *Conn) recordClaims(ctx context.Context, list ...string) error {
 	return err
 }
 
-// request returns how to claim the channel.
-func (cl *claim) request() calls.Claim {
+// attempt describes an attempt to claim the channel.
+func (cl *claim) attempt() calls.Claim {
 	return calls.Claim{Name: cl.conn.name + "/" + cl.secret, Token: cl.conn.id + "/" + rand.Text()[:tokenSuffix], Watcher: cl}
 }
 
-// recovery returns how to claim the channel again. The token stays the same until that succeeds,
-// since the reply to an attempt may be lost.
-func (cl *claim) recovery() calls.Claim {
-	request := cl.request()
-	cl.token = cmp.Or(cl.token, request.Token)
-	request.Token = cl.token
-	return request
+// recoveryAttempt is attempt for a channel that is claimed again. The token stays the same until
+// that succeeds, since the reply to an attempt may be lost.
+func (cl *claim) recoveryAttempt() calls.Claim {
+	attempt := cl.attempt()
+	cl.token = cmp.Or(cl.token, attempt.Token)
+	attempt.Token = cl.token
+	return attempt
 }
 
 // add makes a claimed channel a claim of the connection. It returns false if the
@@ -104,7 +104,7 @@ func (c *Conn) add(cl *claim, ch *calls.Channel) bool {
 	if former != nil {
 		former.stop()
 	} else {
-		c.service.claims.Inc()
+		c.service.claimGauge.Inc()
 	}
 	return true
 }
@@ -137,7 +137,7 @@ func (c *Conn) remove(cl *claim) bool {
 	had := c.claims[cl.id] == cl
 	if had {
 		delete(c.claims, cl.id)
-		c.service.claims.Dec()
+		c.service.claimGauge.Dec()
 	}
 	c.mu.Unlock()
 	cl.stop()
@@ -199,8 +199,8 @@ func (cl *claim) recoverFrom(ch *calls.Channel, err error) error {
 		ctx, cancel := context.WithTimeout(cl.conn.ctx, requestTimeout) // the first of them may have no time left
 		defer cancel()
 		switch {
-		case cl.current() != ch:
-			return nil, nil // this connection has claimed the channel again, not another one
+		case cl.current() != ch: // this connection has claimed the channel again since
+			return nil, nil
 		case claimLost && !errors.Is(ch.CheckLoss(ctx), calls.ErrLost):
 			cl.lose()
 			return nil, err
@@ -220,9 +220,9 @@ func (cl *claim) lose() {
 // claimAgain claims the channel again and reports the loss before it pushes entries again. old is
 // the channel that failed.
 func (cl *claim) claimAgain(ctx context.Context, old *calls.Channel) error {
-	ch, err := cl.conn.calls.Recover(ctx, cl.recovery(), old)
+	ch, err := cl.conn.calls.Recover(ctx, cl.recoveryAttempt(), old)
 	if errors.Is(err, calls.ErrClaimLost) && errors.Is(old.CheckLoss(ctx), calls.ErrLost) { // the store has lost this claim, and has an older one again
-		ch, err = cl.conn.calls.Recover(ctx, cl.recovery(), old)
+		ch, err = cl.conn.calls.Recover(ctx, cl.recoveryAttempt(), old)
 	}
 	if calls.IsGone(err) {
 		cl.lose()
@@ -239,7 +239,8 @@ func (cl *claim) claimAgain(ctx context.Context, old *calls.Channel) error {
 		return calls.ErrClosed
 	}
 	old.Abandon()
-	cl.channel, cl.known, cl.committed, cl.pushed, cl.bytes, cl.ended = ch, "", wire.EntryNumber(ch.Committed), nil, 0, false
+	cl.channel, cl.committed = ch, wire.EntryNumber(ch.Committed)
+	cl.known, cl.pushed, cl.bytes, cl.ended = "", nil, 0, false
 	cl.pushLost()
 	return nil
 }
@@ -288,7 +289,7 @@ func (cl *claim) committedTo(ch *calls.Channel, position string) {
 			cl.pushed = cl.pushed[1:]
 		}
 		if len(cl.pushed) == 0 {
-			cl.pushed = nil
+			cl.pushed = nil // frees the array
 		}
 	}
 	cl.mu.Unlock()
@@ -306,7 +307,7 @@ func (cl *claim) claimed(ctx context.Context, ch *calls.Channel) (wire.Claimed, 
 		Channel: ch.ID, Claim: cl.secret, Team: ch.TeamID, Endpoint: ch.EndpointID, Mode: ch.Mode, CallID: ch.CallID, TransactionID: ch.TransactionID,
 		Session: ch.Offer, Position: ch.Committed, WorkItems: items, LostAt: lostAt(ch),
 	}
-	if len(ch.Profile) > 0 {
+	if len(ch.Profile) > 0 { // an empty value cannot be encoded
 		claimed.Profile = ch.Profile
 	}
 	return claimed, err

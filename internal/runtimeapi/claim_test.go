@@ -41,7 +41,7 @@ func claimedSessionOf(t *testing.T, store *redisstore.Store) (*Conn, *countingSo
 	c, socket := newConn(t)
 	c.calls = runtime
 	cl := c.newClaim("s", "secret")
-	request := cl.request()
+	request := cl.attempt()
 	request.RequestedAt = time.Now().Add(-time.Minute) // the clock of the store has passed it
 	ch, err := runtime.Attach(t.Context(), request, "s")
 	testkit.Must(t, err)
@@ -64,7 +64,7 @@ func markClosed(c *Conn) {
 // Otherwise Redis needs twice the memory for the fields of an ended channel.
 func TestTokenOfClaimHasAtMost64Bytes(t *testing.T) {
 	c, _ := newConn(t)
-	if token := c.newClaim("s", "secret").request().Token; len(token) > 64 {
+	if token := c.newClaim("s", "secret").attempt().Token; len(token) > 64 {
 		t.Errorf("%s has %d bytes", token, len(token))
 	}
 }
@@ -111,7 +111,7 @@ func TestSecondClaimOfConnectionIsSwept(t *testing.T) {
 	testkit.Must(t, ch.Close(t.Context()))
 	second := c.newClaim("s", "other")
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, second.record()))
-	testkit.Must(t, testkit.ErrorOf(c.calls.Attach(t.Context(), second.request(), "s")))
+	testkit.Must(t, testkit.ErrorOf(c.calls.Attach(t.Context(), second.attempt(), "s")))
 	c.remove(first)
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
 	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
@@ -122,7 +122,7 @@ func TestSecondClaimOfConnectionIsSwept(t *testing.T) {
 func TestClaimMadeAgainIsSwept(t *testing.T) {
 	c, _, cl, ch := claimedSession(t)
 	c.mustAdd(t, cl, ch)
-	testkit.Must(t, c.service.start(t.Context(), c))
+	testkit.Must(t, c.service.register(t.Context(), c))
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, cl.record()))
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
 	testkit.Must(t, cl.recoverFrom(ch, calls.ErrLost))
@@ -136,7 +136,7 @@ func TestClaimMadeAgainIsSwept(t *testing.T) {
 func TestReplacedConnectionKeepsNoClaims(t *testing.T) {
 	c, socket, cl, ch := claimedSession(t)
 	c.resume = time.Hour
-	testkit.Must(t, c.service.start(t.Context(), c))
+	testkit.Must(t, c.service.register(t.Context(), c))
 	testkit.Must(t, c.acceptSession(&wire.Accept{}, 1))
 	testkit.Must(t, c.calls.Replace(t.Context(), c.id))
 	testkit.WantError(t, "claim on a replaced connection", c.recordClaims(t.Context(), cl.record()), calls.ErrReplaced)
@@ -151,7 +151,7 @@ func TestReplacedConnectionKeepsNoClaims(t *testing.T) {
 func TestRecoveryWithLostReplyIsRepeated(t *testing.T) {
 	c, socket, cl, ch := claimedSession(t)
 	c.mustAdd(t, cl, ch)
-	lost, err := c.calls.Recover(t.Context(), cl.recovery(), ch)
+	lost, err := c.calls.Recover(t.Context(), cl.recoveryAttempt(), ch)
 	testkit.Must(t, err)
 	defer lost.Abandon()
 	testkit.Must(t, cl.recoverFrom(ch, calls.ErrLost))

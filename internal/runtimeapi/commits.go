@@ -28,11 +28,11 @@ func (c *Conn) holdCommit(q *queue, r *request) bool {
 		return false
 	}
 	cl.mu.Lock()
-	ok := cl.canCommit(r.position) && !cl.ended && len(cl.pushed) < pushedEntries/2 && cl.bytes < pushedBytes/2
+	canWait := cl.canCommit(r.position) && !cl.ended && len(cl.pushed) < pushedEntries/2 && cl.bytes < pushedBytes/2
 	cl.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !ok || c.closed || len(q.commits) >= maxCommits {
+	if !canWait || c.closed || len(q.commits) >= maxCommits {
 		return false
 	}
 	if r.Retry { // before the requests that it is done with

@@ -55,7 +55,7 @@ func (c *Conn) commitEntry(t *testing.T, position string) {
 // committedPosition returns where another claim starts.
 func committedPosition(t *testing.T, c *Conn, cl *claim) string {
 	t.Helper()
-	ch, err := c.calls.Attach(t.Context(), calls.Claim{Name: cl.request().Name, Token: "next"}, "s")
+	ch, err := c.calls.Attach(t.Context(), calls.Claim{Name: cl.attempt().Name, Token: "next"}, "s")
 	testkit.Must(t, err)
 	return ch.Committed
 }
@@ -82,8 +82,8 @@ func TestCommitWaitsForNextRequest(t *testing.T) {
 				t.Errorf("replies: %s; want that of both commits", frames)
 			}
 			testkit.Equal(t, "committed", committedPosition(t, c, cl), position)
-			if len(c.slots) > 0 || c.service.requests.Used() > 0 {
-				t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requests.Used())
+			if len(c.slots) > 0 || c.service.requestBytes.Used() > 0 {
+				t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requestBytes.Used())
 			}
 		})
 	}

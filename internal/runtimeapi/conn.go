@@ -166,7 +166,7 @@ var (
 func (c *Conn) Handle(_ context.Context, frame []byte) {
 	envelope, err := decodeEnvelope(frame)
 	if !c.greeted {
-		c.greeted = c.greet(envelope, frame, err)
+		c.greeted = c.greet(envelope, err, frame)
 		return
 	}
 	var r *request
@@ -187,8 +187,8 @@ func (c *Conn) Handle(_ context.Context, frame []byte) {
 	}
 }
 
-// HandleBinary handles a binary frame.
-func (c *Conn) HandleBinary(ctx context.Context) { c.Handle(ctx, nil) } // not JSON
+// HandleBinary rejects a binary frame, like one that is not JSON.
+func (c *Conn) HandleBinary(ctx context.Context) { c.Handle(ctx, nil) }
 
 // FrameBytes returns the maximum size of the next frame. Only the first frame of a runtime
 // that is known can be large: it lists claims.
@@ -239,7 +239,7 @@ func (c *Conn) Close() {
 	}
 	c.running.Wait()
 	c.flushCommits(claims)
-	c.service.end(c, claims)
+	c.service.unregister(c, claims)
 }
 
 // withdrawAccepts lets other connections have the sessions that this one waits for.
@@ -250,33 +250,33 @@ func (c *Conn) withdrawAccepts() {
 	c.mu.Unlock()
 	for d, bytes := range accepts {
 		c.calls.Withdraw(d)
-		c.service.requests.Return(c.team, bytes)
+		c.service.requestBytes.Return(c.team, bytes)
 	}
 }
 
-// start adds a connection that has said hello.
-func (s *Service) start(ctx context.Context, c *Conn) error {
+// register adds a connection that has said hello.
+func (s *Service) register(ctx context.Context, c *Conn) error {
 	if _, _, err := c.calls.KeepConnections(ctx, calls.Lifetime{ConnectionID: c.id, Left: c.resume + instanceGrace}); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conns[c] = struct{}{}
-	s.connections.Inc()
+	s.connectionGauge.Inc()
 	return nil
 }
 
-// end removes a connection. Its claims live on for its resume time.
-func (s *Service) end(c *Conn, claims map[string]*claim) {
+// unregister removes a connection. Its claims live on for its resume time.
+func (s *Service) unregister(c *Conn, claims map[string]*claim) {
 	s.mu.Lock()
-	_, started := s.conns[c]
+	_, registered := s.conns[c]
 	delete(s.conns, c)
 	s.mu.Unlock()
-	if !started {
+	if !registered {
 		return
 	}
-	s.connections.Dec()
-	s.claims.Sub(float64(len(claims)))
+	s.connectionGauge.Dec()
+	s.claimGauge.Sub(float64(len(claims)))
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	// Another instance may have taken the connection for dead and forgotten its claims before it

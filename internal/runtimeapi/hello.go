@@ -23,11 +23,12 @@ const (
 	resumeAtATime = 64 // claims
 )
 
-// greet handles the first frame. It returns true if the runtime may send other requests.
-func (c *Conn) greet(envelope wire.Request, frame []byte, err error) bool {
+// greet handles the first frame and the envelope that was decoded from it. It returns true if the
+// runtime may send other requests.
+func (c *Conn) greet(envelope wire.Request, decodeErr error, frame []byte) bool {
 	arrived := time.Now()
-	if err != nil || envelope.Op != wire.OpHello {
-		c.fail(fault.New(fault.Validation, "The first request must be hello, a JSON object.").WithCause(err), channel.CloseInvalidFrames)
+	if decodeErr != nil || envelope.Op != wire.OpHello {
+		c.fail(fault.New(fault.Validation, "The first request must be hello, a JSON object.").WithCause(decodeErr), channel.CloseInvalidFrames)
 		return false
 	}
 	hello, err := decode(frame, checkHello)
@@ -68,8 +69,8 @@ func (c *Conn) begin(ctx context.Context, hello *wire.Hello, arrived time.Time) 
 	if hello.ResumeMs != nil {
 		c.resume = time.Duration(*hello.ResumeMs) * time.Millisecond
 	}
-	c.id = c.service.connectionID(c.team, rand.Text())
-	if err := c.service.start(ctx, c); err != nil {
+	c.id = connectionID(c.service.Secrets.Current, c.team, rand.Text())
+	if err := c.service.register(ctx, c); err != nil {
 		return nil, err
 	}
 	return c.resumeClaims(ctx, hello.Resume, arrived)
@@ -111,8 +112,9 @@ func (c *Conn) resumeClaims(ctx context.Context, list []wire.Resume, arrived tim
 	claims := map[string]*claim{}
 	for _, r := range list {
 		if wire.ValidID(r.Channel) {
-			claims[r.Channel] = c.newClaim(r.Channel, r.Claim)
-			claims[r.Channel].known = r.Received
+			cl := c.newClaim(r.Channel, r.Claim)
+			cl.known = r.Received
+			claims[r.Channel] = cl
 		}
 	}
 	if err := c.calls.RecordClaims(ctx, c.id, records(claims)...); err != nil {
@@ -133,15 +135,14 @@ func (c *Conn) resumeClaims(ctx context.Context, list []wire.Resume, arrived tim
 			return err
 		})
 	}
-	err := resuming.Wait()
-	return resumed, err
+	return resumed, resuming.Wait()
 }
 
 // resume returns nil if the runtime has lost the claim.
 func (cl *claim) resume(ctx context.Context, arrived time.Time) (*wire.Resumed, error) {
-	c, request := cl.conn, cl.request()
-	request.RequestedAt = arrived
-	ch, err := c.calls.Resume(ctx, request, cl.id, cl.known, c.onlyTeam)
+	c, attempt := cl.conn, cl.attempt()
+	attempt.RequestedAt = arrived
+	ch, err := c.calls.Resume(ctx, attempt, cl.id, cl.known, c.onlyTeam)
 	if calls.IsGone(err) {
 		c.calls.ForgetClaim(ctx, c.id, cl.record())
 		return nil, nil

@@ -115,15 +115,16 @@ func (c *Conn) resumePushes() {
 // which to call it again.
 func (cl *claim) pushEntries() (again time.Duration) {
 	cl.mu.Lock()
-	ch, entries, size := cl.channel, pushedEntries-len(cl.pushed), pushedBytes-cl.bytes
-	ok, empty := cl.started && !cl.stopped, len(cl.pushed) == 0
+	ch, entries, bytesLeft := cl.channel, pushedEntries-len(cl.pushed), pushedBytes-cl.bytes
+	active := cl.started && !cl.stopped
+	allCommitted := len(cl.pushed) == 0 // then one entry may exceed bytesLeft
 	cl.mu.Unlock()
-	if !ok {
-		return time.Hour
+	if !active {
+		return time.Hour // start calls Wake
 	}
 	ctx, cancel := context.WithTimeout(cl.conn.ctx, pollTimeout)
 	defer cancel()
-	found, again, err := ch.Poll(ctx, min(entries, pollBatch), size, empty)
+	found, again, err := ch.Poll(ctx, min(entries, pollBatch), bytesLeft, allCommitted)
 	if err != nil {
 		if cl.recoverFrom(ch, err) == nil {
 			return 0

@@ -22,7 +22,7 @@ type request struct {
 	bytes    int64
 	silent   bool                  // there is no reply, or run sends it, unless it fails
 	position string                // that a commit commits
-	messages []wire.ChannelMessage // that a send sends
+	messages []wire.ChannelMessage // that a send sends; other requests have none
 	parts    []*request            // the sends that this request stands for, if more than one; see take
 }
 
@@ -43,7 +43,7 @@ func (r *request) ordered() bool {
 // enqueue runs a request after the earlier ones on its channel.
 func (c *Conn) enqueue(r *request) {
 	if r.Op == wire.OpAudio {
-		if len(c.slots) >= maxRequests/2 || c.service.requests.Take(c.team, r.bytes) != nil {
+		if len(c.slots) >= maxRequests/2 || c.service.requestBytes.Take(c.team, r.bytes) != nil {
 			c.service.audioDropped.Inc()
 			return
 		}
@@ -54,14 +54,14 @@ func (c *Conn) enqueue(r *request) {
 		case <-c.ctx.Done():
 			return
 		}
-		if c.service.requests.Wait(c.ctx, c.team, r.bytes) != nil {
+		if c.service.requestBytes.Wait(c.ctx, c.team, r.bytes) != nil {
 			return
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		c.service.requests.Return(c.team, r.bytes)
+		c.service.requestBytes.Return(c.team, r.bytes)
 		return
 	}
 	q := c.queues[r.Channel]
@@ -144,7 +144,7 @@ func (c *Conn) finish(r *request) {
 		c.finish(part)
 	}
 	if len(r.parts) == 0 {
-		c.service.requests.Return(c.team, r.bytes)
+		c.service.requestBytes.Return(c.team, r.bytes)
 		<-c.slots
 	}
 }

@@ -51,8 +51,8 @@ func TestRequestsBehindUnavailableOneFail(t *testing.T) {
 	if !slices.Equal(ran, []int64{1, 4, 1, 1, 2, 3}) || strings.Count(frames, `"code":"SERVICE_UNAVAILABLE"`) != 5 {
 		t.Errorf("ran %v; replies:\n%s", ran, frames)
 	}
-	if len(c.slots) > 0 || c.service.requests.Used() > 0 {
-		t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requests.Used())
+	if len(c.slots) > 0 || c.service.requestBytes.Used() > 0 {
+		t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requestBytes.Used())
 	}
 }
 
@@ -102,7 +102,7 @@ func newConn(t *testing.T) (*Conn, *countingSocket) {
 	service.calls.Store(new(calls.Runtime))
 	c, err := service.Open(Params{})
 	testkit.Must(t, err)
-	c.socket, c.team, c.id = socket, "team", service.connectionID("team", rand.Text())
+	c.socket, c.team, c.id = socket, "team", connectionID(service.Secrets.Current, "team", rand.Text())
 	t.Cleanup(func() { markClosed(c); c.cancel(); c.running.Wait() }) // nothing starts while it waits
 	return c, socket
 }
@@ -144,7 +144,7 @@ func TestAudioOfRuntimeLeavesRoomForRequests(t *testing.T) {
 	for range maxRequests / 2 {
 		c.enqueue(&request{Request: wire.Request{Channel: "channel"}, run: wait, silent: true, bytes: 1}) // does not wait
 	}
-	share := c.service.requests.Share()
+	share := c.service.requestBytes.Share()
 	c.enqueue(&request{Request: wire.Request{Op: wire.OpAudio, Channel: "channel"}, run: wait, silent: true, bytes: share}) // does not wait either
 	close(release)
 }
@@ -220,8 +220,8 @@ func TestSendsThatQueueUpAreOneRequest(t *testing.T) {
 				}
 			}
 			testkit.Equal(t, "messages in the history", len(history), len(want))
-			if len(c.slots) > 0 || c.service.requests.Used() > 0 {
-				t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requests.Used())
+			if len(c.slots) > 0 || c.service.requestBytes.Used() > 0 {
+				t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requestBytes.Used())
 			}
 		})
 	}
@@ -263,8 +263,8 @@ func TestSendsTogetherFailTogether(t *testing.T) {
 			t.Errorf("no %s for request %d in\n%s", want, id, frames)
 		}
 	}
-	if len(c.slots) > 0 || c.service.requests.Used() > 0 {
-		t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requests.Used())
+	if len(c.slots) > 0 || c.service.requestBytes.Used() > 0 {
+		t.Errorf("%d slots and %d bytes are in use", len(c.slots), c.service.requestBytes.Used())
 	}
 }
 

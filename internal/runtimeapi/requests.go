@@ -55,7 +55,7 @@ func decode[T any](frame []byte, check func(*T, *fault.Issues)) (*T, error) {
 	return r, issues.Err()
 }
 
-// prepare decodes a request. It returns nil if the request is already under way.
+// prepare decodes a request. It returns nil for an accept, which it runs: it waits in no queue.
 func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 	switch envelope.Op {
 	case wire.OpAccept:
@@ -69,7 +69,7 @@ func (c *Conn) prepare(envelope wire.Request, frame []byte) (*request, error) {
 		return nil, nil
 	case wire.OpOpen:
 		open, err := newRequest(frame, checkOpen, c.open)
-		open.silent = true
+		open.silent = true // announce replies
 		return open, err
 	case wire.OpCommit:
 		var position string
@@ -267,8 +267,9 @@ func checkReports(r *wire.Report, issues *fault.Issues) {
 // report reports usage of synthesized speech.
 func (c *Conn) report(ctx context.Context, r *wire.Report) (any, error) {
 	for i := range r.Reports {
-		team := &r.Reports[i].TeamID
-		if *team = cmp.Or(*team, c.team); c.onlyTeam != "" && *team != c.onlyTeam {
+		report := &r.Reports[i]
+		report.TeamID = cmp.Or(report.TeamID, c.team)
+		if c.onlyTeam != "" && report.TeamID != c.onlyTeam {
 			return nil, fault.New(fault.NotFound, "%s: Team not found.", fault.Pointer("/reports", i)+"/teamId")
 		}
 	}
@@ -293,7 +294,7 @@ func (c *Conn) open(ctx context.Context, r *wire.Open) (any, error) {
 		if err := c.recordClaims(ctx, cl.record()); err != nil {
 			return err
 		}
-		ch, err = c.calls.Open(ctx, cl.request(), *r)
+		ch, err = c.calls.Open(ctx, cl.attempt(), *r)
 		return err
 	})
 	if err != nil {
@@ -333,7 +334,7 @@ func checkFilter(issues *fault.Issues, path string, list []string) {
 // acceptSession waits for a session without a goroutine. The accept takes the size of its
 // frame from the budget until it ends.
 func (c *Conn) acceptSession(r *wire.Accept, bytes int64) error {
-	var cl *claim
+	var cl *claim // on the session that is claimed now
 	d := &calls.Demand{Team: c.onlyTeam}
 	d.Want = func(o *wire.Offer) bool {
 		c.mu.Lock()
@@ -346,7 +347,7 @@ func (c *Conn) acceptSession(r *wire.Accept, bytes int64) error {
 		if err := c.recordClaims(ctx, cl.record()); err != nil {
 			return calls.Claim{}, err
 		}
-		return cl.request(), nil
+		return cl.attempt(), nil
 	}
 	d.Missed = func() { c.calls.ForgetClaim(c.ctx, c.id, cl.record()) }
 	d.Got = func(ch *calls.Channel) {
@@ -359,7 +360,7 @@ func (c *Conn) acceptSession(r *wire.Accept, bytes int64) error {
 		c.mu.Unlock()
 		return fault.New(fault.RateLimitExceeded, "This connection has %d outstanding accepts. Wait for sessions.", maxAccepts)
 	}
-	if err := c.service.requests.Take(c.team, bytes); err != nil {
+	if err := c.service.requestBytes.Take(c.team, bytes); err != nil {
 		c.mu.Unlock()
 		return err
 	}
@@ -373,7 +374,7 @@ func (c *Conn) acceptSession(r *wire.Accept, bytes int64) error {
 // released at once.
 func (c *Conn) got(d *calls.Demand, id int64, cl *claim, ch *calls.Channel) {
 	c.mu.Lock()
-	c.service.requests.Return(c.team, c.accepts[d])
+	c.service.requestBytes.Return(c.team, c.accepts[d])
 	delete(c.accepts, d)
 	open := !c.closed
 	if open {

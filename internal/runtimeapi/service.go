@@ -88,8 +88,8 @@ type Deps struct {
 // Service runs the connections of call runtimes of this instance.
 type Service struct {
 	Deps
-	calls    atomic.Pointer[calls.Runtime] // nil before the store is connected
-	requests *ratelimit.Budget             // bytes of queued requests
+	calls        atomic.Pointer[calls.Runtime] // nil before the store is connected
+	requestBytes *ratelimit.Budget             // of queued requests
 
 	othersFirst time.Duration
 	commitDelay time.Duration
@@ -97,8 +97,8 @@ type Service struct {
 	mu    sync.Mutex
 	conns map[*Conn]struct{} // those that have said hello
 
-	claims, connections prometheus.Gauge
-	audioDropped        prometheus.Counter
+	claimGauge, connectionGauge prometheus.Gauge
+	audioDropped                prometheus.Counter
 }
 
 // New returns a service. The caller starts Run.
@@ -106,10 +106,10 @@ func New(deps Deps) *Service {
 	auto := promauto.With(deps.Registry)
 	return &Service{
 		Deps: deps, conns: map[*Conn]struct{}{}, othersFirst: othersFirst, commitDelay: commitDelay,
-		requests:     ratelimit.NewBudget(deps.Registry, "runtime_request_bytes", "bytes for requests of call runtimes", requestBudget, deps.TeamShare),
-		connections:  auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_runtime_connections", Help: "Connections of call runtimes to this instance."}),
-		claims:       auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_runtime_claims", Help: "Channels that call runtimes have claimed through this instance."}),
-		audioDropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_runtime_audio_dropped_total", Help: "Audio frames dropped because a runtime had too many requests in progress or read too slowly."}),
+		requestBytes:    ratelimit.NewBudget(deps.Registry, "runtime_request_bytes", "bytes for requests of call runtimes", requestBudget, deps.TeamShare),
+		connectionGauge: auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_runtime_connections", Help: "Connections of call runtimes to this instance."}),
+		claimGauge:      auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_runtime_claims", Help: "Channels that call runtimes have claimed through this instance."}),
+		audioDropped:    auto.NewCounter(prometheus.CounterOpts{Name: "telapi_runtime_audio_dropped_total", Help: "Audio frames dropped because a runtime had too many requests in progress or read too slowly."}),
 	}
 }
 
@@ -128,15 +128,13 @@ func (s *Service) Runtime() (*calls.Runtime, error) {
 // Run keeps the connections alive in the store and releases the claims of dead ones, until
 // ctx ends.
 func (s *Service) Run(ctx context.Context) {
-	for !s.Ready() {
-		r, err := s.Connect()
-		if err == nil {
-			s.calls.Store(r)
-		} else if background.Sleep(ctx, connectRetry) != nil {
+	r, err := s.Connect()
+	for ; err != nil; r, err = s.Connect() {
+		if background.Sleep(ctx, connectRetry) != nil {
 			return
 		}
 	}
-	r := s.calls.Load()
+	s.calls.Store(r)
 	defer r.Close()
 	var working sync.WaitGroup
 	defer working.Wait()
@@ -232,18 +230,14 @@ func (s *Service) derive(texts []string, conflict error, f func(secret string) e
 
 // connectionID returns the ID of a connection of a team. It shows whose connection it is, so
 // that no team can release the claims of another one.
-func (s *Service) connectionID(team, random string) string {
-	return connectionID(s.Secrets.Current, team, random)
+func connectionID(key redact.Secret, team, random string) string {
+	return random + "." + mac(key, "connection", team, random)[:shortMAC]
 }
 
 // isConnectionID reports whether an ID is that of a connection of a team.
 func (s *Service) isConnectionID(id, team string) bool {
 	random, _, _ := strings.Cut(id, ".")
-	return id == s.connectionID(team, random) || s.Secrets.Previous != "" && id == connectionID(s.Secrets.Previous, team, random)
-}
-
-func connectionID(key redact.Secret, team, random string) string {
-	return random + "." + mac(key, "connection", team, random)[:shortMAC]
+	return id == connectionID(s.Secrets.Current, team, random) || s.Secrets.Previous != "" && id == connectionID(s.Secrets.Previous, team, random)
 }
 
 func mac(key redact.Secret, texts ...string) string {
