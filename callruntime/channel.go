@@ -144,31 +144,31 @@ func (c *Channel) Commit(ctx context.Context, position string) error {
 		return err
 	}
 	r.mu.Lock()
-	epoch, last := c.epoch, position == c.last
+	epoch := c.epoch
 	err = cmp.Or(context.Cause(ctx), context.Cause(c.ctx))
-	if !last { // the last one is tried in any case
-		err, c.failure = errors.Join(err, c.failure), nil
-	}
-	if err == nil && !last {
-		r.running.Go(func() { // takes over mu, so that no later request overtakes this one
-			defer r.mu.Unlock()
-			if _, err := r.exchange(epoch, epoch, head, content); err != nil && epoch.Err() == nil {
-				c.failure = err
-			}
-		})
-		return nil
-	}
-	defer r.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	_, err = r.exchange(ctx, epoch, head, content)
-	switch {
-	case position == c.last && (err == nil || errors.Is(err, ErrEnded)):
-		c.close(ErrEnded)
-	case !errors.Is(context.Cause(epoch), ErrLost): // otherwise the position has no meaning any more
+	if position == c.last && err == nil { // even if an earlier commit has failed
+		defer r.mu.Unlock()
+		_, err = r.exchange(ctx, epoch, head, content)
+		switch {
+		case position == c.last && (err == nil || errors.Is(err, ErrEnded)):
+			c.close(ErrEnded)
+			return nil
+		case errors.Is(context.Cause(epoch), ErrLost): // the position has no meaning any more
+			return nil
+		}
 		return err
 	}
+	err, c.failure = errors.Join(err, c.failure), nil
+	if err != nil {
+		r.mu.Unlock()
+		return fmt.Errorf("commit: %w", err)
+	}
+	r.running.Go(func() { // takes over mu, so that no later request overtakes this one
+		defer r.mu.Unlock()
+		if _, err := r.exchange(epoch, epoch, head, content); err != nil && epoch.Err() == nil {
+			c.failure = err
+		}
+	})
 	return nil
 }
 
@@ -223,11 +223,11 @@ func (c *Channel) SendAudio(_ context.Context, audio jsontext.Value) error {
 // Trace is that of the entry that caused the request: the callback's entries continue it.
 func (c *Channel) Await(ctx context.Context, await wire.Await) (item wire.Awaited, err error) {
 	await.Request, await.WorkItemID = c.head(wire.OpAwait), cmp.Or(await.WorkItemID, uuid.NewString())
-	sent := ctx.Err() == nil
+	mayBeSent := ctx.Err() == nil
 	q, err := c.runtime.call(ctx, c.ctx, await)
 	if err == nil {
 		err = json.Unmarshal(q.reply.OK, &item)
-	} else if sent && ctx.Err() != nil && c.ctx.Err() == nil {
+	} else if mayBeSent && ctx.Err() != nil && c.ctx.Err() == nil {
 		go func() { _ = c.Cancel(c.ctx, await.WorkItemID) }() // ends with the channel
 	}
 	return item, err

@@ -41,7 +41,7 @@ type socket struct {
 }
 
 // run keeps the runtime connected until it is closed or rejected for good, or another run
-// replaces its connection.
+// replaces its connection, which the service drains.
 func (r *Runtime) run() {
 	delay, since := minDelay, time.Now()
 	for !r.connect() {
@@ -70,7 +70,7 @@ func (r *Runtime) connect() (last bool) {
 		if resp != nil {
 			body, _ := io.ReadAll(resp.Body)
 			err = fmt.Errorf("connect: %s: %s", resp.Status, body)
-			r.rejected(resp.StatusCode, err)
+			r.stopIfRejected(resp.StatusCode, err)
 		}
 		r.mu.Lock()
 		first := r.outage == nil
@@ -82,7 +82,13 @@ func (r *Runtime) connect() (last bool) {
 		return r.ctx.Err() != nil
 	}
 	s := &socket{conn: conn, silence: connectTimeout, out: make(chan []byte, maxQueued), pending: map[int64]*request{}}
+	r.mu.Lock()
+	if r.socket != nil {
+		r.socket.close()
+		r.leave(r.socket)
+	}
 	s.out <- r.hello()
+	r.mu.Unlock()
 	r.running.Go(s.write)
 	r.read(s)
 	_ = conn.Close()
@@ -105,14 +111,8 @@ func (r *Runtime) leave(s *socket) {
 	}
 }
 
-// hello leaves and closes the connection, and returns the first frame of the next one.
+// hello returns the first frame of a connection. The caller holds mu.
 func (r *Runtime) hello() []byte {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.socket != nil {
-		r.socket.close()
-		r.leave(r.socket)
-	}
 	hello := wire.Hello{Request: wire.Request{ID: helloID, Op: wire.OpHello}, Name: r.opts.Name, ResumeMs: new(r.opts.Resume.Milliseconds()), Previous: r.previous}
 	for _, c := range r.channels {
 		hello.Resume = append(hello.Resume, wire.Resume{Channel: c.ID, Claim: c.Claim, Received: c.newest})
@@ -123,10 +123,10 @@ func (r *Runtime) hello() []byte {
 
 // welcome handles the reply to hello: it resumes the channels. The caller holds mu.
 func (r *Runtime) welcome(s *socket, f wire.Frame) error {
-	var welcome wire.Welcome
 	if _, unavailable := f.RetryAfter(); f.Error != nil && !unavailable {
 		r.cancel(fmt.Errorf("hello: %w", f.Error))
 	}
+	var welcome wire.Welcome
 	if err := json.Unmarshal(f.OK, &welcome); err != nil {
 		return fmt.Errorf("unexpected reply: %w", err)
 	}
@@ -146,9 +146,9 @@ func (r *Runtime) welcome(s *socket, f wire.Frame) error {
 	return nil
 }
 
-// rejected ends the runtime if the HTTP status of a handshake, or the close code of a
+// stopIfRejected ends the runtime if the HTTP status of a handshake, or the close code of a
 // connection, says not to connect again.
-func (r *Runtime) rejected(code int, err error) {
+func (r *Runtime) stopIfRejected(code int, err error) {
 	switch {
 	case code == 401 || code == 403 || code == 4500:
 		r.cancel(fmt.Errorf("%w: %w", ErrUnauthorized, err))
@@ -173,7 +173,7 @@ func (r *Runtime) read(s *socket) {
 		heard()
 		_, raw, err := s.conn.ReadMessage()
 		if closed, is := errors.AsType[*websocket.CloseError](err); is {
-			r.rejected(closed.Code, errors.Join(s.reason, err))
+			r.stopIfRejected(closed.Code, errors.Join(s.reason, err))
 		}
 		if err != nil || r.handle(s, raw) != nil {
 			return

@@ -12,7 +12,7 @@ import (
 // 128 characters from A-Z a-z 0-9 . _ : -. Other characters could end the hash tag of
 // a key or change the path of a URL.
 func ValidID(id string) bool {
-	return id != "" && len(id) <= 128 && strings.Trim(id, idCharacters) == ""
+	return id != "" && len(id) <= 128 && strings.Trim(id, idCharacters) == "" // leaves an invalid character
 }
 
 const idCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-"
@@ -25,8 +25,8 @@ const TokenPrefix = "cbt_"
 const tokenSecretLength = 43
 
 // TokenWorkItem returns the work item ID in a credential of the form TokenPrefix,
-// the random part, a dot and the ID. It returns "" for any other form: only the store
-// knows which work item that belongs to.
+// the random part, a dot and the ID. It returns "" for any other form: then only the
+// store knows the work item.
 func TokenWorkItem(token string) string {
 	rest, ok := strings.CutPrefix(token, TokenPrefix)
 	secret, id, _ := strings.Cut(rest, ".")
