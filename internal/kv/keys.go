@@ -112,7 +112,7 @@ func ChannelKeys(id string) []string {
 
 // LimitArgs returns limits as arguments of the channel scripts.
 func LimitArgs(l wire.ChannelLimits) []string {
-	return strings.Fields(fmt.Sprint(l.HistoryMessages, l.HistoryMs, l.BacklogEntries, l.BacklogBytes, l.IdleMs, l.KeepMs))
+	return strings.Fields(fmt.Sprint(l.HistoryMessages, l.HistoryMs, l.IdleMs, l.KeepMs, l.BacklogEntries, l.BacklogBytes))
 }
 
 // NewestOfferKey returns the key with the ID of a session's newest offer. Its hash tag

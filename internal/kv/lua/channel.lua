@@ -1,42 +1,44 @@
--- A channel: its keys, the fields of meta, and what happens at its deadlines.
+-- A channel: its keys, the fields of meta, and what happens at its deadlines. keys.go describes the keys.
 --
--- All keys exist until the end of the channel is committed, so that a cluster can move a slot while its
--- channels are in use: a script fails with TRYAGAIN if a key is missing on the node that it is
--- moved from. keys.go describes their content.
+-- All keys exist until the end of the channel is committed, so that a cluster can move a slot while its channels are in
+-- use: a script fails with TRYAGAIN if a key is missing on the node that it is moved from.
+--
+-- Arguments with one name have one meaning in all scripts. Conditions are 1 or empty, durations are in ms.
+--   token                 of the claim; empty: act for the runtime that has the claim
+--   connection, number    ID of a browser's connection, and its number, which the script connect returns
+--   message, entry, item  ID of the newest message, entry, or awaited work item that has not expired, that the caller knows;
+--                         empty if there is none. If it is missing, the store has lost data
+--   early                 replicas may not have had what is lost. Then its loss concerns only the caller
+--   epoch                 of the channel when the caller joined it
+--   requestedAt           when a claim or a connection was requested, in Unix ms of the store's clock; empty: now
+--   position              ID of the last processed entry, to commit; empty: none
+--   digest                SHA-256 of a credential, in hex
+--   kind                  of a work item: bot, llm or tool; of a callback, that of its route
+--   workItemID            from a callback's path or credential; empty: neither has one, so it is inserted into every entry
 
 local META       = KEYS[1]
 local IN         = KEYS[2]
 local OUT        = KEYS[3]
 local PREFIX     = string.sub(META, 1, -5) -- of the channel's keys and topics
 local CHANNEL_ID = string.match(META, '{(.+)}')
+local STREAMS    = 'telapi:streams' -- topic that tells instances which streamed answers to end
 
--- A time in the far future. It has 14 digits because Lua prints larger numbers in
--- scientific notation.
-local NEVER = 99999999999999
+local NEVER          = 99999999999999 -- a far time; with more digits, Lua would print it in scientific notation
+local TOUCH_INTERVAL = 60000          -- ms between two extensions of the TTLs of all keys
+local TOUCH_WITHIN   = 20000          -- ms within which runtimes run the script touch even without a notice
+local RETENTION      = 3600000        -- ms after its deadline for which a credential is kept, to answer repeated callbacks
+local DIGEST_LENGTH  = 64             -- of a credential, in hex
+local TOTAL_INTERVAL = 16             -- entries; then one has the size of all up to it, so that a commit reads only these
+local MAX_NOTICE     = 8192           -- bytes of entries that a notice has; the runtime reads more of them
 
-local TOUCH_INTERVAL = 60000    -- ms between two extensions of the TTLs of all keys
-local TOUCH_WITHIN   = 20000    -- ms within which runtimes run the script touch even without a notice
-local RETENTION      = 3600000  -- ms after its deadline for which a credential is kept, to answer repeated callbacks
-local STREAMS        = 'telapi:streams' -- topic that tells instances which open streams to end
-local DIGEST_LENGTH  = 64       -- of a credential, in hex
-
--- Unneeded fields of meta are looked for with every FORGET_INTERVAL-th message, frame, work item
--- and use of a channel credential. At most about MAX_FORGOTTEN are deleted at once: unpack cannot
--- return all fields, which the embedded store finds every time, since it ignores COUNT.
+-- Unneeded fields of meta are looked for with every FORGET_INTERVAL-th message, frame, work item and use of a channel
+-- credential. At most about MAX_FORGOTTEN are deleted at once: unpack cannot return all fields, which the embedded store
+-- finds every time, since it ignores COUNT.
 local FORGET_INTERVAL = 16
 local MAX_FORGOTTEN   = 1000
 
--- Every 16th entry has the total size of all entries up to it, so that a commit counts
--- committed bytes exactly and reads at most 16 entries.
-local TOTAL_INTERVAL = 16
-
--- A notice has the entries that it announces if they are not larger in total. Otherwise the
--- runtime reads them.
-local MAX_NOTICE = 8192
-
--- Format of stream IDs: number and time in ms. Numbers start at 1 and have no gaps. IDs
--- are unique even after a failover that lost the newest items: a reused number has
--- another time.
+-- Format of stream IDs: number and time in ms. Numbers start at 1 and have no gaps. IDs are unique even after a failover
+-- that lost the newest items: a reused number has another time.
 local ID_FORMAT = '%d-%d'
 
 -- Unix ms of the store's clock.
@@ -45,12 +47,10 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 -- The fields of meta that were read, '' where not set.
 --
--- The last argument of every channel script says when it may run: two times in Unix ms of the
--- store's clock, or empty. After the second it replies with the error LATE: a caller that has
--- reported a failure can rely on it that the script has no effect later. Before the first it
--- replies with the error CLOCK: the store's clock was set back after the caller compared it
--- with its own, so that the second is too late.
--- Only the service runs the scripts, so they do not check their other arguments.
+-- The last argument of every channel script says when it may run: two times of the store's clock, or empty. After the
+-- second it fails with LATE: a caller that has reported a failure can rely on it that the script has no effect later.
+-- Before the first it fails with CLOCK: the clock was set back after the caller compared it with its own, so that the
+-- second is too late. Only the service runs the scripts, so they do not check their other arguments.
 local channel = {}
 local notBefore, notAfter = string.match(table.remove(ARGV), '^(%d+) (%d+)$')
 if notAfter and now > tonumber(notAfter) then return redis.error_reply('LATE the call arrived after its deadline') end
@@ -65,21 +65,19 @@ if notBefore and now < tonumber(notBefore) then return redis.error_reply("CLOCK 
 --   maxEntries, maxBytes       limits of the uncommitted entries
 local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes
 
--- Entries that were added and not announced: the newest ID, or nil if there is none; their
--- texts; and the ID and the size of all entries before them.
+-- Entries that were added and not announced: the newest ID, or nil if there is none; their texts; and the ID and the size
+-- of all entries before them.
 local newestEntry, added, entryBefore, bytesBefore
 
 local announcedDueAt -- the runtime knows this deadline
 
--- ID of the connection that runs this script; its lease does not expire meanwhile.
-local liveConnection = ''
+local liveConnection = '' -- ID of the connection that runs this script; its lease does not expire meanwhile
 
 local readOnly -- whether the script changes nothing
 
--- Makes a full store run the rest of the script. A store without memory rejects a command that
--- adds data, but only if the script has changed nothing before: here the script deletes a
--- field that does not exist. Scripts call it first that remove data, or that must work so
--- that data can be removed.
+-- Makes a full store run the rest of the script. A store without memory rejects a command that adds data, but only if the
+-- script has changed nothing before: here it deletes a field that does not exist. Scripts call it first that remove data,
+-- or that must work so that data can be removed.
 local function runWhenFull() redis.call('HDEL', META, '') end
 
 local function readFields(...)
@@ -104,8 +102,7 @@ local function toNumber(value) return tonumber(value) or tonumber(string.match(v
 -- Returns the ID of the newest entry of the runtime stream; empty if there was none.
 local function lastEntryID() return entries == 0 and '' or channel.inLast end
 
--- Writes flow and inLast, queue if it was read, and the fields in the arguments: name,
--- value, name, value …
+-- Writes flow and inLast, queue if it was read, and the fields in the arguments: name, value, name, value …
 local function save(...)
   local flow = string.format('%d %d %d %d %d %d %d %d %d', touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes)
   if head then
@@ -122,11 +119,9 @@ local function addEntry(entry)
   entries, bytes = entries + 1, bytes + #entry
   newestEntry = string.format(ID_FORMAT, entries, now)
   channel.inLast = newestEntry
-  if entries % TOTAL_INTERVAL > 0 then
-    redis.call('XADD', IN, newestEntry, 'entry', entry)
-  else
-    redis.call('XADD', IN, newestEntry, 'entry', entry, 'total', string.format('%d', bytes))
-  end
+  local fields = { 'entry', entry }
+  if entries % TOTAL_INTERVAL == 0 then append(fields, 'total', string.format('%d', bytes)) end
+  redis.call('XADD', IN, newestEntry, unpack(fields))
 end
 
 local function expireIn(milliseconds)
@@ -134,8 +129,7 @@ local function expireIn(milliseconds)
   for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ttl) end
 end
 
--- Extends the channel's idle time and its keys' TTLs. Scripts call it once now >= touchAt;
--- save must follow. Needs owner and ownerUntil.
+-- Extends the channel's idle time and its keys' TTLs. save must follow.
 local function keepAlive() -- rare
   if not channel.idleMs then readFields('idleMs', 'keepMs') end
   local idle = toNumber(channel.idleMs)
@@ -150,8 +144,8 @@ local function untilDeadline()
   return deadline == NEVER and '' or string.format('%d', deadline - now)
 end
 
--- Notifies the runtime of entries that were added, and of a new deadline of the next work item
--- unless the runtime runs the script touch before.
+-- Notifies the runtime of entries that were added, and of a new deadline of the next work item unless the runtime runs
+-- the script touch before.
 local function notify()
   if not newestEntry and (dueAt == announcedDueAt or dueAt - now > TOUCH_WITHIN) then return end
   local wait = untilDeadline()
@@ -161,25 +155,24 @@ local function notify()
   newestEntry, announcedDueAt = nil, dueAt
 end
 
--- Ends a change of the stream or of work items that is saved: a full store would accept everything
--- that follows keepAlive.
-local function extendAndNotify()
-  if now >= touchAt then
-    keepAlive()
-    save()
-  end
+-- Extends the channel's idle time and its keys' TTLs if it is time to do so.
+local function keepAliveIfDue()
+  if now < touchAt then return end
+  keepAlive()
+  save()
+end
+
+-- Saves flow, queue and the fields in the arguments after a change of the stream or of work items. It extends the TTLs
+-- only then: a full store would accept everything that follows.
+local function saveAndNotify(...)
+  save(...)
+  keepAliveIfDue()
   notify()
 end
 
--- Saves flow, queue and the fields in the arguments after a change of the stream or of work items.
-local function saveAndNotify(...)
-  save(...)
-  extendAndNotify()
-end
-
--- Deletes fields of meta that are not needed any more: IDs and uses beyond their maximum
--- number, and credentials that are invalid with their work items. It looks at the next fields,
--- four times as many as were added since, so that less than half of the fields are such.
+-- Deletes fields of meta that are not needed any more: IDs and uses beyond their maximum number, and credentials that are
+-- invalid with their work items. It looks at four times as many fields as were added since, so that less than half of the
+-- fields are such.
 local function forget(count) -- rare
   readFields('cursor', 'seen', 'outLast', 'uses')
   local lastSeen, lastSent = toNumber(channel.seen) - MAX_SEEN, toNumber(channel.outLast) - MAX_SENT
@@ -205,15 +198,14 @@ local function forgetEvery(number, count)
   if number % FORGET_INTERVAL < count then forget(FORGET_INTERVAL + count) end
 end
 
--- Returns the uncommitted entries of the runtime stream, plus extraBytes, as a fraction
--- of their limits. At 1 or more, frames and callbacks are rejected.
+-- Returns the uncommitted entries of the runtime stream, plus extraBytes, as a fraction of their limits. At 1 or more,
+-- frames and callbacks are rejected.
 local function backlog(extraBytes)
   return math.max((entries - committed) / maxEntries, (bytes - committedBytes + extraBytes) / maxBytes)
 end
 
--- Adds an entry about the session's connection to the runtime stream. At twice the
--- backlog limit such entries are dropped, so that reconnects cannot fill the stream
--- while there is no runtime. Frames are rejected earlier, and the browser resends them.
+-- Adds an entry about the session's connection to the runtime stream. At twice the backlog limit such entries are
+-- dropped, so that reconnects cannot fill the stream while there is no runtime.
 local function addSessionEvent(entry)
   if backlog(0) >= 2 then return end
   addEntry(entry)
@@ -234,7 +226,7 @@ local function endChannel(reason)
   expireIn(redis.call('HGET', META, 'keepMs'))
 end
 
-local function applyDeadlines() -- rare
+local function applyDeadlines(leaseExpired) -- rare
   local idle = now > idleAt
   if now >= dueAt or idle then
     if not head then
@@ -247,14 +239,14 @@ local function applyDeadlines() -- rare
   end
   if idle then
     endChannel('idle')
-  elseif channel.owner ~= '' and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil) then
+  elseif leaseExpired then
     setField('owner', '')
     addSessionEvent(formatEntry('session', 'event', 'disconnected'))
   end
 end
 
--- Reads fields of the channel after applying expired deadlines, unless readOnly: work items
--- time out, the lease of a connection whose instance has died ends, and an idle channel ends.
+-- Reads fields of the channel after applying expired deadlines, unless readOnly: work items time out, the lease of a
+-- connection whose instance has died ends, and an idle channel ends.
 local function loadChannel(...)
   readFields('flow', 'inLast', 'owner', 'ownerUntil', ...)
   if channel.flow == '' then return end
@@ -264,11 +256,11 @@ local function loadChannel(...)
   announcedDueAt = dueAt
   if channel.queue then parseQueue() end
   local leaseExpired = channel.owner ~= '' and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil)
-  if not readOnly and (now >= dueAt or now > idleAt or leaseExpired) then applyDeadlines() end
+  if not readOnly and (now >= dueAt or now > idleAt or leaseExpired) then applyDeadlines(leaseExpired) end
 end
 
--- Reads fields of the channel and changes nothing. The state of a channel whose idle
--- time has expired is ended. channel.state is '' if the channel does not exist.
+-- Reads fields of the channel and changes nothing. The state is '' if the channel does not exist, and ended if its idle
+-- time has expired.
 local function inspect(...)
   readOnly = true
   loadChannel('state', ...)
@@ -277,8 +269,7 @@ end
 
 -- Applies the expired deadlines of a channel. It does not extend the channel's idle time.
 --
--- returns  ms until the next work item times out or the owner's lease expires; -1 if there is neither; -2 if the channel
---          has ended and all entries are committed
+-- returns  as untilDeadline, but -1 for ''; -2 if the channel has ended and all entries are committed
 --
 -- Atomic so that a work item either times out or is answered.
 function touch()
@@ -291,13 +282,11 @@ end
 
 -- Ends a channel.
 --
--- token    of the claim; empty: act for the runtime that has the claim
--- reason   why it ends
--- ARGV[3…] the last entries of the stream
--- returns  'done', also if the channel has ended before; 'not_found', 'lost' or 'claim_lost'
+-- ARGV[3…]  the last entries of the stream
+-- returns  'done', also if the channel has ended before, or as claimRejection
 --
--- Atomic so that no entry follows the last ones. The entries of parked callbacks are
--- added before them, in order; awaited work items are dropped.
+-- Atomic so that no entry follows the last ones. The entries of parked callbacks are added before them, in order; awaited
+-- work items are dropped.
 function end_channel(token, reason)
   runWhenFull()
   loadChannel('state', 'claimToken', 'queue')

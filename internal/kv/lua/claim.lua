@@ -2,15 +2,14 @@
 
 local OFFER_INTERVAL = 60000 -- ms between two offers of an unclaimed session
 
--- Returns whether the session should be offered to runtimes: it is unclaimed and was not
--- offered within OFFER_INTERVAL. Needs claimUntil and offeredAt.
+-- Returns whether the session should be offered to runtimes: it is unclaimed and was not offered within OFFER_INTERVAL.
+-- Needs claimUntil and offeredAt.
 local function needsOffer()
   return toNumber(channel.claimUntil) <= now and now - toNumber(channel.offeredAt) >= OFFER_INTERVAL
 end
 
--- Returns 0, or what the caller should do: 1 offer the session to runtimes, 2 also count
--- that the claim has expired. Unless it returns 0, it changes offeredAt, which the script
--- must save. Needs claimedBy, claimUntil and offeredAt.
+-- Returns 0, or what the caller should do: 1 offer the session to runtimes, 2 also count that the claim has expired. Then
+-- it changes offeredAt, which the script must save. Needs claimedBy, claimUntil and offeredAt.
 local function takeOffer()
   if not needsOffer() then return 0 end
   local expired = channel.offeredAt == '' and channel.claimedBy ~= ''
@@ -18,22 +17,24 @@ local function takeOffer()
   return expired and 2 or 1
 end
 
--- Returns why a runtime cannot act on the channel: not_found, lost or claim_lost. It
--- returns nil if it can. With an empty token it acts for the runtime that has the claim. A
--- runtime with a token had a claim, so a channel that does not exist is lost. A channel
--- without a claim token was never claimed, or has lost data. Needs state and claimToken.
+-- Returns why a runtime cannot act on the channel: not_found, lost or claim_lost; nil if it can. A runtime with a token had
+-- a claim, so a channel that does not exist is lost. A channel without a claim token was never claimed, or has lost data.
+-- Needs state and claimToken.
 local function claimRejection(token)
   if channel.state == '' then return token == '' and 'not_found' or 'lost' end
   if token == '' or token == channel.claimToken then return nil end
   return channel.claimToken == '' and 'lost' or 'claim_lost'
 end
 
--- Returns why a claim cannot be renewed: lost or claim_lost. It returns nil if it can. It reports what the
--- store has lost, also to the others. The arguments are those of the script claim.
+-- Returns the token of the newest claim, also after a loss of data. Needs claimToken and lostToken.
+local function newestToken() return channel.claimToken ~= '' and channel.claimToken or channel.lostToken end
+
+-- Returns why a claim cannot be renewed: lost or claim_lost; nil if it can. It reports what the store has lost, also to the
+-- others. The arguments are those of the script claim.
 local function renewalRejection(runtime, token, message, item, entry, epoch, early)
   local rejection = claimRejection(token) or channel.claimedBy ~= runtime and 'claim_lost' or nil -- it was released
-  -- A runtime that has lost its claim may be the only one that knows of a loss, unless one was
-  -- reported since. Its work items may be settled.
+  -- A runtime that has lost its claim may be the only one that knows of a loss, unless one was reported since. Its work
+  -- items may be settled.
   local mayReport = not rejection or rejection == 'claim_lost' and not isLaterEpoch(channel.epoch, epoch)
   local isOpen = channel.state == 'open' -- an ended channel needs its entries only
   local entryLost = isEntryLost(entry)
@@ -50,25 +51,19 @@ end
 
 -- Claims a channel for a runtime, opening it if requested, or renews a claim.
 --
--- runtime      its name
--- token        of the claim, a new one for every claim
--- lease        in ms; 0 releases the claim
--- action       open, attach, accept, resume, recover (attach after the store has lost data) or renew
--- requestedAt  when the claim was requested, in Unix ms of the store's clock; empty: now
--- ARGV[6…] of the action:
---          open     epoch, team, endpoint, mode, call ID, transaction ID, profile, and the limits: history messages,
---                   history ms, backlog entries, backlog bytes, idle ms, keep ms
---          renew    IDs of the newest message that the script send returned, of the newest work item that is awaited and not
---                   expired, and of the entry that was received last; all may be empty; epoch of the claim; 1 if
---                   replicas may not have had the entry
---          resume   ID of the newest entry that was received under the claim, team of the runtime; both may be empty;
---                   1 as for renew
---          recover  token of the claim that lost data
--- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position,
---          Unix ms of the last loss of data, offer of the session, ms until the next deadline,
---          ID of the newest entry, 1 if the entry of resume is lost, ID of the newest visible message,
---          ID of the newest message if it is held back};
---          empty where there is none; or
+-- runtime   its name
+-- token     of the claim, a new one for every claim
+-- lease     0 releases the claim
+-- action    open, attach, accept, resume, recover (attach after the store has lost data) or renew
+-- ARGV[6…]  of the action:
+--   open     epoch, team, endpoint, mode, call ID, transaction ID, profile, and the limits: history messages, history ms,
+--            idle ms, keep ms, backlog entries, backlog bytes
+--   renew    message, item, entry, epoch, early
+--   resume   entry, team of the runtime (may be empty), early
+--   recover  token of the claim that lost data
+-- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position, Unix ms of the last
+--          loss of data, offer of the session, untilDeadline, ID of the newest entry, 1 if the entry of resume is lost, ID of
+--          the newest visible message, ID of the newest message if it is held back}; empty where there is none; or
 --          {'not_found'}   the channel does not exist
 --          {'lost'}        the store has lost data that the runtime relies on
 --          {'ended'}       the channel has ended: it cannot be opened, and not be claimed once all its entries are committed
@@ -78,14 +73,14 @@ end
 --
 -- Atomic so that only one of two runtimes gets the channel.
 --
--- With open, attach, resume and recover, a restarted runtime takes over the claim under its
--- name. With accept it does not, because a session can be offered twice. Of two claims under
--- one name the one that was requested later wins, even if the other arrives later. An ended
--- channel can be claimed, so that the runtime receives all entries acknowledged before the end.
+-- With open, attach, resume and recover, a restarted runtime takes over the claim under its name. With accept it does not,
+-- because a session can be offered twice. Of two claims under one name the one that was requested later wins, even if the
+-- other arrives later. An ended channel can be claimed, so that the runtime receives all entries acknowledged before the end.
 function claim(runtime, token, lease, action, requestedAt)
   if action ~= 'open' or redis.call('EXISTS', META) == 1 then runWhenFull() end
-  loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed', 'held', 'lostToken')
-  local newestToken = channel.claimToken ~= '' and channel.claimToken or channel.lostToken
+  loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed',
+    'held', 'lostToken')
+  local newest = newestToken()
   if channel.state == '' and action == 'open' then
     openChannel(6)
     createStreams()
@@ -97,7 +92,7 @@ function claim(runtime, token, lease, action, requestedAt)
     return { 'ended' }
   elseif action == 'resume' and (channel.claimedBy ~= runtime or ARGV[7] ~= '' and channel.team ~= ARGV[7]) then
     return { 'claim_lost' }
-  elseif action == 'recover' and newestToken ~= '' and newestToken ~= ARGV[6] and newestToken ~= token then -- a later connection of the runtime has it
+  elseif action == 'recover' and newest ~= '' and newest ~= ARGV[6] and newest ~= token then -- a later connection has it
     return { 'claim_lost' }
   end
   local entryLost = ''
@@ -121,25 +116,17 @@ function claim(runtime, token, lease, action, requestedAt)
   local released = tonumber(lease) == 0
   redis.call('HSET', META, 'claimedBy', released and '' or runtime, 'claimToken', token, 'claimUntil', now + lease, 'offeredAt', '')
   if released then requestRenewal() end -- so that the session is offered at once
-  if now >= touchAt then
-    keepAlive()
-    save()
-  end
-  local reply = redis.call('HMGET', META, 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'committed', 'lostAt', 'offer')
-  for i = 1, 10 do reply[i] = reply[i] or '' end
-  reply[11], reply[12], reply[13], reply[14], reply[15] = untilDeadline(), lastEntryID(), entryLost, newestVisible(), channel.held ~= '' and channel.outLast or ''
-  return { 'claimed', unpack(reply) }
+  keepAliveIfDue()
+  readFields('mode', 'callId', 'transactionId', 'profile', 'committed', 'lostAt', 'offer')
+  return { 'claimed', channel.epoch, channel.team, channel.endpoint, channel.mode, channel.callId, channel.transactionId,
+    channel.profile, channel.committed, channel.lostAt, channel.offer, untilDeadline(), lastEntryID(), entryLost,
+    newestVisible(), channel.held ~= '' and channel.outLast or '' }
 end
 
 -- Checks that the store has what it acknowledged under a claim that has ended, and reports the loss otherwise.
 --
 -- runtime      name of the claim if its holder still needs it; otherwise empty
--- token        of the claim
--- requestedAt  when it was requested, in Unix ms of the store's clock, at the earliest
--- epoch        of the claim
--- message      ID of the newest message that the script send returned; may be empty
--- item         ID of the newest work item that is awaited and not expired; may be empty
--- early        1: replicas may not have had the claim; then its loss concerns only its holder
+-- requestedAt  at the earliest
 -- returns  'kept', also if data is lost and the claim cannot be recovered; 'lost' if the holder should recover the claim,
 --          because the store has an older one again
 --
@@ -168,7 +155,7 @@ end
 function revoke(token)
   runWhenFull()
   loadChannel('state', 'claimToken', 'lostToken')
-  local current = channel.claimToken ~= '' and channel.claimToken or channel.lostToken
+  local current = newestToken()
   if channel.state == '' or string.sub(current, 1, #token) ~= token then return { '', '' } end
   redis.call('HSET', META, 'claimedBy', '', 'claimUntil', now, 'offeredAt', now)
   local drained = channel.state == 'ended' and committed == entries

@@ -1,13 +1,12 @@
 -- The runtime's position: entries up to it are committed.
 
-local KEPT_ENTRIES = 1000 -- committed entries that are kept for observers
-local KEPT_BYTES = 1048576 -- of them
-local COMPACT_BATCH = 1000 -- fields and values that are written at once: an even number that unpack can return
-local OBSERVER_TIME = 300000 -- ms for which observers can read both streams of an ended channel
+local KEPT_ENTRIES  = 1000    -- committed entries that are kept for observers
+local KEPT_BYTES    = 1048576 -- of them
+local COMPACT_BATCH = 1000    -- fields and values that are written at once: an even number that unpack can return
+local OBSERVER_TIME = 300000  -- ms for which observers can read both streams of an ended channel
 
--- Commits the position of an entry. The next claim of the channel starts after it. Returns
--- false if the entry is not on the stream. save('committed', position) must follow, and
--- dropEntries.
+-- Commits the position of an entry. The next claim of the channel starts after it. Returns false if the entry is not on
+-- the stream. save('committed', position) must follow, and dropEntries.
 local function commitPosition(position)
   local number = toNumber(position)
   if number <= committed then return true end
@@ -25,9 +24,7 @@ local function commitPosition(position)
   return true
 end
 
--- Removes committed entries beyond KEPT_ENTRIES and KEPT_BYTES, in steps of TOTAL_INTERVAL
--- entries. The field dropped of meta has the number of the last removed entry and the
--- size of all entries up to it.
+-- Removes committed entries beyond KEPT_ENTRIES and KEPT_BYTES, in steps of TOTAL_INTERVAL entries.
 local function dropEntries() -- rare
   readFields('dropped')
   local dropped, droppedBytes = string.match(channel.dropped, '^(%d+) (%d+)$')
@@ -49,9 +46,8 @@ local function saveAndDrop(fields)
   if entries >= KEPT_ENTRIES + TOTAL_INTERVAL or committedBytes > KEPT_BYTES then dropEntries() end
 end
 
--- Commits a position before the rest of a script, unless it is empty. Returns the fields for
--- saveAndDrop, which must follow unless there are none; or nil if that needs the script commit: the
--- entry is not on the stream, or the channel has ended. Needs state.
+-- Commits a position before the rest of a script, unless it is empty. Returns the fields for saveAndDrop, which must follow
+-- unless there are none; or nil if that needs the script commit: the entry is not on the stream, or the channel has ended.
 local function commitFirst(position)
   if position == '' then return {} end
   local before = committed
@@ -59,13 +55,13 @@ local function commitFirst(position)
   return committed == before and {} or { 'committed', position }
 end
 
--- Removes everything from an ended channel that is not needed to answer late calls, until RETENTION
--- after the last credential expires, or to read the history. Late callbacks learn that the channel has
--- ended. A callback of a work item that is repeated has its receipt as an argument. META is
--- created anew, because Redis then stores it in half the memory if no value has more than 64 bytes.
-local function compact() -- rare
+-- Removes everything from an ended channel that is not needed to answer late calls, until RETENTION after the last
+-- credential expires, or to read the history. Late callbacks learn that the channel has ended. A callback of a work item
+-- that is repeated has its receipt as an argument. META is created anew, because Redis then stores it in half the memory
+-- if no value has more than 64 bytes.
+local function compact(position) -- rare
   bytes, committedBytes, maxEntries, maxBytes = 0, 0, 1, 1 -- all entries are committed
-  save()
+  save('committed', position)
   local kept = ' state endReason epoch team endpoint flow inLast committed outLast trimmed held historyMessages historyMs'
     .. ' claimedBy claimToken claimUntil claimRequestedAt lostToken lostAt '
   local values, fields, lastDeadline = redis.call('HGETALL', META), {}, now
@@ -80,7 +76,9 @@ local function compact() -- rare
     end
   end
   redis.call('UNLINK', META)
-  for first = 1, #fields, COMPACT_BATCH do redis.call('HSET', META, unpack(fields, first, math.min(first + COMPACT_BATCH - 1, #fields))) end
+  for first = 1, #fields, COMPACT_BATCH do
+    redis.call('HSET', META, unpack(fields, first, math.min(first + COMPACT_BATCH - 1, #fields)))
+  end
   expireIn(lastDeadline + RETENTION - now)
   redis.call('PEXPIRE', IN, OBSERVER_TIME)
   redis.call('PEXPIRE', OUT, OBSERVER_TIME)
@@ -88,13 +86,11 @@ end
 
 -- Commits the runtime's position.
 --
--- token     of the claim
--- position  ID of the last processed entry
--- returns  'committed', or 'drained' if the channel has ended and this was the last entry; 'claim_lost', 'lost', or 'unknown' if the position is not on the stream
+-- returns  'committed', or 'drained' if the channel has ended and this was the last entry; 'claim_lost', 'lost', or 'unknown'
+--          if the position is not on the stream
 --
--- Atomic so that a runtime that has lost its claim cannot move its successor's
--- position. The committed entry and those after it are never removed: a reader that
--- does not find its position knows that the store has lost data.
+-- Atomic so that a runtime that has lost its claim cannot move its successor's position. The committed entry and those
+-- after it are never removed: a reader that does not find its position knows that the store has lost data.
 function commit(token, position)
   runWhenFull()
   loadChannel('state', 'claimToken')
@@ -105,12 +101,7 @@ function commit(token, position)
   local drained = channel.state == 'ended' and committed == entries
   if committed > before then
     if now >= touchAt then keepAlive() end
-    if drained then
-      save('committed', position)
-      compact()
-    else
-      saveAndDrop({ 'committed', position })
-    end
+    if drained then compact(position) else saveAndDrop({ 'committed', position }) end
   end
   return drained and 'drained' or 'committed'
 end

@@ -1,7 +1,7 @@
 -- Opening channels, and the browser's connection: the owner of a session.
 
-local CLOCK_ERROR     = 100 -- ms by which two callers' estimates of the store's clock may differ
-local CANCELLED_BYTES = 512 -- length of the list of the connections that were cancelled last
+local CLOCK_ERROR     = 100   -- ms by which two callers' estimates of the store's clock may differ
+local CANCELLED_BYTES = 512   -- length of the list of the connections that were cancelled last
 local CANCELLED_MS    = 60000 -- ms for which it is kept without a channel
 
 -- Creates the streams of a channel that do not exist. A stream keeps existing when it becomes empty.
@@ -14,28 +14,23 @@ local function createStreams()
   end
 end
 
--- Starts a new epoch of the channel with the 13 arguments that start at ARGV[first], in
--- the order of the script claim. createStreams, keepAlive and save must follow.
+-- Starts a new epoch of the channel with the 13 arguments that start at ARGV[first], in the order of the script claim.
+-- createStreams, keepAlive and save must follow.
 local function openChannel(first)
-  local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'historyMessages', 'historyMs' }
-  local fields = { 'idleMs', ARGV[first + 11], 'keepMs', ARGV[first + 12], 'openedAt', string.format('%d', now), 'state', 'open' }
+  local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'historyMessages', 'historyMs', 'idleMs', 'keepMs' }
+  local fields = { 'openedAt', string.format('%d', now), 'state', 'open' }
   for i, name in ipairs(names) do
     channel[name] = ARGV[first + i - 1]
-    if channel[name] ~= '' then
-      fields[#fields + 1] = name
-      fields[#fields + 1] = channel[name]
-    end
+    if channel[name] ~= '' then append(fields, name, channel[name]) end
   end
   redis.call('HSET', META, unpack(fields))
-  channel.state, channel.owner, channel.idleMs, channel.keepMs = 'open', '', ARGV[first + 11], ARGV[first + 12]
-  channel.inLast = '0-0'
+  channel.state, channel.owner, channel.inLast = 'open', '', '0-0'
   entries, bytes, committed, committedBytes = 0, 0, 0, 0
-  maxEntries, maxBytes, dueAt, touchAt = tonumber(ARGV[first + 9]), tonumber(ARGV[first + 10]), NEVER, 0
+  maxEntries, maxBytes, dueAt, touchAt = tonumber(ARGV[first + 11]), tonumber(ARGV[first + 12]), NEVER, 0
 end
 
--- Returns whether a request for the ownership or a claim is older than the one that was
--- granted last. grantedAt is when that one was requested. It is ignored if the store's
--- clock was set back since.
+-- Returns whether a request for the ownership or a claim is older than the one that was granted last. grantedAt is when
+-- that one was requested. It is ignored if the store's clock was set back since.
 local function isOutdated(requestedAt, grantedAt)
   return requestedAt ~= '' and toNumber(grantedAt) <= now and toNumber(requestedAt) + CLOCK_ERROR < toNumber(grantedAt)
 end
@@ -44,8 +39,7 @@ end
 --   ended      the session has ended
 --   expired    the connection's lease has expired, and there is no new owner
 --   not_owner  another connection is the owner
---   lost       the store has lost the channel, or this connection: it has counted fewer
---              connections than this one's number, which the script connect returned
+--   lost       the store has lost the channel, or this connection: it has counted fewer than this one's number
 local function ownerRejection(number) -- rare
   readFields('state', 'connections')
   if channel.state == '' then return 'lost' end
@@ -70,8 +64,7 @@ end
 
 -- Checks whether the script connect would make a new connection the owner of a session. It changes nothing.
 --
--- resumed, rejectDuplicate, team, endpoint  as for connect
--- returns  'admitted', or why it would be rejected: in_use, ended or foreign (another team or endpoint)
+-- returns  'admitted', or as connectRejection
 function check_connect(resumed, rejectDuplicate, team, endpoint)
   inspect('team', 'endpoint')
   return connectRejection('', resumed, rejectDuplicate, team, endpoint) or 'admitted'
@@ -79,28 +72,28 @@ end
 
 -- Makes a connection the owner of a session's channel, which is opened if needed.
 --
--- connection       its ID
 -- resumed          ID of the connection that it resumes; empty: none
--- rejectDuplicate  1: reject while another connection owns the session
--- requestedAt      when the connection was requested, in Unix ms of the store's clock; empty: now
--- lease            of the ownership, in ms
--- resume           1: resume from the cursor
+-- rejectDuplicate  reject while another connection owns the session
+-- lease            of the ownership
+-- resume           resume from the cursor
 -- cursorEpoch      epoch of the cursor; *: the current one
 -- cursor           its ID
 -- event            entry that reports the connection to the runtime; if the cursor cannot be resumed, it gets recovered:false
 -- sessionOffer     the session's offer to runtimes, a JSON object; empty: unknown
--- ARGV[11…]        arguments for opening the channel, in the order of the script claim: epoch, team, endpoint …
--- returns  {'attached', number of the connection, epoch, newest message ID, newest entry ID, what to offer (see takeOffer),
---          1 if text chat is on, 1 if recovered, {ID, message, ID, message …}} with the first page of the history, or {'in_use'}, {'ended'}, {'foreign'}
+-- ARGV[11…]        arguments for opening the channel, in the order of the script claim
+-- returns  {'attached', number of the connection, epoch, newest message ID, newest entry ID, takeOffer, 1 if text chat is on,
+--          1 if recovered, {ID, message, ID, message …}} with the first page of the history, or as connectRejection
 --
--- Atomic so that only one of two connections owns the session, and so that no message is
--- missing between the history that is read and the messages that are published later. Of
--- two connections the one that was requested later wins, even if the other arrives later.
+-- Atomic so that only one of two connections owns the session, and so that no message is missing between the history that
+-- is read and the messages that are published later. Of two connections the one that was requested later wins, even if
+-- the other arrives later.
 function connect(connection, resumed, rejectDuplicate, requestedAt, lease, resume, cursorEpoch, cursor, event, sessionOffer)
   local team, endpoint = ARGV[12], ARGV[13]
   loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt',
     'outLast', 'cancelled', 'held', 'idleMs', 'keepMs')
-  if string.find(' ' .. channel.cancelled .. ' ', ' ' .. connection .. ' ', 1, true) then return redis.error_reply('LATE the connection was cancelled') end
+  if string.find(' ' .. channel.cancelled .. ' ', ' ' .. connection .. ' ', 1, true) then
+    return redis.error_reply('LATE the connection was cancelled')
+  end
   local rejection = connectRejection(connection, resumed, rejectDuplicate, team, endpoint)
   if rejection then return { rejection } end
   if isOutdated(requestedAt, channel.requestedAt) then return redis.error_reply('LATE a newer connection owns the session') end
@@ -128,8 +121,8 @@ function connect(connection, resumed, rejectDuplicate, requestedAt, lease, resum
   local hasSpace = backlog(0) < 2 -- as in addSessionEvent
   if hasSpace then addEntry(event) end
   if isNew then
-    -- Redis allocates 4 KB for the first entry of a stream, but no more than needed for a
-    -- copy. Servers and users without COPY keep the first one.
+    -- Redis allocates 4 KB for the first entry of a stream, but no more than needed for a copy. Servers and users without
+    -- COPY keep the first one.
     if redis.pcall('COPY', IN, OUT) == 1 then redis.call('RENAME', OUT, IN) end
     createStreams()
   end
@@ -145,15 +138,8 @@ end
 
 -- Renews a connection's ownership of its session.
 --
--- connection     its ID
--- number         its number, from connect
--- lease          in ms
--- offerAgain     1: the last offer may have failed, so offer the session again
--- epoch          of the connection's position
--- message        ID of the newest message that the connection knows; empty: none
--- entry          ID of the newest entry that the script frame or connect returned
--- returns  {'owned', what to offer (see takeOffer), ID of the newest message};
---          or {'lost'}, {'ended'}, {'expired'}, {'not_owner'}
+-- offerAgain  the last offer may have failed, so offer the session again
+-- returns  {'owned', takeOffer, ID of the newest message}, or as ownerRejection
 --
 -- Atomic so that a replaced connection cannot renew its successor's lease.
 function renew(connection, number, lease, offerAgain, epoch, message, entry)
@@ -168,10 +154,7 @@ function renew(connection, number, lease, offerAgain, epoch, message, entry)
   end
   if offerAgain == '1' and channel.offeredAt ~= '' then channel.offeredAt = '0' end
   setField('ownerUntil', string.format('%d', now + lease))
-  if now >= touchAt then
-    keepAlive()
-    save()
-  end
+  keepAliveIfDue()
   local offer = takeOffer()
   if offer > 0 then setField('offeredAt', channel.offeredAt) end
   return { 'owned', offer, newestVisible() }
@@ -179,11 +162,8 @@ end
 
 -- Releases a connection's ownership of its session, or cancels its connect.
 --
--- connection     its ID
 -- event          entry that reports the disconnect to the runtime
--- entry          ID of the newest entry that the script frame or connect returned; empty: unknown
--- epoch          of the connection
--- cancelConnect  1: the outcome of connect is unknown; it has no effect after this script
+-- cancelConnect  the outcome of connect is unknown; it has no effect after this script
 -- returns  'detached', or 'not_owner' if the connection does not own the session
 --
 -- Atomic so that a replaced connection cannot report the session as disconnected.
@@ -191,8 +171,8 @@ function detach(connection, event, entry, epoch, cancelConnect)
   runWhenFull()
   liveConnection = connection
   loadChannel('state', 'epoch', 'cancelled')
-  -- The browser may have another connection already, which does not know the entry. A loss
-  -- that was reported before has started a new epoch.
+  -- The browser may have another connection already, which does not know the entry. A loss that was reported before has
+  -- started a new epoch.
   if channel.state == 'open' and channel.epoch == epoch and isEntryLost(entry) then reportLoss() end
   if channel.state ~= 'open' or channel.owner ~= connection then
     if cancelConnect == '1' then

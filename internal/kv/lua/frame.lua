@@ -4,25 +4,21 @@ local MAX_SEEN = 4096 -- message IDs of the browser that are remembered, in fiel
 
 -- Adds durable frames of a browser to the runtime stream.
 --
--- connection  ID of the connection that received them
--- number      its number, from the script connect
--- newest      ID of the newest entry that this script or connect returned to the connection; empty: unknown
--- flags       one per frame: c for chat, e or d if it enables or disables text chat, otherwise -
--- ARGV[5…]    the message IDs of all frames, then all entries
--- returns  ID of the newest entry, then for each frame: appended, repeated, chat_disabled or backpressure;
---          or the ID and one word for all of them: appended, lost, ended, expired, not_owner
+-- flags     one per frame: c for chat, e or d if it enables or disables text chat, otherwise -
+-- ARGV[5…]  the message IDs of all frames, then all entries
+-- returns  ID of the newest entry, then for each frame: appended, repeated, chat_disabled or backpressure; or the ID and one
+--          word for all of them: appended, or as ownerRejection
 --
--- Atomic so that a frame that is sent again is on the stream once, and so that frames of
--- a replaced connection are rejected. It takes several frames because most of the time is
--- spent on reading the channel. If the runtime's claim has expired, the connection is
--- notified, so that it offers the session.
-function frame(connection, number, newest, flags)
+-- Atomic so that a frame that is sent again is on the stream once, and so that frames of a replaced connection are
+-- rejected. It takes several frames because most of the time is spent on reading the channel. If the runtime's claim has
+-- expired, the connection is notified, so that it offers the session.
+function frame(connection, number, entry, flags)
   liveConnection = connection
   local count, ids = #flags, {}
   for i = 1, count do ids[i] = '<' .. ARGV[4 + i] end
   loadChannel('chatOff', 'epoch', 'claimUntil', 'offeredAt', 'seen', 'lastFrame', unpack(ids))
   local rejection = (channel.owner ~= connection or connection == '') and ownerRejection(number)
-  if not rejection and newest ~= channel.lastFrame and isEntryLost(newest) then -- lastFrame was written with that entry
+  if not rejection and entry ~= channel.lastFrame and isEntryLost(entry) then -- lastFrame was written with that entry
     reportLoss()
     rejection = 'lost'
   end

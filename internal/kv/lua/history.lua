@@ -22,8 +22,8 @@ local function trimHistory() -- rare
   setField('trimmed', lastTrimmed[1])
 end
 
--- Returns a page of the history: {ID, message, ID, message …} from a message number up to an
--- ID. It has at least PAGE_BYTES unless the history ends before, and one message more at most.
+-- Returns a page of the history: {ID, message, ID, message …} from a message number up to an ID. It has at least PAGE_BYTES
+-- unless the history ends before, and one message more at most.
 local function readPage(from, last)
   local page, bytes, count = {}, 0, 1
   repeat
@@ -31,7 +31,7 @@ local function readPage(from, last)
     for _, item in ipairs(items) do
       if bytes >= PAGE_BYTES then return page end
       local id, message = item[1], item[2][2]
-      page[#page + 1], page[#page + 2] = id, message
+      append(page, id, message)
       bytes, from = bytes + #message, toNumber(id) + 1
     end
     if #items < count then return page end
@@ -41,12 +41,8 @@ local function readPage(from, last)
   return page
 end
 
--- The field held: while the newest messages are held back until replicas have them, it is the ID of
--- the newest message that connections may read, or NO_MESSAGE if there is none. Otherwise it is
--- empty.
-
--- Returns the ID of the newest message that connections may read; empty if there is none.
--- Needs outLast and held.
+-- Returns the ID of the newest message that connections may read; empty if there is none. While newer ones are held back
+-- until replicas have them, it is in the field held, or NO_MESSAGE. Needs outLast and held.
 local function newestVisible()
   if channel.held == '' then return channel.outLast end
   return channel.held == NO_MESSAGE and '' or channel.held
@@ -55,8 +51,8 @@ end
 -- Returns the first page of what connections may read from a message number on. Needs held.
 local function readVisible(from) return readPage(from, channel.held == '' and '+' or channel.held) end
 
--- Returns the first page of the history after a cursor, or false if the cursor is unknown
--- or messages after it were removed. Needs epoch, outLast and held.
+-- Returns the first page of the history after a cursor, or false if the cursor is unknown or messages after it were removed.
+-- Needs epoch, outLast and held.
 local function readAfter(epoch, id)
   trimHistory()
   if channel.epoch == '' or epoch ~= channel.epoch then return false end
@@ -65,9 +61,9 @@ local function readAfter(epoch, id)
   return readVisible(toNumber(id) + 1)
 end
 
--- Publishes the messages up to an ID that are held back, and makes them visible. A notice has
--- the time of its last message for all of them, so messages of two times need two notices. If
--- there are more than a page, the connection is told to read them. Needs epoch, outLast and held.
+-- Publishes the messages up to an ID that are held back, and makes them visible. A notice has the time of its last message
+-- for all of them, so messages of two times need two notices. If there are more than a page, the connection is told to
+-- read them. Needs epoch, outLast and held.
 local function showMessages(last) -- rare
   if channel.held == '' or toNumber(last) <= toNumber(channel.held) then return end
   local page, before, notice = readPage(toNumber(channel.held) + 1, last), newestVisible(), {}
@@ -87,7 +83,8 @@ end
 -- Reads the first page of the history after a cursor.
 --
 -- epoch, id  the cursor
--- returns  {1, {ID, message, ID, message …}}, an empty list after the newest message; or {0} if the history after the cursor is incomplete
+-- returns  {1, {ID, message, ID, message …}}, an empty list after the newest message; or {0} if the history after the cursor
+--          is incomplete
 --
 -- Atomic so that nothing is trimmed between the check and the read.
 function since(epoch, id)
@@ -97,42 +94,35 @@ function since(epoch, id)
   return page and { 1, page } or { 0 }
 end
 
--- Makes messages visible that the script send has held back, after replicas have confirmed them.
+-- Makes messages up to the given one visible that the script send has held back, after replicas have confirmed them.
 --
--- newest   ID of the newest of them, as send returned it
--- early    1: replicas may not have had it; then its loss concerns nobody
 -- returns  confirmed, or lost if the store has lost that message
 --
 -- Atomic so that a connection either reads the messages in the history or is notified.
-function confirm(newest, early)
+function confirm(message, early)
   runWhenFull()
   loadChannel('state', 'epoch', 'outLast', 'trimmed', 'held')
   if channel.state == '' then return 'lost' end
-  if channel.state == 'open' and isMessageLost(newest) then
+  if channel.state == 'open' and isMessageLost(message) then
     if early ~= '1' then reportLoss() end
     return 'lost'
   end
-  showMessages(newest)
+  showMessages(message)
   return 'confirmed'
 end
 
 -- Sends durable messages to the browser.
 --
--- token     of the claim; empty: act for the runtime that has the claim
--- flags     one per message: e or d if it enables or disables text chat, otherwise -; then h to hold the
---           messages back until the script confirm
--- newest    ID of the newest message that the sender knows; empty: none
--- position  to commit before; empty: none
+-- flags     one per message: e or d if it enables or disables text chat, otherwise -; then h to hold the messages back until
+--           the script confirm
 -- ARGV[5…]  the message IDs of all messages, then all ChannelMessages, without streamId and line feeds
--- returns  ID of the newest message, and for each message: sent, repeated or ended;
---          or one word for all of them: not_found, claim_lost, unknown if the position needs the script commit, or lost,
---          also if the newest message is lost. The service checks each message as a whole before it delivers it
+-- returns  ID of the newest message, and for each message: sent, repeated or ended; or one word for all of them: unknown if
+--          the position needs the script commit, lost, or as claimRejection. The service checks each message before
 --
--- Atomic so that a message is in the history before it is published, is published with
--- the ID of its predecessor, and is stored once even if it is sent again; and so that
--- text chat is switched before the browser is notified. It takes several messages
--- because most of the time is spent on reading the channel.
-function send(token, flags, newest, position)
+-- Atomic so that a message is in the history before it is published, is published with the ID of its predecessor, and is
+-- stored once even if it is sent again; and so that text chat is switched before the browser is notified. It takes several
+-- messages because most of the time is spent on reading the channel.
+function send(token, flags, message, position)
   local count, ids = (#ARGV - 4) / 2, {}
   for i = 1, count do ids[i] = '>' .. ARGV[4 + i] end
   loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed', 'held', unpack(ids))
@@ -142,14 +132,14 @@ function send(token, flags, newest, position)
   if not changes then return { 'unknown' } end
   local flowChanged = #changes > 0
   local isOpen = channel.state == 'open'
-  if isOpen and isMessageLost(newest) then
+  if isOpen and isMessageLost(message) then
     reportLoss()
     return { 'lost' }
   end
   local before, first = channel.outLast, toNumber(channel.outLast)
   local number, outcomes, notice = first, {}, { '' }
   for i = 1, count do
-    local id, message, flag = ids[i], ARGV[4 + count + i], string.sub(flags, i, i)
+    local id, flag = ids[i], string.sub(flags, i, i)
     if channel[id] ~= '' and tonumber(channel[id]) > number - MAX_SENT then
       outcomes[1 + i] = 'repeated'
     elseif not isOpen then
@@ -158,8 +148,8 @@ function send(token, flags, newest, position)
       outcomes[1 + i] = 'sent'
       number = number + 1
       channel.outLast, channel[id] = string.format(ID_FORMAT, number, now), string.format('%d', number)
-      redis.call('XADD', OUT, channel.outLast, 'message', message)
-      append(notice, message)
+      redis.call('XADD', OUT, channel.outLast, 'message', ARGV[4 + count + i])
+      append(notice, ARGV[4 + count + i])
       append(changes, id, channel[id])
       if flag == 'd' or flag == 'e' then append(changes, 'chatOff', flag == 'd' and 'runtime' or '') end
     end

@@ -9,9 +9,8 @@ local function parseID(id)
   if number and #number <= MAX_DIGITS and #at <= MAX_DIGITS then return tonumber(number) end
 end
 
--- Returns whether the store has lost an item of a stream that it acknowledged before,
--- for example in a failover. newest is the ID of the stream's newest item, removed the
--- number up to which items may have been removed on purpose. id may be empty.
+-- Returns whether the store has lost an item of a stream that it acknowledged before, for example in a failover. newest is
+-- the ID of the stream's newest item, removed the number up to which items may have been removed on purpose.
 local function isLost(stream, id, newest, removed)
   if id == '' or id == newest then return false end
   local number = parseID(id)
@@ -21,17 +20,15 @@ local function isLost(stream, id, newest, removed)
   return number > removed
 end
 
--- isLost for an entry of the runtime stream.
 local function isEntryLost(id) return isLost(IN, id, lastEntryID(), committed) end
 
--- isLost for a message of the history. Needs outLast and trimmed.
+-- Needs outLast and trimmed.
 local function isMessageLost(id) return isLost(OUT, id, channel.outLast, toNumber(channel.trimmed)) end
 
--- Returns whether the store has lost a work item that is awaited. id may be empty.
 local function isItemLost(id) return (id or '') ~= '' and redis.call('HEXISTS', META, '@' .. id) == 0 end
 
--- Makes the session's connection run the script renew, which checks what the connection relies on
--- and whether the session should be offered.
+-- Makes the session's connection run the script renew, which checks what the connection relies on and whether the session
+-- should be offered.
 local function requestRenewal() -- rare
   redis.call('PUBLISH', PREFIX .. 'down', 'R')
 end
@@ -42,9 +39,8 @@ local function isLaterEpoch(epoch, known) -- rare
   return opened ~= string.sub(known, 1, EPOCH_LENGTH) or toNumber(at) > toNumber(string.sub(known, EPOCH_LENGTH + 1))
 end
 
--- Makes the claim invalid after a loss: the runtime's next call fails with lost. The lease of
--- the claim goes on, so that no other runtime gets the channel meanwhile; lostToken is for
--- the script revoke. The connection checks whether the store has what it acknowledged.
+-- Makes the claim invalid after a loss: the runtime's next call fails with lost. The lease of the claim goes on, so that no
+-- other runtime gets the channel meanwhile; lostToken is for the script revoke.
 local function reportLossToRuntime() -- rare
   local token = redis.call('HGET', META, 'claimToken') or ''
   if token ~= '' then setField('lostToken', token) end
@@ -53,8 +49,8 @@ local function reportLossToRuntime() -- rare
   requestRenewal()
 end
 
--- Starts a new epoch after a loss of acknowledged data and makes the claim invalid, so
--- that both sides learn of it: cursors of the old epoch cannot be resumed. Needs epoch.
+-- Starts a new epoch after a loss of acknowledged data and makes the claim invalid, so that both sides learn of it: cursors
+-- of the old epoch cannot be resumed. Needs epoch.
 local function reportLoss() -- rare
   setField('epoch', string.sub(channel.epoch, 1, EPOCH_LENGTH) .. string.format('%d', now))
   reportLossToRuntime()

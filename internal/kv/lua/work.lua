@@ -1,29 +1,25 @@
 -- Work items and their credentials.
 --
--- Work items are numbered in the order in which they are registered. They have these
--- fields of meta:
---   <number>  of an unsettled work item: the time from which its entries can be
---             added to the stream, a space, and the entries. An awaited item has its
---             deadline, @ and its ID, and the timeout entry. A parked one has 0 and its
---             callback's entries, a cancelled one 0 and no entries. Only the deadline of
---             the first item needs a timer, since later items wait for it. An item with parked
---             parts starts with +, which the first item never does
+-- Work items are numbered in the order in which they are registered. They have these fields of meta:
+--   <number>  of an unsettled work item: the time from which its entries can be added to the stream, a space, and the
+--             entries. An awaited item has its deadline, @ and its ID, and the timeout entry. A parked one has 0 and its
+--             callback's entries, a cancelled one 0 and no entries. Only the deadline of the first item needs a timer, since
+--             later items wait for it. An item with parked parts starts with +, which the first item never does
 --   <number>+<part>  the entry of a parked part of a streamed answer
---   <digest>  the SHA-256 of a token. Eight words: state (awaiting, streaming, routed, parked or
---             cancelled), number of the work item (0 for a channel credential), kind, deadline, work item ID,
---             and after a callback its ID, the digest of its body and the receipt, which
---             starts with deadline, @ and ID of the item it waits for, and a space, if it was parked.
---             The digest of a streamed answer is +, the digests of its parts and, once it is settled, a dot
---             and the digest of its last line
+--   <digest>  the SHA-256 of a token. Eight words: state (awaiting, streaming, routed, parked or cancelled), number of the
+--             work item (0 for a channel credential), kind, deadline, work item ID, and after a callback its ID, the digest
+--             of its body and the receipt, which starts with deadline, @ and ID of the item it waits for, and a space, if it
+--             was parked. The digest of a streamed answer is +, the digests of its parts and, once it is settled, a dot and
+--             the digest of its last line
 --   @<ID>     of a work item: the digest of its credential
---   <digest> <ID or body digest>  a use of a channel credential: its number, when it is forgotten, callback ID,
---             body digest and receipt
+--   <digest> <ID or body digest>  a use of a channel credential: its number, when it is forgotten, callback ID, body digest
+--             and receipt
 
--- The field queue, if it was read, else nil: the numbers of the first and the last work item that are
--- not settled, and the bytes of parked callbacks.
+-- The field queue, if it was read, else nil: the numbers of the first and the last work item that are not settled, and the
+-- bytes of parked callbacks.
 local head, tail, parked
 
-local MAX_WORK_ITEMS = 1000 -- of a channel: unsettled ones, and as many channel credentials; the scripts items and compact read all
+local MAX_WORK_ITEMS = 1000 -- of a channel: unsettled ones, and as many channel credentials; items and compact read all
 
 local function parseQueue()
   local h, t, p = string.match(channel.queue, '^(%d+) (%d+) (-?%d+)$')
@@ -58,9 +54,8 @@ local function takeParts(number)
   end
 end
 
--- Adds the entries of answered and timed out work items to the stream, up to the first
--- item that is still awaited. With skipAwaited, awaited items are dropped. Needs
--- queue; saveAndNotify must follow.
+-- Adds the entries of answered and timed out work items to the stream, up to the first item that is still awaited. With
+-- skipAwaited, awaited items are dropped. saveAndNotify must follow. Needs queue.
 local function advanceQueue(skipAwaited) -- rare
   dueAt = NEVER
   while head <= tail do
@@ -84,8 +79,8 @@ local function advanceQueue(skipAwaited) -- rare
   end
 end
 
--- Returns a credential, or nil if the value is not one. expiresAt is the time from which it is invalid: a settled
--- one answers repeated callbacks for a while.
+-- Returns a credential, or nil if the value is not one. expiresAt is the time from which it is invalid: a settled one
+-- answers repeated callbacks for a while.
 local function parseCredential(value)
   local state, number, kind, deadline, id, callbackID, bodyDigest, receipt = string.match(value, '^(%S+) (%d+) (%S+) (%d+) (%S+) (%S*) (%S*) (.*)$')
   if not state then return nil end
@@ -94,8 +89,8 @@ local function parseCredential(value)
     callbackID = callbackID, bodyDigest = bodyDigest, receipt = receipt, open = open, expiresAt = deadline + (open and 0 or RETENTION) }
 end
 
--- Returns the credential with a digest, or nil; also if it is for another kind of callback or work item,
--- unless these are nil or empty.
+-- Returns the credential with a digest, or nil; also if it is for another kind of callback or work item, unless these are
+-- nil or empty.
 local function findCredential(digest, forKind, forItem)
   local c = parseCredential(channel[digest] or redis.call('HGET', META, digest) or '')
   if c and (not forKind or c.kind == forKind and (forItem == '' or c.id == forItem)) then return c end
@@ -105,8 +100,8 @@ local function formatCredential(c)
   return string.format('%s %d %s %d %s %s %s %s', c.state, c.number, c.kind, c.deadline, c.id, c.callbackID, c.bodyDigest, c.receipt)
 end
 
--- Returns why a credential cannot be used: invalid, ended, cancelled, consumed, or streaming
--- if a streamed answer has begun. It returns nil if it can. Needs state and queue.
+-- Returns why a credential cannot be used: invalid, ended, cancelled, consumed, or streaming if a streamed answer has begun;
+-- nil if it can. Needs state and queue.
 local function credentialRejection(c)
   local streaming = c.state == 'streaming'
   if now >= c.expiresAt then return 'invalid' end
@@ -119,28 +114,23 @@ end
 
 -- Registers a work item, or a channel credential.
 --
--- token         of the claim; empty: act for the runtime that has the claim
--- digest        SHA-256 of the credential, in hex
--- kind          bot, llm or tool
 -- scope         item or channel
 -- id            work item ID: 1 to 128 characters of A-Z a-z 0-9 . _ : -
--- ttl           time to wait for the result, in ms: 1 to 86400000 (24 h)
+-- ttl           time to wait for the result: 1 to 86400000 (24 h)
 -- timeoutEntry  entry to add to the stream when the work item times out
--- newest        ID of the newest work item that is awaited and not expired; may be empty
--- position      to commit before; empty: none
--- returns  {'awaited', deadline in Unix ms}, also if called again with the same credential; {'exists'} if another work
---          item has this ID or credential; {'too_many'} if the channel has MAX_WORK_ITEMS; {'ended'}, {'not_found'}, {'claim_lost'}, {'unknown'} if the position needs
---          the script commit, or {'lost'}, also if the newest work item is lost
+-- returns  {'awaited', deadline in Unix ms}, also if called again with the same credential; {'exists'} if another work item
+--          has this ID or credential; {'too_many'} if the channel has MAX_WORK_ITEMS; {'ended'}; {'unknown'} if the position
+--          needs the script commit; {'lost'}, or as claimRejection
 --
 -- Atomic so that work items of several processes have one order.
-function await(token, digest, kind, scope, id, ttl, timeoutEntry, newest, position)
-  local idField, newestField = '@' .. id, '@' .. newest
-  loadChannel('state', 'claimToken', 'queue', 'epoch', 'shared', digest, idField, newestField)
+function await(token, digest, kind, scope, id, ttl, timeoutEntry, item, position)
+  local idField, knownField = '@' .. id, '@' .. item
+  loadChannel('state', 'claimToken', 'queue', 'epoch', 'shared', digest, idField, knownField)
   local rejection = claimRejection(token)
   if rejection then return { rejection } end
   local changes = commitFirst(position)
   if not changes then return { 'unknown' } end
-  if channel.state == 'open' and newest ~= '' and channel[newestField] == '' then
+  if channel.state == 'open' and item ~= '' and channel[knownField] == '' then
     reportLoss()
     return { 'lost' }
   end
@@ -166,36 +156,35 @@ function await(token, digest, kind, scope, id, ttl, timeoutEntry, newest, positi
   append(changes, digest, 'awaiting ' .. number .. ' ' .. kind .. ' ' .. deadline .. ' ' .. id .. '   ')
   saveAndDrop(changes)
   forgetEvery(number, 1)
-  extendAndNotify()
+  keepAliveIfDue()
+  notify()
   return { 'awaited', tostring(deadline) }
 end
 
 -- Cancels an unsettled work item, or a channel credential.
 --
--- token    of the claim; empty: act for the runtime that has the claim
 -- id       of the work item
--- returns  'cancelled', also if it was cancelled before; 'no_item' if the work item is unknown, timed out, or its
---          result is on the stream; 'ended', 'not_found', 'lost' or 'claim_lost'
+-- returns  'cancelled', also if it was cancelled before; 'no_item' if the work item is unknown, timed out, or its result is on
+--          the stream; 'ended', or as claimRejection
 --
--- Atomic so that a work item is either cancelled or answered. The callback of a parked
--- work item is dropped. Callbacks that were only waiting for this work item are routed. The
--- parts of a streamed answer that are on the stream stay there; no more follow, and the instance that
--- receives the answer is notified.
+-- Atomic so that a work item is either cancelled or answered. The callback of a parked work item is dropped. Callbacks that
+-- were only waiting for this work item are routed. The parts of a streamed answer that are on the stream stay there; no more
+-- follow, and the instance that receives the answer is notified.
 function cancel(token, id)
   runWhenFull()
   loadChannel('state', 'claimToken', 'queue')
   local rejection = claimRejection(token)
   if rejection then return rejection end
   local digest = redis.call('HGET', META, '@' .. id)
-  local item = digest and findCredential(digest)
-  if not item then return 'no_item' end
-  local state, number = item.state, item.number
+  local c = digest and findCredential(digest)
+  if not c then return 'no_item' end
+  local state, number = c.state, c.number
   if state == 'cancelled' then return 'cancelled' end
   if channel.state == 'ended' then return 'ended' end
-  if state == 'routed' or item.open and now >= item.deadline or number > 0 and number < head then return 'no_item' end
+  if state == 'routed' or c.open and now >= c.deadline or number > 0 and number < head then return 'no_item' end
 
-  item.state = 'cancelled'
-  redis.call('HSET', META, digest, formatCredential(item))
+  c.state = 'cancelled'
+  redis.call('HSET', META, digest, formatCredential(c))
   if number > 0 then
     takeParts(number)
     local stored = string.gsub(redis.call('HGET', META, number), '^%+', '')
