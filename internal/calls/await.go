@@ -18,6 +18,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
+	"telapi/internal/kv"
 )
 
 // Bounds of AwaitOptions.TTL.
@@ -112,9 +113,8 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 		return item, err
 	}
 	digest := sha256.Sum256([]byte(item.Token))
-	reply, err := c.run(ctx, "await",
-		c.token, hex.EncodeToString(digest[:]), string(o.Kind), string(o.Scope), item.ID, strconv.FormatInt(o.TTL.Milliseconds(), 10), string(timeout), c.lastItem(), o.Commit,
-	).AsStrSlice()
+	reply, err := c.run(ctx, "await", c.token, hex.EncodeToString(digest[:]), string(o.Kind), string(o.Scope), item.ID,
+		kv.Millis(o.TTL), string(timeout), c.lastItem(), o.Commit).AsStrSlice()
 	if err == nil {
 		err = replyError(reply[0])
 	} else if o.Token == "" {
@@ -128,6 +128,7 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 	return item, err
 }
 
+// complete fills in the defaults and checks the options.
 func (o *AwaitOptions) complete() error {
 	o.Kind = cmp.Or(o.Kind, wire.BotItem)
 	o.Scope = cmp.Or(o.Scope, wire.ScopeItem)
@@ -151,9 +152,8 @@ func (o *AwaitOptions) complete() error {
 }
 
 // WorkItems returns the open work items of the channel in the order of registration,
-// channel credentials first. After ErrLost and a new
-// Attach, a runtime compares them with those that it awaits, and awaits missing
-// ones again with the same ID and Token.
+// channel credentials first. After ErrLost and a new Attach, a runtime compares them with
+// those that it awaits, and awaits missing ones again with the same ID and Token.
 func (c *Channel) WorkItems(ctx context.Context) (items []wire.OpenWorkItem, err error) {
 	values, err := c.run(ctx, "items").AsStrSlice()
 	chunks := slices.Collect(slices.Chunk(values, 5))

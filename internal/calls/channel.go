@@ -240,7 +240,7 @@ func parseClaim(words []string) (r claimReply, err error) {
 // claim runs the script claim with an action that it defines.
 func (c *Channel) claim(ctx context.Context, action string, lease time.Duration, args ...string) (reply claimReply, err error) {
 	until, due, newest := time.Now().Add(lease), c.due.Load(), c.newestEntry.Load()
-	args = append([]string{c.name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), action, c.runtime.clock.At(c.ID, c.requestedAt)}, args...)
+	args = append([]string{c.name, c.token, kv.Millis(lease), action, c.runtime.clock.At(c.ID, c.requestedAt)}, args...)
 	words, err := c.run(ctx, "claim", args...).AsStrSlice()
 	if err == nil {
 		reply, err = parseClaim(words)
@@ -316,11 +316,11 @@ const attemptTimeout = 5 * time.Second
 // retryDelay is the time between two attempts while the store is unavailable.
 const retryDelay = 100 * time.Millisecond
 
-// run runs a script on the channel and repeats it until ctx ends, while the store
-// is unavailable. A full store is reported at once. Every script can be repeated after a lost reply. No attempt takes
-// effect after run has returned, unless ctx was canceled: then the last attempt can
-// take effect within attemptTimeout. A channel with an invalid ID does not exist: in
-// a cluster its keys would be in different slots.
+// run runs a script on the channel and repeats it until ctx ends, while the store is
+// unavailable. A full store is reported at once. Every script can be repeated after a lost
+// reply. No attempt takes effect after run has returned, unless ctx was canceled: then the
+// last attempt can take effect within attemptTimeout. A channel with an invalid ID does not
+// exist: in a cluster its keys would be in different slots.
 func (c *Channel) run(ctx context.Context, script string, args ...string) rueidis.RedisResult {
 	if !wire.ValidID(c.ID) {
 		return rueidis.NewErrorResult(ErrNotFound)

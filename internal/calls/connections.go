@@ -38,10 +38,10 @@ func (r *Runtime) KeepConnections(ctx context.Context, list ...Lifetime) (unknow
 	args := make([]string, 1, 1+2*len(list))
 	args[0] = strconv.Itoa(sweepBatch)
 	for _, c := range list {
-		args = append(args, c.ConnectionID, strconv.FormatInt(c.Left.Milliseconds(), 10))
+		args = append(args, c.ConnectionID, kv.Millis(c.Left))
 	}
 	reply, err := connectionsScript.Exec(ctx, r.client, []string{kv.ConnectionsKey}, args).ToArray()
-	if err != nil || len(reply) != 2 {
+	if err != nil {
 		return nil, nil, fmt.Errorf("keep connections: %w", err)
 	}
 	if unknown, err = reply[0].AsStrSlice(); err == nil {
@@ -50,10 +50,10 @@ func (r *Runtime) KeepConnections(ctx context.Context, list ...Lifetime) (unknow
 	return unknown, expired, err
 }
 
-// RecordClaims records that a connection is about to make claims, so that Sweep finds them. Each is
-// the ID of a channel, a slash and a secret: a connection can claim a channel again before
-// ForgetClaim has removed its former claim. The tokens of its claims must start with its ID.
-// It fails with ErrReplaced after Replace.
+// RecordClaims records that a connection is about to make claims, so that Sweep finds them. Each of
+// claims is the ID of a channel, a slash and a secret: a connection can claim a channel again before
+// ForgetClaim has removed its former claim. The tokens of the claims must start with the ID of the
+// connection. RecordClaims fails with ErrReplaced after Replace.
 func (r *Runtime) RecordClaims(ctx context.Context, connectionID string, claims ...string) error {
 	isReplaced, err := claimsScript.Exec(ctx, r.client, []string{kv.ClaimsKey(connectionID)}, claims).AsBool()
 	if err == nil && isReplaced {

@@ -1,13 +1,11 @@
 package calls
 
 import (
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 )
 
 // maxKept bounds the bytes of kept entries. If there are more, Poll reads them from the
@@ -25,8 +23,7 @@ type kept struct {
 	bytes  int
 }
 
-// keptNotice has the entries of a notice, one per line. They have consecutive numbers and
-// the same time.
+// keptNotice has the entries of a notice, see kv.Items.
 type keptNotice struct{ before, last, lines string }
 
 // add adds a notice. It may have no entries.
@@ -52,25 +49,16 @@ func (k *kept) take(position string) (found []Delivery) {
 	defer k.mu.Unlock()
 	if k.before == position {
 		for _, n := range k.list {
-			all, complete := n.appendTo(found)
-			if !complete {
-				break // it and the later ones are read
+			count := len(found)
+			add := func(position, entry string) {
+				found = append(found, Delivery{Position: position, JSON: jsontext.Value(entry)})
 			}
-			found = all
+			if !kv.Items(n.before, n.last, n.lines, add) {
+				found = found[:count] // it and the later ones are read
+				break
+			}
 		}
 	}
 	k.clear()
 	return found
-}
-
-// appendTo appends the entries of a notice. complete is false unless there is a line for
-// each: there are more if an entry contains a line feed.
-func (n keptNotice) appendTo(list []Delivery) (_ []Delivery, complete bool) {
-	number := wire.EntryNumber(n.before)
-	_, at, _ := strings.Cut(n.last, "-")
-	for line := range strings.SplitSeq(n.lines, "\n") {
-		number++
-		list = append(list, Delivery{Position: strconv.FormatInt(number, 10) + "-" + at, JSON: jsontext.Value(line)})
-	}
-	return list, number == wire.EntryNumber(n.last)
 }

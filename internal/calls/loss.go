@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"telapi/internal/background"
+	"telapi/internal/kv"
 )
 
 // laterDelay is the time after which an abandoned claim is checked, and a release repeated, since
@@ -19,7 +20,8 @@ func (c *Channel) CheckLoss(ctx context.Context) error { return c.checkLoss(ctx,
 
 // checkLoss runs the script check_claim. If name is empty, the loss of the claim itself does not matter.
 func (c *Channel) checkLoss(ctx context.Context, name string) error {
-	requestedAt := min(c.earliest, c.runtime.clock.AtEarliest(c.ID, c.requestedAt)) // texts of equal length; the store's clock may have been set since
+	// The store's clock may have been set since. The texts have equal lengths.
+	requestedAt := min(c.earliest, c.runtime.clock.AtEarliest(c.ID, c.requestedAt))
 	return c.do(ctx, "check_claim", name, c.token, requestedAt, c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas())
 }
 
@@ -27,10 +29,7 @@ func (c *Channel) checkLoss(ctx context.Context, name string) error {
 // has received or claimed. Its loss is not reported to others, because data is acknowledged only
 // once replicas have it.
 func (r *Runtime) aheadOfReplicas() string {
-	if r.opts.MinReplicas > 0 {
-		return "1"
-	}
-	return ""
+	return kv.Flag(r.opts.MinReplicas > 0)
 }
 
 // checkLossLater checks later that the store still has what it acknowledged under this abandoned

@@ -3,7 +3,6 @@ package calls
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -35,13 +34,10 @@ func Offer(ctx context.Context, client rueidis.Client, o wire.Offer, again bool)
 	if err != nil {
 		return fmt.Errorf("encode an offer: %w", err)
 	}
-	left, replace := "", "" // a duration, because the store's clock may differ
+	left := "" // a duration, because the store's clock may differ
 	if o.ExpiresAt > 0 {
-		left = strconv.FormatInt(time.Until(time.UnixMilli(o.ExpiresAt)).Milliseconds(), 10)
-	}
-	if again {
-		replace = "1"
+		left = kv.Millis(time.Until(time.UnixMilli(o.ExpiresAt)))
 	}
 	keys := []string{kv.OffersStream, kv.NewestOfferKey(o.SessionID)}
-	return offerScript.Exec(ctx, client, keys, []string{string(value), left, maxOffers, replace}).Error()
+	return offerScript.Exec(ctx, client, keys, []string{string(value), left, maxOffers, kv.Flag(again)}).Error()
 }

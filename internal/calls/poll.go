@@ -151,8 +151,8 @@ const touchDrained = -2
 const touchWithin = 20 * time.Second
 
 // dueIn returns the local time ms milliseconds from now, at most touchWithin and a third of
-// the lease from now, since notices can be lost. A negative ms means unknown. The store sends durations, so
-// that its clock and the local one need not agree.
+// the lease from now, since notices can be lost. A negative ms means unknown. The store sends
+// durations, so that its clock and the local one need not agree.
 func (c *Channel) dueIn(ms int64) *time.Time {
 	longest := min(c.runtime.opts.Lease/3, touchWithin)
 	after := time.Duration(ms) * time.Millisecond

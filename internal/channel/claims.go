@@ -35,8 +35,8 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// checkClaims updates the metrics of claims, so that a scrape needs no query. They
-// keep their values while the store is unavailable.
+// checkClaims offers sessions, and updates the metrics of claims, so that a scrape needs no
+// query. They keep their values while the store is unavailable.
 func (s *Service) checkClaims(ctx context.Context) {
 	claimed, waiting, oldest := 0, 0, time.Duration(0)
 	var open []*Connection

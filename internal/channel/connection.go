@@ -28,7 +28,7 @@ const (
 	// confirmDelay is the time after which a detached connection is detached again, to
 	// detect that a failover lost data. It exceeds the replication lag.
 	confirmDelay = 20 * time.Second
-	// minConfirmDelay is the least of it when the instance stops: earlier, it would tell nothing new.
+	// minConfirmDelay is the minimum when the instance stops: earlier, this would detect nothing.
 	minConfirmDelay = time.Second
 )
 
@@ -154,8 +154,8 @@ func (c *Connection) detachLater(delay time.Duration) {
 	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
 		start := time.Now()
 		for range detachAttempts {
-			if background.Sleep(ctx, delay) != nil {
-				if confirms := delay == confirmDelay; !confirms || time.Since(start) > minConfirmDelay {
+			if background.Sleep(ctx, delay) != nil { // the instance stops
+				if delay != confirmDelay || time.Since(start) > minConfirmDelay {
 					c.detachBeforeStop(ctx)
 				}
 				return
@@ -196,15 +196,15 @@ func (c *Connection) UntilHeartbeat() time.Duration {
 // unreachable, since the lease may outlast the outage.
 func (c *Connection) Heartbeat(ctx context.Context) { _ = c.heartbeat(ctx) }
 
-// checkSoon is Heartbeat after a notice. A notice during a check causes another one after it, so that
-// a slow store does not get more to do.
+// checkSoon is Heartbeat in the background after a notice. A notice during a check causes another
+// check after it, not a concurrent one, so that a slow store does not get more to do.
 func (c *Connection) checkSoon() {
 	if c.checks.Add(1) == 1 {
 		c.service.run(c.check)
 	}
 }
 
-// check tries again if the store does not reply, because the notice is not repeated.
+// check runs heartbeat until the store replies, because the notice is not repeated.
 func (c *Connection) check(ctx context.Context) {
 	backoff := background.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
 	answered := c.checks.Load()

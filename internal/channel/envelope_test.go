@@ -117,15 +117,15 @@ func TestEveryFrameTypeNeedsItsPayload(t *testing.T) {
 
 func TestCursorRoundTrip(t *testing.T) {
 	for _, c := range []Cursor{{"abc", "1731641234567-0"}, {"A1", ""}, {"x", "18446744073709551-7"}} {
-		if got, ok := ParseCursor(c.String()); !ok || got != c {
+		if got, ok := parseCursor(c.String()); !ok || got != c {
 			t.Errorf("%v became %v, %v", c, got, ok)
 		}
 	}
-	if c, ok := ParseCursor(Start); !ok || c != (Cursor{Epoch: anyEpoch}) {
+	if c, ok := parseCursor(Start); !ok || c != (Cursor{Epoch: anyEpoch}) {
 		t.Errorf("%q became %v, %v", Start, c, ok)
 	}
 	for _, bad := range []string{"", "!", "YWJj", "YWJjLjEtMTIz!", "YWJjLjEtMg==", strings.Repeat("YWJj", 100), "LjEtMQ", "YS4tMQ"} {
-		if got, ok := ParseCursor(bad); ok {
+		if got, ok := parseCursor(bad); ok {
 			t.Errorf("%q was read as %v", bad, got)
 		}
 	}
@@ -178,7 +178,7 @@ func FuzzParseFrame(f *testing.F) {
 func FuzzParseCursor(f *testing.F) {
 	f.Add(Cursor{"abc", "1-1"}.String())
 	f.Fuzz(func(t *testing.T, s string) {
-		if c, ok := ParseCursor(s); ok && c.String() != s {
+		if c, ok := parseCursor(s); ok && c.String() != s {
 			t.Errorf("%q was read as %v, which is written %q", s, c, c.String())
 		}
 	})

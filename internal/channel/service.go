@@ -169,7 +169,7 @@ func (c *Connection) attach(ctx context.Context, profile []byte, succeeds, resum
 	r.ConnectionID, r.Lease, r.Mode, r.Profile = c.id, c.service.lease(), c.session.Mode, profile
 	r.Entry, r.Offer = c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"}), encode(c.session.Offer)
 	if c.resumes {
-		cursor, _ := ParseCursor(resume) // an invalid cursor has no epoch and cannot be resumed
+		cursor, _ := parseCursor(resume) // an invalid cursor has no epoch and cannot be resumed
 		r.Resume = &cursor
 	}
 	deadline := time.Now().Add(attachTimeout)

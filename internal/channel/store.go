@@ -112,8 +112,7 @@ type Store interface {
 	// successful Attach.
 	CheckAttach(ctx context.Context, r AttachRequest) error
 	// Append adds frames to the runtime stream, in order, each message ID once.
-	// It returns one outcome per frame.
-	// lastEntry is the ID of the newest entry.
+	// It returns one outcome per frame. lastEntry is the ID of the newest entry.
 	Append(ctx context.Context, owner Owner, frames []Frame) (outcomes []Outcome, lastEntry string, err error)
 	// Renew extends the lease if the connection still owns the session and the
 	// store has kept all data that it acknowledged. retry ignores pending
@@ -132,9 +131,9 @@ type Store interface {
 	// empty if there are none. It returns false if the history no longer
 	// contains all of them.
 	Since(ctx context.Context, channelID string, after Cursor) ([]Message, bool, error)
-	// Subscribe delivers the notifications of a channel to s until cancel is called. It returns after
-	// the server has confirmed the subscription. All channels of an instance
-	// share one connection for this.
+	// Subscribe delivers the notifications of a channel to s until cancel is called. It
+	// returns after the server has confirmed the subscription. All channels of an
+	// instance share one connection for this.
 	Subscribe(ctx context.Context, channelID string, s Subscriber) (cancel func(), err error)
 	// SendAudio publishes a browser's audio frame to the runtime.
 	SendAudio(ctx context.Context, channelID string, json []byte) error
@@ -183,8 +182,8 @@ func (c Cursor) String() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(c.Epoch + "." + cmp.Or(c.ID, beginning)))
 }
 
-// ParseCursor parses Start or the result of String.
-func ParseCursor(s string) (c Cursor, ok bool) {
+// parseCursor parses Start or the result of String.
+func parseCursor(s string) (c Cursor, ok bool) {
 	if s == Start {
 		return Cursor{Epoch: anyEpoch}, true
 	}

@@ -32,7 +32,7 @@ type beacons struct {
 	publishing *background.Group
 
 	mu     sync.Mutex
-	number int
+	number int      // of the newest round
 	rounds []*round // the oldest first
 }
 
@@ -68,7 +68,7 @@ func (b *beacons) next() error {
 	r := &round{number: b.number, arrived: map[string]bool{}}
 	b.rounds = append(b.rounds, r)
 	for address, node := range b.client.Nodes() {
-		_ = b.publishing.Go(context.Background(), func(ctx context.Context) { b.send(ctx, r, address, node) })
+		_ = b.publishing.Go(context.Background(), func(ctx context.Context) { b.send(ctx, r, address, node) }) // fails if the link has ended
 	}
 	return nil
 }

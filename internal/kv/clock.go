@@ -2,7 +2,6 @@ package kv
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math"
 	"net"
@@ -40,7 +39,7 @@ type Clock struct {
 type estimate struct {
 	nodes map[string]sample
 	all   bounds      // of all nodes
-	slots []slotRange // empty without a cluster
+	slots []slotRange // nil without a cluster, or if they are not known
 }
 
 // slotRange is a part of a cluster's slots and the node that has them.
@@ -56,8 +55,8 @@ type sample struct {
 	at        time.Time
 }
 
-// bounds are between which values the origins of some nodes are. A sample is imprecise if
-// the process, or the server, had to wait for the CPU.
+// bounds are the limits of the origins of some nodes. They are apart even for one node: a sample
+// is imprecise if the process, or the server, had to wait for the CPU.
 type bounds struct {
 	earliest time.Duration // of the node that is behind most, at the earliest
 	ahead    time.Duration // of the node that is ahead most, at the earliest
@@ -111,31 +110,28 @@ func readSlots(ctx context.Context, client rueidis.Client) (slots []slotRange) {
 	if client.Mode() != rueidis.ClientModeCluster {
 		return nil
 	}
-	ranges, err := client.Do(ctx, client.B().ClusterSlots().Build()).ToArray()
+	ranges, _ := client.Do(ctx, client.B().ClusterSlots().Build()).ToArray()
 	for _, r := range ranges {
-		parts, partsErr := r.ToArray()
-		if err = errors.Join(err, partsErr); err != nil || len(parts) < 3 {
+		parts, _ := r.ToArray() // first slot, last slot, master, replicas
+		if len(parts) < 3 {
 			return nil
 		}
-		first, firstErr := parts[0].ToInt64()
-		last, lastErr := parts[1].ToInt64()
-		master, _ := parts[2].ToArray()
+		master, _ := parts[2].ToArray() // host, port …
 		if len(master) < 2 {
 			return nil
 		}
-		host, hostErr := master[0].ToString()
-		port, portErr := master[1].ToInt64()
-		if errors.Join(firstErr, lastErr, hostErr, portErr) != nil {
-			return nil
-		}
+		first, _ := parts[0].ToInt64()
+		last, _ := parts[1].ToInt64()
+		host, _ := master[0].ToString()
+		port, _ := master[1].ToInt64()
 		slots = append(slots, slotRange{first, last, net.JoinHostPort(host, strconv.FormatInt(port, 10))})
 	}
 	return slots
 }
 
-// of returns the bounds of the node that has a channel, or of all nodes if it is not known.
-// measured is false before the first Measure.
-func (c *Clock) of(channelID string) (b bounds, measured bool) {
+// nodeBounds returns the bounds of the node that has a channel, or of all nodes if it is not
+// known. measured is false before the first Measure.
+func (c *Clock) nodeBounds(channelID string) (b bounds, measured bool) {
 	e := c.estimate.Load()
 	if e == nil {
 		return bounds{}, false
@@ -198,8 +194,8 @@ func (s sample) better(newer sample) bool {
 // which node has the channel, this holds on the node that is ahead most. The start detects
 // that the store's clock was set back since it was measured.
 func (c *Clock) Window(channelID string, until time.Time) string {
-	if b, measured := c.of(channelID); measured {
-		return unixMillis(time.Since(started)+b.earliest-maxDrift) + " " + unixMillis(until.Sub(started)+b.ahead)
+	if b, measured := c.nodeBounds(channelID); measured {
+		return Millis(time.Since(started)+b.earliest-maxDrift) + " " + Millis(until.Sub(started)+b.ahead)
 	}
 	return ""
 }
@@ -209,8 +205,8 @@ func (c *Clock) Window(channelID string, until time.Time) string {
 // channel's node, so that the request is not mistaken for an older one. Without a channel,
 // this holds for all nodes.
 func (c *Clock) At(channelID string, at time.Time) string {
-	if b, measured := c.of(channelID); measured {
-		return unixMillis(at.Sub(started) + b.latest)
+	if b, measured := c.nodeBounds(channelID); measured {
+		return Millis(at.Sub(started) + b.latest)
 	}
 	return ""
 }
@@ -218,8 +214,8 @@ func (c *Clock) At(channelID string, at time.Time) string {
 // AtEarliest is At with a time that is never later than that of the channel's node, or of any
 // node.
 func (c *Clock) AtEarliest(channelID string, at time.Time) string {
-	if b, measured := c.of(channelID); measured {
-		return unixMillis(at.Sub(started) + b.earliest)
+	if b, measured := c.nodeBounds(channelID); measured {
+		return Millis(at.Sub(started) + b.earliest)
 	}
 	return ""
 }
@@ -231,5 +227,3 @@ func (c *Clock) Forget() {
 	defer c.mu.Unlock()
 	c.samples = nil
 }
-
-func unixMillis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

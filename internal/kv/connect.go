@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -73,12 +72,6 @@ func IsTemporary(err error) bool { return slices.Contains(temporaryCodes, ErrorC
 // or of the embedded engine at its limit. The command or script had no effect. Commands that
 // remove data work.
 func IsFull(err error) bool { return ErrorCode(err) == "OOM" }
-
-// PublishAudio publishes an audio frame on a channel's topic. It goes through the
-// node that holds the channel's slot, so that a cluster keeps the order.
-func PublishAudio(ctx context.Context, c rueidis.Client, topic, message string) error {
-	return c.Do(ctx, c.B().Arbitrary("PUBLISH").Keys(topic).Args(string(NoticeAudio)+message).Build()).Error()
-}
 
 // EmbeddedFile is the file in DATA_DIR that describes a running embedded engine.
 const EmbeddedFile = "embedded-kv.json"

@@ -51,7 +51,9 @@ package kv
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"telapi/callruntime/wire"
 )
@@ -110,6 +112,17 @@ func ChannelKeys(id string) []string {
 	return []string{MetaKey(id), RuntimeStreamKey(id), HistoryKey(id)}
 }
 
+// Millis returns a duration as an argument of a script.
+func Millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// Flag returns a condition as an argument of a script.
+func Flag(condition bool) string {
+	if condition {
+		return "1"
+	}
+	return ""
+}
+
 // LimitArgs returns limits as arguments of the channel scripts.
 func LimitArgs(l wire.ChannelLimits) []string {
 	return strings.Fields(fmt.Sprint(l.HistoryMessages, l.HistoryMs, l.IdleMs, l.KeepMs, l.BacklogEntries, l.BacklogBytes))
@@ -153,17 +166,3 @@ func RuntimeTopic(id string) string { return channelPrefix + id + "}:up" }
 
 // BrowserTopic returns the pub/sub topic of notices to the browser's socket.
 func BrowserTopic(id string) string { return channelPrefix + id + "}:down" }
-
-// Notice is the first byte of a message on a channel's topics.
-type Notice byte
-
-// The notices. Only audio is lost when a notice is missed.
-const (
-	NoticeAudio    Notice = 'A' // both topics: the ChannelMessage
-	NoticeEntry    Notice = 'E' // runtime: previous ID and last ID of entries now on the stream and the content of NoticeDue, separated by spaces, then each entry after a line feed if they are small
-	NoticeClaimed  Notice = 'C' // runtime: token of the claim that the channel has now
-	NoticeDue      Notice = 'D' // runtime: ms until the next work item times out or the browser's lease expires; empty if there is neither
-	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by spaces, then each ChannelMessage after a line feed
-	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now; empty: the owner should run the script renew
-	NoticeEnded    Notice = 'X' // browser: the reason why the channel ended
-)

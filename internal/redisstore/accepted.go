@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,7 +48,7 @@ func (a *acceptedCallbacks) add(c callback.Credential, epoch, use string) {
 func (a *acceptedCallbacks) all() []acceptedCallback {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.list[:len(a.list):len(a.list)] // its elements do not change
+	return slices.Clip(a.list) // its elements do not change
 }
 
 // checkAccepted makes the store report accepted callbacks that it has lost to the runtimes.
@@ -63,9 +64,9 @@ func (s *Store) checkAccepted(ctx context.Context) error {
 	return group.Wait()
 }
 
-// replaced reports whether a server was restarted, or replaced by a replica: then it has
-// another replication ID. A client of a cluster can have a connection to the replica before,
-// so that it does not notice.
+// replaced reports whether a server was restarted, or replaced by a replica, since the last
+// call: then it has another replication ID. A client of a cluster can have a connection to the
+// replica before, so that it does not notice.
 func (s *Store) replaced(ctx context.Context, client rueidis.Client) (replaced bool) {
 	if s.opts.Embedded { // it does not outlive this process
 		return false
@@ -78,11 +79,11 @@ func (s *Store) replaced(ctx context.Context, client rueidis.Client) (replaced b
 		// The ID of a server's data, which its replicas have too; empty if it does not reveal it.
 		go func() { ids <- replicationInfo(ctx, node)["master_replid"] }()
 	}
-	first := len(s.replicationIDs) == 0
+	isFirstCall := len(s.replicationIDs) == 0
 	for range nodes {
 		if id := <-ids; id != "" && !s.replicationIDs[id] {
 			s.replicationIDs[id] = true
-			replaced = !first
+			replaced = !isFirstCall
 		}
 	}
 	return replaced

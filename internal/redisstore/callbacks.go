@@ -53,9 +53,12 @@ func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Cre
 func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (result callback.DeliverResult, err error) {
 	duplicateFor, use := "", d.CallbackID // use: as the script callback names it
 	if d.DuplicateFor > 0 {
-		duplicateFor, use = millis(d.DuplicateFor), d.BodyDigest
+		duplicateFor, use = kv.Millis(d.DuplicateFor), d.BodyDigest
 	}
-	args := []string{d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch, rueidis.BinaryString(d.Receipt), boolArg(d.Park)}
+	args := []string{
+		d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch,
+		rueidis.BinaryString(d.Receipt), kv.Flag(d.Park),
+	}
 	for _, entry := range d.Entries {
 		args = append(args, rueidis.BinaryString(entry))
 	}
@@ -68,7 +71,10 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (resu
 
 // DeliverStream implements callback.Store.
 func (c *Callbacks) DeliverStream(ctx context.Context, p callback.StreamParams) (result callback.DeliverResult, err error) {
-	args := []string{p.Digest, string(p.Kind), p.WorkItemID, p.CallbackID, p.Digests, p.Epoch, boolArg(p.Park), rueidis.BinaryString(p.Receipt), strconv.Itoa(len(p.Parts))}
+	args := []string{
+		p.Digest, string(p.Kind), p.WorkItemID, p.CallbackID, p.Digests, p.Epoch,
+		kv.Flag(p.Park), rueidis.BinaryString(p.Receipt), strconv.Itoa(len(p.Parts)),
+	}
 	for _, entry := range slices.Concat(p.Parts, p.Last) {
 		args = append(args, rueidis.BinaryString(entry))
 	}
@@ -116,7 +122,7 @@ func (c *Callbacks) StillParked(ctx context.Context, items []callback.ParkedItem
 		for i, item := range items {
 			field := strconv.FormatInt(item.Number, 10)
 			if item.Unfinished {
-				field += "+1"
+				field += "+1" // the first part of a streamed answer
 			}
 			commands[i] = client.B().Hexists().Key(kv.MetaKey(item.ChannelID)).Field(field).Build()
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -41,37 +40,33 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attached channel.AttachResult, err error) {
 	cursor := cmp.Or(a.Resume, &channel.Cursor{})
 	args := []string{
-		a.ConnectionID, a.Succeeds, boolArg(a.Reject), c.store.clock.At(a.ChannelID, time.Now()), millis(a.Lease),
-		boolArg(a.Resume != nil), cursor.Epoch, cursor.ID, string(a.Entry), string(a.Offer),
+		a.ConnectionID, a.Succeeds, kv.Flag(a.Reject), c.store.clock.At(a.ChannelID, time.Now()), kv.Millis(a.Lease),
+		kv.Flag(a.Resume != nil), cursor.Epoch, cursor.ID, string(a.Entry), string(a.Offer),
 		rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile),
 	}
 	reply, err := runScript(ctx, c.store, "attach to a channel", "connect", a.ChannelID, rueidis.RedisResult.ToArray, append(args, c.limits...)...)
 	if err != nil {
 		return attached, err
 	}
-	if status, _ := reply[0].ToString(); status != "attached" || len(reply) != 9 {
+	if status, _ := reply[0].ToString(); status != "attached" {
 		return attached, attachError(status)
 	}
-	number, _ := reply[1].ToString()
-	epoch, _ := reply[2].ToString()
-	newest, _ := reply[3].ToString()
-	lastEntry, _ := reply[4].ToString()
-	attached = channel.AttachResult{
-		Number: number, Head: channel.Cursor{Epoch: epoch, ID: newest}, LastEntry: lastEntry,
-		TextChat: isOne(reply[6]), Recovered: isOne(reply[7]),
-	}
-	if c.store.opts.MinReplicas > 0 {
-		attached.LastEntry = "" // replicas may not have it: it need not have been acknowledged
+	attached.Number, _ = reply[1].ToString()
+	attached.Head.Epoch, _ = reply[2].ToString()
+	attached.Head.ID, _ = reply[3].ToString()
+	if c.store.opts.MinReplicas == 0 { // otherwise replicas may not have it: it need not have been acknowledged
+		attached.LastEntry, _ = reply[4].ToString()
 	}
 	attached.Offer, attached.Expired = parseOffer(reply[5])
-	attached.Missed, err = messages(epoch, reply[8])
+	attached.TextChat, attached.Recovered = isOne(reply[6]), isOne(reply[7])
+	attached.Missed, err = messages(attached.Head.Epoch, reply[8])
 	return attached, err
 }
 
 // CheckAttach implements channel.Store.
 func (c *Channels) CheckAttach(ctx context.Context, a channel.AttachRequest) error {
 	status, err := runScript(ctx, c.store, "check a connection", "check_connect", a.ChannelID, rueidis.RedisResult.ToString,
-		a.Succeeds, boolArg(a.Reject), a.TeamID, a.EndpointID)
+		a.Succeeds, kv.Flag(a.Reject), a.TeamID, a.EndpointID)
 	if err != nil || status == "admitted" {
 		return err
 	}
@@ -91,26 +86,22 @@ func attachError(status string) error {
 
 // Append implements channel.Store.
 func (c *Channels) Append(ctx context.Context, owner channel.Owner, frames []channel.Frame) (outcomes []channel.Outcome, lastEntry string, err error) {
-	args := make([]string, 4, 5+2*len(frames))
-	flags := make([]byte, 0, len(frames))
-	for _, f := range frames {
-		flags = append(flags, frameFlag(f))
-		args = append(args, f.MessageID)
-	}
-	for _, f := range frames {
-		args = append(args, rueidis.BinaryString(f.Entry))
+	n := len(frames)
+	flags, args := make([]byte, n), make([]string, 4+2*n, 5+2*n)
+	for i, f := range frames {
+		flags[i], args[4+i], args[4+n+i] = frameFlag(f), f.MessageID, rueidis.BinaryString(f.Entry)
 	}
 	args[0], args[1], args[2], args[3] = owner.ConnectionID, owner.Number, owner.LastEntry, string(flags)
 	reply, err := runScript(ctx, c.store, "append frames", "frame", owner.ChannelID, rueidis.RedisResult.AsStrSlice, args...)
 	if kv.IsFull(err) {
-		return slices.Repeat([]channel.Outcome{channel.Backpressure}, len(frames)), "", nil
+		return slices.Repeat([]channel.Outcome{channel.Backpressure}, n), "", nil
 	}
-	if err != nil || len(reply) < 2 {
-		return nil, "", cmp.Or(err, errUnexpectedReply)
+	if err != nil {
+		return nil, "", err
 	}
-	words := reply[1:]
-	outcomes = make([]channel.Outcome, len(frames))
-	for i := range frames {
+	words := reply[1:] // one for each frame, or one for all
+	outcomes = make([]channel.Outcome, n)
+	for i := range outcomes {
 		outcomes[i] = channel.Outcome(words[min(i, len(words)-1)])
 	}
 	return outcomes, reply[0], nil
@@ -132,7 +123,7 @@ func frameFlag(f channel.Frame) byte {
 // Renew implements channel.Store.
 func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Duration, retry bool) (result channel.RenewResult, err error) {
 	reply, err := runScript(ctx, c.store, "renew a session", "renew", owner.ChannelID, rueidis.RedisResult.ToArray,
-		owner.ConnectionID, owner.Number, millis(lease), boolArg(retry), owner.Position.Epoch, owner.Position.ID, owner.LastEntry)
+		owner.ConnectionID, owner.Number, kv.Millis(lease), kv.Flag(retry), owner.Position.Epoch, owner.Position.ID, owner.LastEntry)
 	if err != nil {
 		return result, err
 	}
@@ -148,7 +139,7 @@ func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Du
 // Detach implements channel.Store.
 func (c *Channels) Detach(ctx context.Context, owner channel.Owner, entry []byte) error {
 	_, err := runScript(ctx, c.store, "detach from a channel", "detach", owner.ChannelID, rueidis.RedisResult.ToString,
-		owner.ConnectionID, string(entry), owner.LastEntry, owner.Position.Epoch, boolArg(owner.Number == ""))
+		owner.ConnectionID, string(entry), owner.LastEntry, owner.Position.Epoch, kv.Flag(owner.Number == ""))
 	return err
 }
 
@@ -232,14 +223,11 @@ func (s *Store) readFields(ctx context.Context, operation string, channelIDs, fi
 // messages parses a list of ID, message, ID, message …
 func messages(epoch string, reply rueidis.RedisMessage) ([]channel.Message, error) {
 	values, err := reply.AsStrSlice()
-	if err != nil || len(values)%2 != 0 {
-		return nil, errors.Join(err, errUnexpectedReply)
-	}
 	list := make([]channel.Message, 0, len(values)/2)
 	for pair := range slices.Chunk(values, 2) {
 		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: pair[0]}, JSON: []byte(pair[1])})
 	}
-	return list, nil
+	return list, err
 }
 
 // parseOffer parses the result of takeOffer in the scripts.
@@ -254,13 +242,7 @@ func parseMillis(text string) int64 {
 	return n
 }
 
-func isOne(m rueidis.RedisMessage) bool { n, _ := m.AsInt64(); return n == 1 }
-
-func boolArg(b bool) string {
-	if b {
-		return "1"
-	}
-	return ""
+func isOne(m rueidis.RedisMessage) bool {
+	n, _ := m.AsInt64()
+	return n == 1
 }
-
-func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

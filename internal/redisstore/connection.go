@@ -90,16 +90,14 @@ func (s *Store) closeClient(client rueidis.Client) {
 // scripts would have no deadlines.
 func (s *Store) dial(ctx context.Context) (rueidis.Client, error) {
 	client, err := rueidis.NewClient(s.opts.client())
-	if err == nil {
-		err = s.probe(ctx, client)
-		if err == nil && !s.measureClock(ctx, client) {
-			err = errNoClock
-		}
-		if err != nil {
-			s.closeClient(client)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	if err = s.probe(ctx, client); err == nil && !s.measureClock(ctx, client) {
+		err = errNoClock
 	}
 	if err != nil {
+		s.closeClient(client)
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	return client, nil
@@ -144,8 +142,8 @@ func (s *Store) requestProbe() {
 func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
-	full := false     // as logged
-	unchecked := true // accepted callbacks: the store may have been restarted
+	loggedFull := false
+	checkCallbacks := true // the store may have been restarted
 	select {
 	case <-s.probes: // requested for an earlier connection
 	default:
@@ -161,13 +159,13 @@ func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 		if err := s.probe(ctx, client); err != nil {
 			return fmt.Errorf("probe: %w", err)
 		}
-		if full != s.Full() {
-			full = !full
+		if full := s.Full(); full != loggedFull {
+			loggedFull = full
 			s.logFull(full)
 		}
 		s.measureClock(ctx, client)
-		if s.replaced(ctx, client) || unchecked {
-			unchecked = s.checkAccepted(ctx) != nil
+		if s.replaced(ctx, client) || checkCallbacks {
+			checkCallbacks = s.checkAccepted(ctx) != nil
 		}
 	}
 }
@@ -261,9 +259,6 @@ func (s *Store) Nodes() (nodes []Node) {
 // Clock returns the node's time.
 func (n Node) Clock(ctx context.Context) (time.Time, error) {
 	parts, err := n.client.Do(ctx, n.client.B().Time().Build()).AsIntSlice()
-	if err == nil && len(parts) != 2 {
-		err = errUnexpectedReply
-	}
 	if err != nil {
 		return time.Time{}, err
 	}

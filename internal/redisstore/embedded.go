@@ -47,10 +47,10 @@ type Embedded struct {
 	engine    *engine
 	snapshots *snapshots
 	addr      string
-	pass      redact.Secret
-	file      string
+	password  redact.Secret
+	record    string // path of the connection record
 	lock      *os.File
-	close     sync.Once
+	closing   sync.Once
 	jobs      *background.Group
 }
 
@@ -88,14 +88,14 @@ func StartEmbedded(o EmbeddedOptions, log *slog.Logger) (_ *Embedded, err error)
 		engine:    engine,
 		snapshots: &snapshots{engine: engine, path: filepath.Join(o.DataDir, snapshotFile), log: log, privacy: privacy{o.KeepText}},
 		addr:      engine.Addr(),
-		pass:      redact.Secret(password),
-		file:      filepath.Join(o.DataDir, kv.EmbeddedFile),
+		password:  redact.Secret(password),
+		record:    filepath.Join(o.DataDir, kv.EmbeddedFile),
 		lock:      lock,
 		jobs:      background.NewGroup(),
 	}
 	if err = e.snapshots.load(); err != nil {
 		err = fmt.Errorf("write a snapshot to the data directory: %w", err)
-	} else if err = e.record(); err != nil { // clients can connect now
+	} else if err = e.writeRecord(); err != nil { // clients can connect now
 		err = fmt.Errorf("write the connection record: %w", err)
 	}
 	if err != nil {
@@ -105,18 +105,18 @@ func StartEmbedded(o EmbeddedOptions, log *slog.Logger) (_ *Embedded, err error)
 	_ = e.jobs.Go(context.Background(), e.tick) // the group is open
 	_ = e.jobs.Go(context.Background(), e.saveSnapshots)
 	log.Warn("using the embedded key-value store: for one machine and for development; a crash can lose its last seconds",
-		"address", e.addr, "record", e.file, "snapshot", e.snapshots.path)
+		"address", e.addr, "record", e.record, "snapshot", e.snapshots.path)
 	return e, nil
 }
 
-// record writes the connection record. Readers see the whole record or none.
-func (e *Embedded) record() error {
-	u := url.URL{Scheme: "redis", User: url.UserPassword("", e.pass.Reveal()), Host: e.addr}
+// writeRecord writes the connection record. Readers see the whole record or none.
+func (e *Embedded) writeRecord() error {
+	u := url.URL{Scheme: "redis", User: url.UserPassword("", e.password.Reveal()), Host: e.addr}
 	content, err := json.Marshal(kv.EmbeddedRecord{URL: u.String(), PID: os.Getpid()})
 	if err != nil {
 		return err
 	}
-	return replaceFile(e.file, func(w io.Writer) error {
+	return replaceFile(e.record, func(w io.Writer) error {
 		_, err := w.Write(content)
 		return err
 	})
@@ -138,13 +138,13 @@ func (e *Embedded) saveSnapshots(closing context.Context) {
 
 // Options returns the options with which Open connects to the engine.
 func (e *Embedded) Options(log *slog.Logger) Options {
-	return Options{RedisOptions: config.RedisOptions{Addrs: []string{e.addr}, Password: e.pass, Embedded: true}, Logger: log}
+	return Options{RedisOptions: config.RedisOptions{Addrs: []string{e.addr}, Password: e.password, Embedded: true}, Logger: log}
 }
 
 // Close stops the engine and saves its content.
 func (e *Embedded) Close() {
-	e.close.Do(func() {
-		_ = os.Remove(e.file)
+	e.closing.Do(func() {
+		_ = os.Remove(e.record)
 		e.jobs.Close()
 		e.engine.Close() // waits for running commands
 		e.snapshots.save(true)

@@ -34,7 +34,7 @@ func TestJoinRunningEngine(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("connection file: %v, %v, want mode 0600", info, err)
 	}
-	if logs.Count("a crash can lose its last seconds") != 1 || strings.Contains(logs.String(), e.pass.Reveal()) {
+	if logs.Count("a crash can lose its last seconds") != 1 || strings.Contains(logs.String(), e.password.Reveal()) {
 		t.Errorf("logged:\n%s\nwant one warning without the password", logs)
 	}
 
@@ -105,8 +105,8 @@ func TestJoinRejectsOtherServerOnPort(t *testing.T) {
 	e, _ := startEmbedded(t, ours)
 	other, _ := startEmbedded(t, theirs)
 	e.Close()
-	e.addr, e.file = other.addr, filepath.Join(ours, kv.EmbeddedFile)
-	testkit.Must(t, e.record())
+	e.addr, e.record = other.addr, filepath.Join(ours, kv.EmbeddedFile)
+	testkit.Must(t, e.writeRecord())
 	testkit.WantError(t, "join with another server on the port", testkit.ErrorOf(Join(ours)), ErrNoServer)
 }
 
@@ -119,7 +119,7 @@ func TestHangingServerIsNotReportedAsMissing(t *testing.T) {
 	testkit.Must(t, err)
 	defer hanging.Close()
 	e.addr = hanging.Addr().String()
-	testkit.Must(t, e.record())
+	testkit.Must(t, e.writeRecord())
 	opts, err := Join(dir)
 	testkit.Must(t, err)
 	opts.Logger, opts.ConnectTimeout = slog.New(slog.DiscardHandler), time.Second

@@ -96,7 +96,7 @@ func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx contex
 // held, so that the next renewal can succeed.
 func (l Leases) hold(ctx context.Context, name, holder string, duration time.Duration) (held bool, err error) {
 	held, err = query(ctx, l.store, "renew a lease", func(ctx context.Context, c rueidis.Client) (bool, error) {
-		return leaseScript.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, millis(duration)}).AsBool()
+		return leaseScript.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, kv.Millis(duration)}).AsBool()
 	})
 	return held || err != nil, err
 }

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -31,10 +30,10 @@ var (
 func (s *Store) Grant(ctx context.Context, key string, want, limit int64, window time.Duration) (ratelimit.Grant, error) {
 	return query(ctx, s, "grant permits", func(ctx context.Context, c rueidis.Client) (grant ratelimit.Grant, err error) {
 		reply, err := grantScript.Exec(ctx, c, []string{kv.RatePrefix + key}, []string{
-			strconv.FormatInt(want, 10), strconv.FormatInt(limit, 10), millis(window),
+			strconv.FormatInt(want, 10), strconv.FormatInt(limit, 10), kv.Millis(window),
 		}).AsIntSlice()
-		if err != nil || len(reply) != 3 {
-			return grant, cmp.Or(err, errUnexpectedReply)
+		if err != nil {
+			return grant, err
 		}
 		return ratelimit.Grant{Permits: reply[0], Remaining: reply[1], Reset: time.Duration(reply[2]) * time.Millisecond}, nil
 	})
@@ -62,7 +61,7 @@ func (s *Store) Granted(ctx context.Context, names []string) ([]int64, error) {
 // ShareFingerprint implements auth.Fingerprints.
 func (s *Store) ShareFingerprint(ctx context.Context, fingerprint string, ttl time.Duration) ([]string, error) {
 	return query(ctx, s, "share fingerprint", func(ctx context.Context, c rueidis.Client) ([]string, error) {
-		return fingerprintScript.Exec(ctx, c, []string{kv.FingerprintsKey}, []string{fingerprint, millis(ttl)}).AsStrSlice()
+		return fingerprintScript.Exec(ctx, c, []string{kv.FingerprintsKey}, []string{fingerprint, kv.Millis(ttl)}).AsStrSlice()
 	})
 }
 

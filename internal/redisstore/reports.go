@@ -88,7 +88,7 @@ func (r *ReportStream) Read(caller context.Context, limit int, wait time.Duratio
 // abandoned returns reports that a crashed instance has read.
 func (r *ReportStream) abandoned(ctx context.Context, c rueidis.Client, limit int) ([]rueidis.XRangeEntry, error) {
 	reply, err := c.Do(ctx, c.B().Xautoclaim().Key(kv.ReportsStream).Group(reportsGroup).Consumer(reportsConsumer).
-		MinIdleTime(millis(r.redeliverAfter)).Start("0-0").Count(int64(limit)).Build().ToRetryable()).ToArray()
+		MinIdleTime(kv.Millis(r.redeliverAfter)).Start("0-0").Count(int64(limit)).Build().ToRetryable()).ToArray()
 	if err != nil || len(reply) < 2 {
 		return nil, err
 	}

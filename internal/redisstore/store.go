@@ -26,9 +26,8 @@ import (
 const storeName = "The key-value store"
 
 var (
-	errNoNode          = errors.New("no store node is known")
-	errNoClock         = errors.New("the store does not tell its time")
-	errUnexpectedReply = errors.New("a script returned an unexpected reply")
+	errNoNode  = errors.New("no store node is known")
+	errNoClock = errors.New("the store does not tell its time")
 )
 
 // Options configure a Store. A single address can be a server or any node of a
@@ -121,14 +120,11 @@ func (s *Store) Ping(ctx context.Context) error { return s.do(ctx, "ping", s.pro
 
 // errFull is returned if the store has no memory left. The connection is not replaced,
 // because reads and removals work.
-var errFull = fault.New(fault.ServiceUnavailable, "The key-value store is full. Retry in a few seconds.").WithRetryAfter(fullRetryAfter)
+var errFull = fault.New(fault.ServiceUnavailable, "The key-value store is full. Retry in a few seconds.").WithRetryAfter(5 * time.Second)
 
-const (
-	fullRetryAfter = 5 * time.Second
-	// fullMemory is how long the store counts as full after it has rejected a write. It
-	// is longer than the interval between probes.
-	fullMemory = 3 * probeInterval
-)
+// fullMemory is how long the store counts as full after it has rejected a write. It
+// is longer than the interval between probes.
+const fullMemory = 3 * probeInterval
 
 // Full reports whether the store has just rejected a write because it has no memory left.
 func (s *Store) Full() bool { return time.Since(time.Unix(0, s.rejected.Load())) < fullMemory }

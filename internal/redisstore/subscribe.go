@@ -2,12 +2,10 @@ package redisstore
 
 import (
 	"context"
-	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/wire"
 	"telapi/internal/background"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
@@ -101,20 +99,13 @@ func (p *noticeParser) Message(payload string) {
 	}
 }
 
-// parseMessages parses a notice of messages: epoch, ID of the message before the
-// first, ID of the last, and one message per line. The messages have consecutive
-// numbers and the same time. It returns false if the number of lines differs.
+// parseMessages parses the content of a NoticeMessage. ok is false if that is not possible.
 func parseMessages(notice string) (after channel.Cursor, list []channel.Message, ok bool) {
 	head, lines, _ := strings.Cut(notice, "\n")
 	epoch, ids, _ := strings.Cut(head, " ")
 	before, last, _ := strings.Cut(ids, " ")
-	after = channel.Cursor{Epoch: epoch, ID: before}
-	_, at, _ := strings.Cut(last, "-")
-	number := wire.EntryNumber(before) // IDs of messages have the form of positions
-	for line := range strings.SplitSeq(lines, "\n") {
-		number++
-		id := strconv.FormatInt(number, 10) + "-" + at
-		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: id}, JSON: []byte(line)})
-	}
-	return after, list, number == wire.EntryNumber(last)
+	ok = kv.Items(before, last, lines, func(id, message string) {
+		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: id}, JSON: []byte(message)})
+	})
+	return channel.Cursor{Epoch: epoch, ID: before}, list, ok
 }
