@@ -187,14 +187,10 @@ type sessions struct {
 // assembleConversations adds sessions, their channels, call runtimes and callbacks.
 func (a *App) assembleConversations(_ context.Context, deps *httpapi.Deps) error {
 	db, kv, registry := a.stores.sql, a.stores.kv, a.telemetry.Registry
-	iceServers, err := a.cfg.ICEServerList()
-	if err != nil {
-		return err
-	}
 	channels, limits := redisstore.NewChannels(kv, channelLimits(a.cfg)), connectionLimits(a.cfg)
 	deps.Sessions = &session.Service{
 		Store: db, Endpoints: deps.Endpoints, Tokens: session.NewTokens(a.secrets), Failures: a.failures, Channels: channels,
-		WebRTC: a.cfg.FeatureWebRTC, ICE: session.ICEConfig{Servers: iceServers, Secret: a.cfg.TURNSecret}, Limits: limits, Now: time.Now,
+		WebRTC: a.cfg.FeatureWebRTC, ICE: session.ICEConfig{Servers: a.cfg.ICEServerList(), Secret: a.cfg.TURNSecret}, Limits: limits, Now: time.Now,
 	}
 	sweeper := session.NewSweeper(deps.Sessions, a.cfg.SessionIdleTimeout, a.cfg.SessionRetention, a.log)
 	actions := session.NewActionQueue(db, a.cfg.EnablePIILogging, a.log, registry)

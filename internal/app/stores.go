@@ -130,9 +130,5 @@ func openMedia(cfg config.Config) (*media.Client, error) {
 	if cfg.MediaCacheURL == "" {
 		return nil, nil
 	}
-	roots, err := cfg.MediaCacheCAs()
-	if err != nil {
-		return nil, err
-	}
-	return media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, roots)
+	return media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, cfg.MediaCacheCAs())
 }

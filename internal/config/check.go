@@ -104,8 +104,7 @@ func (l *loader) checkServer() {
 	c := &l.cfg
 	l.rejectIf(slices.Contains(c.SpeechProviders, "openai") && c.SpeechURL == "",
 		"SPEECH_OPENAI_URL", "", "not set, but SPEECH_PROVIDERS contains openai; use https://api.openai.com for OpenAI itself")
-	iceServers, err := c.ICEServerList()
-	l.rejectIf(err == nil && c.TURNSecret == "" && slices.ContainsFunc(iceServers, ICEServer.NeedsCredential),
+	l.rejectIf(c.TURNSecret == "" && slices.ContainsFunc(c.ICEServerList(), ICEServer.NeedsCredential),
 		"TURN_SHARED_SECRET", "", "not set, but WEBRTC_ICE_SERVERS contains a TURN server without a credential, which browsers reject")
 	if !c.APITLSEnabled {
 		return
@@ -129,8 +128,8 @@ func (l *loader) checkServer() {
 func validHeaderList(value string) bool {
 	for header := range strings.SplitSeq(value, ",") {
 		name, escaped, found := strings.Cut(header, "=")
-		value, err := url.PathUnescape(escaped)
-		valid := found && err == nil && httpguts.ValidHeaderFieldName(strings.TrimSpace(name)) && httpguts.ValidHeaderFieldValue(strings.TrimSpace(value))
+		text, err := url.PathUnescape(escaped)
+		valid := found && err == nil && httpguts.ValidHeaderFieldName(strings.TrimSpace(name)) && httpguts.ValidHeaderFieldValue(strings.TrimSpace(text))
 		if !valid && strings.TrimSpace(header) != "" {
 			return false
 		}

@@ -333,7 +333,7 @@ func FuzzLoad(f *testing.F) {
 				if err == nil {
 					_, _ = c.Redis()
 					_, _ = c.EdgeTLS()
-					_, _ = c.MediaCacheCAs()
+					_ = c.MediaCacheCAs()
 					_ = c.DatabaseDSN()
 				}
 			}

@@ -45,13 +45,11 @@ func ServerTLS() *tls.Config {
 	}
 }
 
-// MediaCacheCAs returns the root certificates for the media service, or nil for the
-// system's.
-func (c Config) MediaCacheCAs() (*x509.CertPool, error) {
-	if c.MediaCacheCABundle == "" {
-		return nil, nil
-	}
-	return parseBundle(c.MediaCacheCABundle.Reveal())
+// MediaCacheCAs returns the root certificates for the media service, which Load has checked,
+// or nil for the system's.
+func (c Config) MediaCacheCAs() *x509.CertPool {
+	pool, _ := parseBundle(c.MediaCacheCABundle.Reveal())
+	return pool
 }
 
 // parseBundle parses PEM certificates, plain or in base64. It rejects every other PEM

@@ -212,8 +212,8 @@ func TestMediaCABundleIsPlainOrBase64(t *testing.T) {
 	both := append(append([]byte{}, one...), two...)
 	for name, value := range map[string]string{"raw": string(both), "base64": toBase64(both), "wrapped base64": wrappedBase64(both), "spaced": "\n" + string(one) + "\n"} {
 		c, _ := load(t, Dev, "TTS_MEDIA_CACHE_CA_BUNDLE="+value)
-		if pool, err := c.MediaCacheCAs(); err != nil || pool == nil {
-			t.Errorf("%s: pool %v (error %v), want one", name, pool, err)
+		if c.MediaCacheCAs() == nil {
+			t.Errorf("%s: no pool, want one", name)
 		}
 	}
 	for name, value := range map[string]string{
@@ -224,8 +224,8 @@ func TestMediaCABundleIsPlainOrBase64(t *testing.T) {
 			t.Errorf("%s: error %v, want one for TTS_MEDIA_CACHE_CA_BUNDLE without the value", name, err)
 		}
 	}
-	if pool, err := (Config{}).MediaCacheCAs(); pool != nil || err != nil {
-		t.Errorf("unset: pool %v and error %v, want none", pool, err)
+	if pool := (Config{}).MediaCacheCAs(); pool != nil {
+		t.Errorf("unset: pool %v, want none", pool)
 	}
 }
 
@@ -241,10 +241,7 @@ func TestICEServersAreParsedFromURLsAndJSON(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, _ := load(t, Dev, "WEBRTC_ICE_SERVERS="+tt.value, "TURN_SHARED_SECRET=north")
-			list, err := c.ICEServerList()
-			if got := fmt.Sprint(list); err != nil || got != tt.want {
-				t.Errorf("servers %s (error %v), want %s", got, err, tt.want)
-			}
+			testkit.Equal(t, "servers", fmt.Sprint(c.ICEServerList()), tt.want)
 		})
 	}
 }
