@@ -156,7 +156,7 @@ func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, report func(speech.
 }
 
 // Migrate applies pending migrations, unless statusOnly is set, and returns the status.
-func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly bool) (sqlstore.SchemaStatus, error) {
+func Migrate(ctx context.Context, cfg config.Config, w io.Writer, statusOnly bool) (sqlstore.SchemaStatus, error) {
 	var s stores
 	defer s.close()
 	if statusOnly {
@@ -164,7 +164,7 @@ func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly b
 			return sqlstore.SchemaStatus{}, err
 		}
 	}
-	if err := s.openDatabase(cfg, toolLogger(cfg, log)); err != nil {
+	if err := s.openDatabase(cfg, toolLogger(cfg, w)); err != nil {
 		return sqlstore.SchemaStatus{}, err
 	}
 	schema, err := s.connectDatabase(ctx, cfg)
@@ -199,10 +199,10 @@ func OpenRuntime(cfg config.Config) (*calls.Runtime, error) {
 }
 
 // ListChannels returns the live channels, the oldest first.
-func ListChannels(ctx context.Context, cfg config.Config, log io.Writer) (list []redisstore.ChannelInfo, err error) {
+func ListChannels(ctx context.Context, cfg config.Config, w io.Writer) (list []redisstore.ChannelInfo, err error) {
 	var s stores
 	defer s.close()
-	if err := s.openRunningKeyValue(cfg, toolLogger(cfg, log)); err != nil {
+	if err := s.openRunningKeyValue(cfg, toolLogger(cfg, w)); err != nil {
 		return nil, noServerError(cfg, err)
 	}
 	connecting, cancel := context.WithTimeout(ctx, storeTimeout)

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"telapi/api"
 	"telapi/callruntime/wire"
 	"telapi/internal/audit"
@@ -126,16 +124,17 @@ func (a *App) listenAndOpenStores(ctx context.Context, deps *httpapi.Deps) (err 
 	if a.media, err = openMedia(a.cfg); err != nil {
 		return err
 	}
-	a.addProbe(&probe{name: "database", label: "database", failedStatus: statusUnavailable, ping: a.stores.sql.Ready})
-	a.addProbe(&probe{name: "kv", label: "key-value store", failedStatus: statusUnavailable, ping: a.stores.kv.Ping})
+	probes := []*probe{
+		{name: "database", label: "database", failedStatus: statusUnavailable, ping: a.stores.sql.Ready},
+		{name: "kv", label: "key-value store", failedStatus: statusUnavailable, ping: a.stores.kv.Ping},
+	}
 	if a.media != nil {
 		a.onClose(a.media.Close)
 		deps.Media = a.media
-		a.addProbe(&probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
+		probes = append(probes, &probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
 	}
-	a.addGauge(prometheus.GaugeOpts{
-		Name: "telapi_kv_full", Help: "1 if the key-value store has just rejected a write because it is full, 0 otherwise.",
-	}, a.stores.kv.Full)
+	a.addProbes(probes...)
+	a.addFullGauge(a.stores.kv.Full)
 	a.addJobs(func(ctx context.Context) { _ = a.stores.sql.Connect(ctx) }) // retries and logs until ctx ends
 	return nil
 }

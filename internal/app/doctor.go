@@ -41,7 +41,7 @@ type Finding struct {
 //
 // It checks what telapi serve would use. Without JWT_SECRET, in a data directory with
 // the secret of telapi dev, it checks what that uses.
-func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log io.Writer) []Finding {
+func Diagnose(ctx context.Context, env []string, consoleFingerprint string, w io.Writer) []Finding {
 	var err error
 	cfg, warnings, development := developmentConfig(env)
 	success := "valid for telapi dev, whose JWT secret is in " + cfg.DataDir + "; telapi serve needs JWT_SECRET"
@@ -61,7 +61,7 @@ func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log 
 			return d.findings
 		}
 	}
-	d.cfg, d.log, d.consoleFingerprint = cfg, toolLogger(cfg, log), consoleFingerprint
+	d.cfg, d.log, d.consoleFingerprint = cfg, toolLogger(cfg, w), consoleFingerprint
 	defer d.stores.close()
 	for _, check := range []struct {
 		name string

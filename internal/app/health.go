@@ -38,6 +38,7 @@ func MediaServiceURL(cfg config.Config) string {
 	return localURL(scheme, cfg.MediaHost, cfg.MediaPort)
 }
 
+// localURL uses an address, unlike config.LocalURL: small containers can't resolve localhost.
 func localURL(scheme, host string, port int) string {
 	return scheme + "://" + net.JoinHostPort(cmp.Or(host, "127.0.0.1"), strconv.Itoa(port))
 }
@@ -82,6 +83,7 @@ type probe struct {
 	failedStatus string // in /health, while ping fails
 	ping         func(context.Context) error
 	ok           atomic.Bool
+	up           prometheus.Gauge // 1 if ok
 }
 
 // run probes until ctx ends and logs when the dependency becomes unavailable or available again.
@@ -94,38 +96,44 @@ func (p *probe) run(ctx context.Context, log *slog.Logger) {
 			return
 		}
 		wasOK := p.ok.Swap(err == nil)
-		interval := probeInterval
 		if err != nil {
-			interval = retryInterval
 			if wasOK {
 				log.WarnContext(ctx, p.label+" is unavailable", "error", err)
 			}
-		} else if wasEverOK && !wasOK {
+			p.up.Set(0)
+			_ = background.Sleep(ctx, retryInterval)
+			continue
+		}
+		if wasEverOK && !wasOK {
 			log.InfoContext(ctx, p.label+" is available again")
 		}
-		wasEverOK = wasEverOK || err == nil
-		_ = background.Sleep(ctx, interval)
+		wasEverOK = true
+		p.up.Set(1)
+		_ = background.Sleep(ctx, probeInterval)
 	}
 }
 
-// addProbe adds a dependency to /health and to the metrics.
-func (a *App) addProbe(p *probe) {
-	a.probes = append(a.probes, p)
-	a.addJobs(func(ctx context.Context) { p.run(ctx, a.log) })
-	a.addGauge(prometheus.GaugeOpts{
-		Name: "telapi_dependency_up", Help: "1 if the dependency (database, kv or media) answered the last probe, 0 otherwise.",
-		ConstLabels: prometheus.Labels{"dependency": p.name},
-	}, p.ok.Load)
+// addFullGauge adds a metric that is 1 while the key-value store is full.
+func (a *App) addFullGauge(isFull func() bool) {
+	promauto.With(a.telemetry.Registry).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "telapi_kv_full", Help: "1 if the key-value store has just rejected a write because it is full, 0 otherwise."},
+		func() float64 {
+			if isFull() {
+				return 1
+			}
+			return 0
+		})
 }
 
-// addGauge adds a metric that is 1 while isOn returns true, and 0 otherwise.
-func (a *App) addGauge(opts prometheus.GaugeOpts, isOn func() bool) {
-	promauto.With(a.telemetry.Registry).NewGaugeFunc(opts, func() float64 {
-		if isOn() {
-			return 1
-		}
-		return 0
-	})
+// addProbes adds dependencies to /health and to the metrics.
+func (a *App) addProbes(probes ...*probe) {
+	up := promauto.With(a.telemetry.Registry).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "telapi_dependency_up", Help: "1 if the dependency (database, kv or media) answered the last probe, 0 otherwise."}, []string{"dependency"})
+	for _, p := range probes {
+		p.up = up.WithLabelValues(p.name)
+		a.probes = append(a.probes, p)
+		a.addJobs(func(ctx context.Context) { p.run(ctx, a.log) })
+	}
 }
 
 // Health returns the response of /health.
