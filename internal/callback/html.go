@@ -27,13 +27,6 @@ func htmlToText(s string) string { return collapseSpace(stripTags(s, " ")) }
 // newline. It uses a tokenizer instead of a parser, because deeply nested elements
 // are expensive to parse.
 func stripTags(s, newline string) string {
-	if !strings.ContainsAny(s, "<&\r") { // most sentences
-		return strings.ReplaceAll(s, "\n", newline)
-	}
-	return stripTokens(s, newline)
-}
-
-func stripTokens(s, newline string) string {
 	z := html.NewTokenizer(strings.NewReader(s))
 	var out strings.Builder
 	silent := "" // the outermost silent element that is open

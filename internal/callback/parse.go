@@ -75,7 +75,6 @@ func (r Result) Entries(base wire.Entry, policy *command.Policy) ([]wire.Entry, 
 		}
 		b.add(wire.KindProviderError).Error = r.failure.Error
 	case r.bot != nil:
-		b.entries = make([]wire.Entry, 0, 1+2*len(r.bot.Messages.Message)+len(r.commands))
 		r.bot.addTo(&b, r.streamed, r.parts)
 	case r.toolResult != nil:
 		b.add(wire.KindToolResult).Result = r.toolResult
