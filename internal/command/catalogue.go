@@ -4,6 +4,7 @@ package command
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -59,6 +60,9 @@ var specs = func() map[string]*Spec {
 	}
 	return m
 }()
+
+// typeNames lists the command types for messages.
+var typeNames = strings.Join(slices.Sorted(maps.Keys(specs)), ", ")
 
 // Known reports whether a command type exists.
 func Known(commandType string) bool { return specs[commandType] != nil }

@@ -2,7 +2,6 @@ package command
 
 import (
 	"cmp"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -45,7 +44,7 @@ func NewPlatformPolicy(disabled, targets, headers []string) (PlatformPolicy, err
 	var issues fault.Issues
 	for i, t := range disabled {
 		if !Known(t) {
-			issues.Add(fault.Pointer("/disabled", i), fault.IssueValue, "Unknown command type %q. Use %s.", t, strings.Join(slices.Sorted(maps.Keys(specs)), ", "))
+			issues.Add(fault.Pointer("/disabled", i), fault.IssueValue, "Unknown command type %q. Use %s.", t, typeNames)
 		}
 	}
 	patterns := parsePatterns(targets, "/targets", &issues)
@@ -298,6 +297,6 @@ func withTransaction(list []wire.NameValue, transactionID string) []wire.NameVal
 	if transactionID == "" {
 		return list
 	}
-	list = slices.DeleteFunc(append(make([]wire.NameValue, 0, len(list)+1), list...), func(h wire.NameValue) bool { return strings.EqualFold(h.Name, wire.TransactionHeader) })
+	list = slices.DeleteFunc(slices.Clone(list), func(h wire.NameValue) bool { return strings.EqualFold(h.Name, wire.TransactionHeader) })
 	return append(list, wire.NameValue{Name: wire.TransactionHeader, Value: transactionID})
 }

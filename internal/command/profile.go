@@ -2,7 +2,6 @@ package command
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -66,7 +65,7 @@ func checkPolicies(policies []wire.CommandPolicy, base string, issues *fault.Iss
 		case policy.Type == "":
 			issues.Missing(path+"/type", "type is required.")
 		case !Known(policy.Type):
-			issues.Add(path+"/type", fault.IssueValue, "Unknown command type %q: use %s.", policy.Type, strings.Join(slices.Sorted(maps.Keys(specs)), ", "))
+			issues.Add(path+"/type", fault.IssueValue, "Unknown command type %q: use %s.", policy.Type, typeNames)
 		case seen[policy.Type]:
 			issues.Add(path+"/type", fault.IssueValue, "Duplicate policy for %s.", policy.Type)
 		}
