@@ -244,11 +244,18 @@ func (a *App) assembleServer(ctx context.Context, deps *httpapi.Deps) error {
 		a.onClose(a.instances.close)
 		deps.Instances = a.instances
 	}
-	deps.Log, deps.Registry, deps.Tracing, deps.Now = a.log, a.telemetry.Registry, a.telemetry.TracerProvider, time.Now
-	deps.APIAccess, deps.MaxSockets, deps.TeamShare = a.cfg.FeatureAPIAccess, a.cfg.MaxConnections, a.cfg.TeamShare
-	deps.PublicURL, deps.TrustedProxies, deps.MetricsToken = a.cfg.PublicURL, a.cfg.TrustedProxies, a.cfg.MetricsToken
-	deps.ConsoleOrigins, deps.AnyOrigin = a.cfg.ConsoleOrigins, a.opts.Development != nil
-	deps.OpenAPI, deps.AsyncAPI, deps.Playground = api.OpenAPI, api.AsyncAPI, a.playground()
+	deps.Log = a.log
+	deps.Registry = a.telemetry.Registry
+	deps.Tracing = a.telemetry.TracerProvider
+	deps.Now = time.Now
+	deps.APIAccess = a.cfg.FeatureAPIAccess
+	deps.MaxSockets, deps.TeamShare = a.cfg.MaxConnections, a.cfg.TeamShare
+	deps.PublicURL, deps.TrustedProxies = a.cfg.PublicURL, a.cfg.TrustedProxies
+	deps.MetricsToken = a.cfg.MetricsToken
+	deps.ConsoleOrigins = a.cfg.ConsoleOrigins
+	deps.AnyOrigin = a.opts.Development != nil
+	deps.OpenAPI, deps.AsyncAPI = api.OpenAPI, api.AsyncAPI
+	deps.Playground = a.playground()
 	deps.Health, deps.Draining = a.Health, a.draining.Load
 	a.server = httpapi.New(*deps)
 	a.addJobs(func(ctx context.Context) { releaseMemory(ctx, releaseInterval) })

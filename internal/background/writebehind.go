@@ -12,11 +12,6 @@ import (
 // ShutdownTimeout limits the last write when the process ends.
 const ShutdownTimeout = 5 * time.Second
 
-// StoreBackoff returns the delays between attempts while a store is unavailable.
-func StoreBackoff() *Backoff {
-	return &Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
-}
-
 // Write writes a batch and retries while the store is unavailable. If the store
 // rejects the batch, Write writes the values one by one and calls rejected for
 // each value that fails. It returns the error of rejected or of ctx.

@@ -135,15 +135,18 @@ const maxSecretFile = 1 << 20
 // secretFile returns the content of a file without its last line break. Its errors
 // contain neither the content nor the path.
 func secretFile(path string) (string, error) {
+	var content []byte
 	file, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("can't be read: %w", withoutPath(err))
+	if err == nil {
+		defer func() { _ = file.Close() }()
+		content, err = io.ReadAll(io.LimitReader(file, maxSecretFile+1))
 	}
-	defer func() { _ = file.Close() }()
-	content, err := io.ReadAll(io.LimitReader(file, maxSecretFile+1))
+	if failure, ok := errors.AsType[*os.PathError](err); ok {
+		err = failure.Err
+	}
 	switch value := strings.TrimSuffix(string(content), "\n"); {
 	case err != nil:
-		return "", fmt.Errorf("can't be read: %w", withoutPath(err))
+		return "", fmt.Errorf("can't be read: %w", err)
 	case len(content) > maxSecretFile:
 		return "", fmt.Errorf("has more than %d bytes", maxSecretFile)
 	case strings.TrimSpace(value) == "":
@@ -151,14 +154,6 @@ func secretFile(path string) (string, error) {
 	default:
 		return value, nil
 	}
-}
-
-// withoutPath returns the reason of an error of package os.
-func withoutPath(err error) error {
-	if pathError, ok := errors.AsType[*os.PathError](err); ok {
-		return pathError.Err
-	}
-	return err
 }
 
 // errInvalid is the error for a value that needs no more explanation than the

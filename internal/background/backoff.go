@@ -27,6 +27,11 @@ type Backoff struct {
 	next     time.Duration // 0: Min
 }
 
+// StoreBackoff returns the delays between attempts while a store is unavailable.
+func StoreBackoff() *Backoff {
+	return &Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+}
+
 // Next returns the next delay.
 func (b *Backoff) Next() time.Duration {
 	delay := min(max(b.next, b.Min), b.Max)
