@@ -3,15 +3,20 @@ package redisstore
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
+
+	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
 	"telapi/test/testkit"
@@ -286,5 +291,27 @@ func TestUnreadableSnapshotIsRenamed(t *testing.T) {
 				t.Errorf("the next start logged:\n%s", logs)
 			}
 		})
+	}
+}
+
+// The engine returns all fields of a hash, however few a script asks for.
+func TestForgettingReadsLongChannelsRarely(t *testing.T) {
+	t.Parallel()
+	e, logs := startEmbedded(t, t.TempDir())
+	var scans atomic.Int64
+	e.engine.server.SetPreHook(func(c *server.Peer, command string, args ...string) bool {
+		if command == "HSCAN" {
+			scans.Add(1)
+		}
+		return e.engine.memory.hook(c, command, args...)
+	})
+	s := newChannelFixture(t, e.Options(logs.Logger()), nil)
+	s.attach("a")
+	const frames, most = 1024, 24
+	for n := range frames {
+		s.expectFrame("a", fmt.Sprint(n), channel.Appended)
+	}
+	if n := scans.Load(); n == 0 || n > most {
+		t.Errorf("all fields were read %d times with %d frames, want 1 to %d times", n, frames, most)
 	}
 }

@@ -32,10 +32,10 @@ local TOTAL_INTERVAL = 16             -- entries; then one has the size of all u
 local MAX_NOTICE     = 8192           -- bytes of entries that a notice has; the runtime reads more of them
 
 -- Unneeded fields of meta are looked for with every FORGET_INTERVAL-th message, frame, work item and use of a channel
--- credential. At most about MAX_FORGOTTEN are deleted at once: unpack cannot return all fields, which the embedded store
--- finds every time, since it ignores COUNT.
+-- credential.
 local FORGET_INTERVAL = 16
-local MAX_FORGOTTEN   = 1000
+
+local BATCH = 1000 -- fields and values of one command: an even number that unpack can return
 
 -- Format of stream IDs: number and time in ms. Numbers start at 1 and have no gaps. IDs are unique even after a failover
 -- that lost the newest items: a reused number has another time.
@@ -171,14 +171,20 @@ local function saveAndNotify(...)
 end
 
 -- Deletes fields of meta that are not needed any more: IDs and uses beyond their maximum number, and credentials that are
--- invalid with their work items. It looks at four times as many fields as were added since, so that less than half of the
--- fields are such.
+-- invalid with their work items. It looks at four times as many fields as items were added since, so that at most half of
+-- the fields are such. The embedded store ignores COUNT and returns all fields: then the next calls, which would look at as
+-- many, do nothing.
 local function forget(count) -- rare
   readFields('cursor', 'seen', 'outLast', 'uses')
+  local wanted = 4 * count
+  local cursor, ahead = string.match(channel.cursor, '^(%d+) (%d+)$')
+  if ahead and tonumber(ahead) >= wanted then
+    setField('cursor', string.format('%s %d', cursor, ahead - wanted))
+    return
+  end
   local lastSeen, lastSent = toNumber(channel.seen) - MAX_SEEN, toNumber(channel.outLast) - MAX_SENT
-  local page, fields = redis.call('HSCAN', META, channel.cursor == '' and '0' or channel.cursor, 'COUNT', 4 * count), {}
+  local page, fields = redis.call('HSCAN', META, cursor or '0', 'COUNT', wanted), {}
   for i = 1, #page[2], 2 do
-    if #fields >= MAX_FORGOTTEN then break end
     local field, value = page[2][i], page[2][i + 1]
     local first, c = string.sub(field, 1, 1), #field == DIGEST_LENGTH and parseCredential(value)
     if c then
@@ -189,8 +195,8 @@ local function forget(count) -- rare
       append(fields, field)
     end
   end
-  if #fields > 0 then redis.call('HDEL', META, unpack(fields)) end
-  setField('cursor', page[1])
+  for from = 1, #fields, BATCH do redis.call('HDEL', META, unpack(fields, from, math.min(from + BATCH - 1, #fields))) end
+  setField('cursor', string.format('%s %d', page[1], math.max(0, #page[2] / 2 - wanted)))
 end
 
 -- Calls forget with every FORGET_INTERVAL-th item. number is that of the newest one, count how many are new.

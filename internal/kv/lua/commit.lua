@@ -2,7 +2,6 @@
 
 local KEPT_ENTRIES  = 1000    -- committed entries that are kept for observers
 local KEPT_BYTES    = 1048576 -- of them
-local COMPACT_BATCH = 1000    -- fields and values that are written at once: an even number that unpack can return
 local OBSERVER_TIME = 300000  -- ms for which observers can read both streams of an ended channel
 
 -- Commits the position of an entry. The next claim of the channel starts after it. Returns false if the entry is not on
@@ -76,9 +75,7 @@ local function compact(position) -- rare
     end
   end
   redis.call('UNLINK', META)
-  for first = 1, #fields, COMPACT_BATCH do
-    redis.call('HSET', META, unpack(fields, first, math.min(first + COMPACT_BATCH - 1, #fields)))
-  end
+  for first = 1, #fields, BATCH do redis.call('HSET', META, unpack(fields, first, math.min(first + BATCH - 1, #fields))) end
   expireIn(lastDeadline + RETENTION - now)
   redis.call('PEXPIRE', IN, OBSERVER_TIME)
   redis.call('PEXPIRE', OUT, OBSERVER_TIME)
