@@ -32,6 +32,24 @@ func boundedWorkItems(t *testing.T, opts Options) {
 	testkit.WantError(t, "one channel credential more", testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{Scope: wire.ScopeChannel})), calls.ErrTooManyWorkItems)
 }
 
+func settledWorkItems(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	const remembered = 1024
+	shared, first := d.await(calls.AwaitOptions{Scope: wire.ScopeChannel}), d.await(calls.AwaitOptions{})
+	d.expect(first, "answer", callback.Routed)
+	settle := func(items int) {
+		t.Helper()
+		d.do("HSET", kv.MetaKey(d.id), "queue", fmt.Sprintf("%d %d 0", items+1, items))
+		d.await(calls.AwaitOptions{Scope: wire.ScopeChannel}) // looks for fields that are not needed any more
+	}
+	settle(remembered)
+	d.expect(first, "answer", callback.Duplicate)
+	settle(remembered + 1)
+	d.expect(first, "answer", callback.Invalid)
+	d.expect(d.await(calls.AwaitOptions{WorkItemID: first.ID}), "answer", callback.Routed)
+	d.expect(shared, "answer", callback.Routed)
+}
+
 func callbackOrder(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	other, _ := connect(t, opts)

@@ -27,6 +27,7 @@ var callbackTests = map[string]func(*testing.T, Options){
 	"credential checks":                                   credentialChecks,
 	"streamed answers":                                    streamedAnswers,
 	"work items are bounded":                              boundedWorkItems,
+	"settled work items are forgotten":                    settledWorkItems,
 	"all parts of a streamed answer arrive at once":       mostParts,
 	"callbacks are routed in the order of work items":     callbackOrder,
 	"work items time out":                                 workItemTimeouts,

@@ -26,7 +26,7 @@ local STREAMS    = 'telapi:streams' -- topic that tells instances which streamed
 local NEVER          = 99999999999999 -- a far time; with more digits, Lua would print it in scientific notation
 local TOUCH_INTERVAL = 60000          -- ms between two extensions of the TTLs of all keys
 local TOUCH_WITHIN   = 20000          -- ms within which runtimes run the script touch even without a notice
-local RETENTION      = 3600000        -- ms after its deadline for which a credential is kept, to answer repeated callbacks
+local RETENTION      = 3600000        -- ms after its deadline for which a credential is kept at most, to answer repeated callbacks
 local DIGEST_LENGTH  = 64             -- of a credential, in hex
 local TOTAL_INTERVAL = 16             -- entries; then one has the size of all up to it, so that a commit reads only these
 local MAX_NOTICE     = 8192           -- bytes of entries that a notice has; the runtime reads more of them
@@ -170,12 +170,12 @@ local function saveAndNotify(...)
   notify()
 end
 
--- Deletes fields of meta that are not needed any more: IDs and uses beyond their maximum number, and credentials that are
--- invalid with their work items. It looks at four times as many fields as items were added since, so that at most half of
--- the fields are such. The embedded store ignores COUNT and returns all fields: then the next calls, which would look at as
--- many, do nothing.
+-- Deletes fields of meta that are not needed any more: IDs, uses and settled work items beyond their maximum number, and
+-- credentials that are invalid with their work items. It looks at four times as many fields as items were added since, so
+-- that at most half of the fields are such. The embedded store ignores COUNT and returns all fields: then the next calls,
+-- which would look at as many, do nothing.
 local function forget(count) -- rare
-  readFields('cursor', 'seen', 'outLast', 'uses')
+  readFields('cursor', 'seen', 'outLast', 'uses', 'queue')
   local wanted = 4 * count
   local cursor, ahead = string.match(channel.cursor, '^(%d+) (%d+)$')
   if ahead and tonumber(ahead) >= wanted then
@@ -183,12 +183,13 @@ local function forget(count) -- rare
     return
   end
   local lastSeen, lastSent = toNumber(channel.seen) - MAX_SEEN, toNumber(channel.outLast) - MAX_SENT
+  local oldestItem = toNumber(channel.queue) - MAX_SETTLED
   local page, fields = redis.call('HSCAN', META, cursor or '0', 'COUNT', wanted), {}
   for i = 1, #page[2], 2 do
     local field, value = page[2][i], page[2][i + 1]
     local first, c = string.sub(field, 1, 1), #field == DIGEST_LENGTH and parseCredential(value)
     if c then
-      if now >= c.deadline + RETENTION then append(fields, field, '@' .. c.id) end
+      if now >= c.deadline + RETENTION or c.number > 0 and c.number < oldestItem then append(fields, field, '@' .. c.id) end
     elseif first == '<' or first == '>' then
       if tonumber(value) <= (first == '<' and lastSeen or lastSent) then append(fields, field) end
     elseif string.find(field, ' ', 1, true) and isUseForgotten(value) then

@@ -19,6 +19,7 @@
 -- bytes of parked callbacks.
 local head, tail, parked
 
+local MAX_SETTLED    = 1024 -- work items that are remembered, to answer repeated callbacks
 local MAX_WORK_ITEMS = 1000 -- of a channel: unsettled ones, and as many channel credentials; items and compact read all
 
 local function parseQueue()
