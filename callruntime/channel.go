@@ -136,8 +136,11 @@ func (c *Channel) call(ctx context.Context, b body) error {
 // the channel receives the entries after this position. Commit does not wait for the
 // service; if it fails later, the next Commit returns the error. Committing the last
 // entry, channel_ended, waits and closes the channel for this runtime. Commit has no effect
-// if Receive is about to report ErrLost.
+// if the position is empty, as that of audio, or if Receive is about to report ErrLost.
 func (c *Channel) Commit(ctx context.Context, position string) error {
+	if position == "" {
+		return nil
+	}
 	r, head := c.runtime, c.head(wire.OpCommit)
 	content, err := encode(wire.Commit{Request: head, Position: position})
 	if err != nil {

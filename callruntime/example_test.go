@@ -36,9 +36,7 @@ func Example() {
 				if m := d.Entry.Message; m != nil && m.Type == wire.TypeChat {
 					_ = call.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: m.Chat})
 				}
-				if d.Position != "" { // audio has none
-					_ = call.Commit(ctx, d.Position)
-				}
+				_ = call.Commit(ctx, d.Position)
 			}
 		}()
 	}

@@ -105,6 +105,13 @@ func TestAudioDoesNotDelayEntries(t *testing.T) {
 	s.play(`recv audio {"channel":"s","claim":"secret","message":{"type":"audio","audio":{"data":"y"}}}`)
 }
 
+func TestCommitOfAudioSendsNothing(t *testing.T) {
+	s, _, c := claimed(t)
+	testkit.Must(t, c.Commit(ctx(t), ""))
+	testkit.Must(t, c.SendAudio(ctx(t), []byte(`{"data":"y"}`)))
+	s.play(`recv audio {"channel":"s","claim":"secret","message":{"type":"audio","audio":{"data":"y"}}}`)
+}
+
 func TestClosedRuntimeEndsCalls(t *testing.T) {
 	s, r, c := claimed(t)
 	s.play("call accepted accept\n recv accept\n call received receive s")
