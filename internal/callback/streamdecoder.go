@@ -117,14 +117,14 @@ func (s *streamDecoder) Close() (parts []string, err error) {
 		added, err = s.addChunk(s.event)
 		parts = append(parts, added...)
 	}
-	if err == nil && !s.Done() {
-		want := bareEnd
-		if s.mediaType == EventStream {
-			want = "data: [DONE]"
-		}
-		err = fault.New(fault.MalformedJSON, "The stream is incomplete: it ended without its last line, %s. Send the whole stream again.", want)
+	if err != nil || s.Done() {
+		return parts, err
 	}
-	return parts, err
+	want := bareEnd
+	if s.mediaType == EventStream {
+		want = "data: [DONE]"
+	}
+	return parts, fault.New(fault.MalformedJSON, "The stream is incomplete: it ended without its last line, %s. Send the whole stream again.", want)
 }
 
 // addLine decodes one line, without its line break.

@@ -215,14 +215,16 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 		c.CanConfirm = cmp.Or(c.CanConfirm, d.CanConfirm)
 	}
 	var query []wire.NameValue
-	configured := false
+	targetRules := p.rules[c.Type]
 	if c.Target != "" {
 		target, err := ParseTarget(c.Target)
 		if err != nil {
 			return TargetNotAllowed
 		}
-		configured = p.configured != nil && target.equal(*p.configured)
-		if reason := p.denyTarget(target, configured); reason != "" {
+		if p.configured != nil && target.equal(*p.configured) {
+			targetRules = nil // a profile allows its configured target
+		}
+		if reason := p.denyTarget(target, targetRules); reason != "" {
 			return reason
 		}
 		c.Target, query = target.String(), target.Headers
@@ -232,7 +234,7 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 	} else if c.TransferMethod != sipBye {
 		return TargetMissing
 	}
-	if !p.allowsHeaders(c.Type, &c.CallControl) || !p.allows(c.Type, query, harmlessHeader, configured) {
+	if !p.allowsHeaders(c.Type, &c.CallControl) || !p.allows(query, harmlessHeader, targetRules) {
 		return HeaderNotAllowed
 	}
 	c.TransferSIPHeaders = withTransaction(c.TransferSIPHeaders, transactionID)
@@ -240,19 +242,18 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 }
 
 // denyTarget returns the reason to deny a target, or "". A target must match a
-// pattern of the gateway profile, unless it is the configured one. The platform's
-// restrictions apply in both cases.
-func (p *Policy) denyTarget(t Target, configured bool) string {
+// pattern of each rule, and the platform's restrictions.
+func (p *Policy) denyTarget(t Target, rules []rule) string {
 	matches := func(x Pattern) bool { return x.Matches(t) }
 	if p.platform.restricted && !slices.ContainsFunc(p.platform.targets, matches) {
 		return TargetNotAllowed
 	}
-	for _, r := range p.rules["transfer"] {
-		if !configured && !slices.ContainsFunc(r.targets, matches) {
+	for _, r := range rules {
+		if !slices.ContainsFunc(r.targets, matches) {
 			return TargetNotAllowed
 		}
 	}
-	if !p.allows("transfer", t.Params, func(v wire.NameValue) bool { return harmlessParam(t.Scheme, v) }, configured) {
+	if !p.allows(t.Params, func(v wire.NameValue) bool { return harmlessParam(t.Scheme, v) }, rules) {
 		return ParameterNotAllowed
 	}
 	return ""
@@ -261,7 +262,7 @@ func (p *Policy) denyTarget(t Target, configured bool) string {
 // allowsHeaders checks the headers and query parameters in the fields of a command.
 func (p *Policy) allowsHeaders(commandType string, c *wire.CallControl) bool {
 	for _, list := range [][]wire.NameValue{c.TransferSIPHeaders, c.HangupSIPHeaders, c.TransferSIPQueryParams.List, c.SIPQueryParams.List} {
-		if !p.allows(commandType, list, harmlessHeader, false) {
+		if !p.allows(list, harmlessHeader, p.rules[commandType]) {
 			return false
 		}
 	}
@@ -269,8 +270,8 @@ func (p *Policy) allowsHeaders(commandType string, c *wire.CallControl) bool {
 }
 
 // allows reports whether each item is harmless, or its name allowed by the platform and
-// the gateway profile. A profile allows all names in its configured target.
-func (p *Policy) allows(commandType string, list []wire.NameValue, harmless func(wire.NameValue) bool, configured bool) bool {
+// each rule.
+func (p *Policy) allows(list []wire.NameValue, harmless func(wire.NameValue) bool, rules []rule) bool {
 	for _, h := range list {
 		if harmless(h) {
 			continue
@@ -278,8 +279,8 @@ func (p *Policy) allows(commandType string, list []wire.NameValue, harmless func
 		if !containsFold(p.platform.headers, h.Name) {
 			return false
 		}
-		for _, r := range p.rules[commandType] {
-			if !configured && !containsFold(r.AllowedHeaders, h.Name) {
+		for _, r := range rules {
+			if !containsFold(r.AllowedHeaders, h.Name) {
 				return false
 			}
 		}

@@ -155,13 +155,16 @@ func ParseLimits(value []byte) (Limits, error) {
 		fault.CheckRange(&issues, path, *given, lowest, highest)
 	}
 	limits := DefaultLimits()
-	for i, given := range []*limitBody{in.Tiers.API, in.Tiers.Webhook, in.Tiers.Auth} {
+	parse := func(tier Tier, given *limitBody) {
 		if given != nil {
-			limit, path := limits.Tier(Tiers[i]), "/tiers/"+string(Tiers[i])
+			limit, path := limits.Tier(tier), "/tiers/"+string(tier)
 			number(&limit.Max, given.Max, path+"/max", 1, maxLimit)
 			number(&limit.WindowMs, given.WindowMs, path+"/windowMs", MinWindow.Milliseconds(), MaxWindow.Milliseconds())
 		}
 	}
+	parse(API, in.Tiers.API)
+	parse(Webhook, in.Tiers.Webhook)
+	parse(Auth, in.Tiers.Auth)
 	if err := issues.Err(); err != nil {
 		return Limits{}, err
 	}

@@ -170,7 +170,8 @@ func (s *Settings) adopt(limits Limits) {
 	}
 }
 
-// lastValid returns the limits of the Mirror, or the current limits if it has none.
+// lastValid returns the limits of the Mirror, which it records in mirrored, or the current
+// limits if it has none.
 func (s *Settings) lastValid(ctx context.Context) (Limits, error) {
 	value, found, err := s.mirror.Setting(ctx, SettingName)
 	if err != nil {
@@ -187,8 +188,9 @@ func (s *Settings) lastValid(ctx context.Context) (Limits, error) {
 	return *s.Current(), nil
 }
 
+// updateMirror saves the limits in the Mirror, unless it has them.
 func (s *Settings) updateMirror(ctx context.Context, limits Limits) error {
-	if s.mirrored == (Limits{}) {
+	if s.mirrored == (Limits{}) { // unknown
 		if _, err := s.lastValid(ctx); err != nil {
 			return err
 		}

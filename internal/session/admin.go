@@ -51,15 +51,15 @@ func (s *Service) List(ctx context.Context, q Query) (page.Page[AdminView], erro
 	if err != nil {
 		return page.Page[AdminView]{}, fmt.Errorf("list sessions: %w", err)
 	}
-	var live []string
+	var active []string // connected or disconnected
 	for _, session := range found.Data {
 		if session.State(q.Now, false) == Disconnected {
-			live = append(live, session.ID)
+			active = append(active, session.ID)
 		}
 	}
 	var connected []string
-	if len(live) > 0 {
-		if connected, _, err = s.Channels.Presence(ctx, live); err != nil {
+	if len(active) > 0 {
+		if connected, _, err = s.Channels.Presence(ctx, active); err != nil {
 			return page.Page[AdminView]{}, fmt.Errorf("query presence: %w", err)
 		}
 	}
