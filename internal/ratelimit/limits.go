@@ -165,8 +165,5 @@ func ParseLimits(value []byte) (Limits, error) {
 	parse(API, in.Tiers.API)
 	parse(Webhook, in.Tiers.Webhook)
 	parse(Auth, in.Tiers.Auth)
-	if err := issues.Err(); err != nil {
-		return Limits{}, err
-	}
-	return limits, nil
+	return limits, issues.Err()
 }

@@ -46,7 +46,8 @@ type Range struct {
 	Default int `json:"default"`
 }
 
-// DefaultRequestLimits returns the limits of a deployment with default configuration.
+// DefaultRequestLimits returns the limits of a deployment with default configuration, which
+// changes only those of channels.
 func DefaultRequestLimits() RequestLimits {
 	return RequestLimits{
 		CallbackBodyBytes:   1 << 20,
