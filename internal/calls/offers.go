@@ -64,12 +64,15 @@ type offered struct {
 	busy      bool  // it is being claimed for a demand
 }
 
-// Demand adds a demand. Sessions that wait longest are given first, to the demands that
-// wait longest.
+// Demand adds a demand, unless it was withdrawn meanwhile. Sessions that wait longest are given
+// first, to the demands that wait longest.
 func (r *Runtime) Demand(d *Demand) {
 	o := &r.offers
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if d.withdrawn {
+		return
+	}
 	if !o.started {
 		o.started = r.start(r.followOffers) == nil
 	}
