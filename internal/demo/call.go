@@ -238,9 +238,9 @@ func (c *call) handleBotEvent(e wire.Entry) {
 		return
 	}
 	if e.Event == wire.EventPause {
-		var ms float64
-		if json.Unmarshal(e.Value, &ms) == nil && ms > 0 {
-			c.enqueue(item{pause: time.Duration(min(ms, 10_000) * float64(time.Millisecond))})
+		var pause float64 // milliseconds
+		if json.Unmarshal(e.Value, &pause) == nil && pause > 0 {
+			c.enqueue(item{pause: time.Duration(min(pause, 10_000) * float64(time.Millisecond))})
 		}
 		return
 	}

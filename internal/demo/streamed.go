@@ -32,19 +32,18 @@ const answerEnd = "answer_end"
 // Parts that arrive after the caller has interrupted the answer are dropped.
 func (c *call) sayAnswer(e wire.Entry) {
 	i := item{speechRequest: speechRequest{Text: e.Text, DisableCache: e.DisableTTSCache}, voice: e.Form == wire.FormVoice}
-	switch {
-	case e.Part == 0:
-		c.say(i)
-	case e.WorkItemID == c.cancelled:
-	default:
+	if e.Part > 0 {
+		if e.WorkItemID == c.cancelled {
+			return
+		}
 		c.stream.itemID = e.WorkItemID
 		if arrivesByWord(e) {
 			c.sayWords(c.stream.words.Add(e.Text))
 			return
 		}
 		i.answer = c.nextPart("")
-		c.say(i)
 	}
+	c.say(i)
 }
 
 // arrivesByWord returns whether an entry is a part that need not end with a sentence: its provider has
