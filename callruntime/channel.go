@@ -62,7 +62,7 @@ type Delivery struct {
 func (c *Channel) Receive(ctx context.Context) (d Delivery, err error) {
 	c.runtime.mu.Lock()
 	defer c.runtime.mu.Unlock()
-	for ; ; c.runtime.wait(ctx, c.ctx, c.changed) {
+	for {
 		switch {
 		case c.ctx.Err() != nil:
 			return d, context.Cause(c.ctx)
@@ -83,6 +83,7 @@ func (c *Channel) Receive(ctx context.Context) (d Delivery, err error) {
 		case ctx.Err() != nil:
 			return d, context.Cause(ctx)
 		}
+		c.runtime.wait(ctx, c.ctx, c.changed)
 	}
 }
 
@@ -112,7 +113,7 @@ func (c *Channel) push(p wire.Push) error {
 // close ends the channel for this runtime, and its requests. The caller holds mu of the
 // runtime.
 func (c *Channel) close(cause error) {
-	if c.last != "" {
+	if c.last != "" { // Receive has returned the end
 		cause = ErrEnded
 	}
 	c.cancel(cause)

@@ -74,9 +74,7 @@ type CommonFields struct {
 func (c *CommonFields) Common() *CommonFields { return c }
 
 // OtherCommand is a command of an unknown type. It is always denied.
-type OtherCommand struct {
-	CommonFields
-}
+type OtherCommand struct{ CommonFields }
 
 // NewCommand returns an empty command of a type, or nil if the type is unknown.
 func NewCommand(commandType string) Command {

@@ -20,8 +20,7 @@ const (
 )
 
 // holdCommit lets a commit wait for another request. It returns false if the commit is invalid
-// or must not wait: after the last entry, or while the runtime could wait for entries that
-// are not pushed before it.
+// or must not wait: after the last entry, or when so much is not committed that pushing might stop.
 func (c *Conn) holdCommit(q *queue, r *request) bool {
 	cl, err := c.find(r.Request)
 	if err != nil {
@@ -35,7 +34,7 @@ func (c *Conn) holdCommit(q *queue, r *request) bool {
 	if !canWait || c.closed || len(q.commits) >= maxCommits {
 		return false
 	}
-	if r.Retry { // before the requests that it is done with
+	if r.Retry { // takes effect now, for the next requests, and not when the commit runs
 		cl.failure, r.Retry = nil, false
 	}
 	q.commits = append(q.commits, r)
@@ -55,8 +54,8 @@ func (c *Conn) commitsDue(q *queue, first *request) {
 	}
 }
 
-// runCommits runs the commits that wait. The newest one does what the others ask for, unless
-// it fails. It returns the errors.
+// runCommits runs the commits that wait, the newest first: unless it fails, the others have
+// nothing left to do. It returns the errors.
 func (c *Conn) runCommits(q *queue) (err error) {
 	c.mu.Lock()
 	list := q.commits
@@ -77,7 +76,7 @@ func (c *Conn) runNext(q *queue, r *request) {
 	switch {
 	case !waiting || r.Op == wire.OpAudio:
 		_ = c.run(r)
-	case r.Op == wire.OpCommit: // it does what the others ask for, unless it fails
+	case r.Op == wire.OpCommit: // the newest first, as in runCommits
 		_ = c.run(r)
 		_ = c.runCommits(q)
 	case cl != nil && (r.Op == wire.OpSend || r.Op == wire.OpAwait) && (cl.failure == nil || r.Retry):
@@ -93,7 +92,7 @@ func (c *Conn) runNext(q *queue, r *request) {
 		_ = c.runCommits(q) // those that were done with the request need no script
 	default:
 		if err := c.runCommits(q); r.Op == wire.OpRelease && fault.Is(translate(err), fault.ServiceUnavailable) {
-			c.answer(r, nil, err) // the next claim would repeat the entries of a commit that the runtime tries again
+			c.answer(r, nil, err) // otherwise the next claim gets entries whose commit the runtime will repeat
 		} else {
 			_ = c.run(r)
 		}

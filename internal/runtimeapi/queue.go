@@ -47,7 +47,7 @@ func (c *Conn) enqueue(r *request) {
 			c.service.audioDropped.Inc()
 			return
 		}
-		c.slots <- struct{}{} // only this goroutine adds to it
+		c.slots <- struct{}{} // does not wait: only this goroutine adds to it
 	} else {
 		select {
 		case c.slots <- struct{}{}:
