@@ -160,7 +160,7 @@ func (c *Conn) find(r wire.Request) (*claim, error) {
 	return nil, errNotClaimed
 }
 
-// current returns the channel, which recover replaces.
+// current returns the channel, which claimAgain replaces.
 func (cl *claim) current() *calls.Channel {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
