@@ -26,10 +26,12 @@ func Example() {
 		go func() {
 			for {
 				d, err := call.Receive(ctx)
-				if errors.Is(err, callruntime.ErrEnded) {
+				switch {
+				case errors.Is(err, callruntime.ErrEnded):
 					return
-				}
-				if err != nil {
+				case errors.Is(err, callruntime.ErrLost): // entries that were not committed arrive again
+					continue
+				case err != nil:
 					log.Printf("session %s: %v", call.ID, err)
 					return
 				}

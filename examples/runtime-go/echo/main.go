@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log"
 	"os"
 
@@ -19,7 +20,7 @@ func main() {
 		var call *callruntime.Channel
 		if call, err = runtime.Accept(ctx, wire.Accept{}); err == nil {
 			go func() {
-				for d, err := call.Receive(ctx); err == nil; d, err = call.Receive(ctx) {
+				for d, err := call.Receive(ctx); err == nil || errors.Is(err, callruntime.ErrLost); d, err = call.Receive(ctx) { // d is empty after ErrLost
 					if m := d.Entry.Message; m != nil && m.Type == wire.TypeChat {
 						_ = call.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: m.Chat})
 					}
