@@ -119,7 +119,7 @@ func (d *botBody) check(channelID string, streamed bool, issues *fault.Issues) {
 		d.Messages.Message[i].index = i
 		d.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)
 	}
-	strictjson.CheckObject(&d.Metadata, "", "/metadata", issues)
+	strictjson.CheckObject(&d.Metadata, "/metadata", issues)
 	for i := range d.ChannelData {
 		if d.ChannelData[i].Key == nil {
 			issues.Missing(fault.Pointer("/channelData", i)+"/key", "key is required.")
@@ -145,7 +145,7 @@ func (m *message) check(path string, issues *fault.Issues) {
 		return
 	}
 	c, path := m.Content, path+"/content"
-	strictjson.CheckObject(&c.ActivityParams, path, "/activityParams", issues)
+	strictjson.CheckObject(&c.ActivityParams, path+"/activityParams", issues)
 	if c.ActivityParams.Kind() == '{' {
 		var known struct {
 			DisableTTSCache bool `json:"disableTtsCache"`

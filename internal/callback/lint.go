@@ -25,11 +25,11 @@ func (r Result) lintOutsideCommands(body []byte) (warnings []strictjson.Warning)
 	switch {
 	case r.allKnown || r.toolResult != nil: // no unknown members
 	case r.bot != nil:
-		warnings = strictjson.UnknownMembers(body, r.bot, "", true, botHints)
+		warnings = strictjson.UnknownMembers(body, r.bot, botHints)
 	case r.failure != nil:
-		warnings = strictjson.UnknownMembers(body, r.failure, "", true, nil)
+		warnings = strictjson.UnknownMembers(body, r.failure, nil)
 	default:
-		warnings = strictjson.UnknownMembers(body, llmBody{}, "", true, llmHints)
+		warnings = strictjson.UnknownMembers(body, llmBody{}, llmHints)
 	}
 	if r.streamed { // they have an effect
 		warnings = slices.DeleteFunc(warnings, func(w strictjson.Warning) bool { return w.Path == "/done" || w.Path == "/delta" })

@@ -260,7 +260,7 @@ func parseError(data []byte, channelID string) (Result, error) {
 	if known.Message == nil {
 		issues.Missing("/error/message", "message is required.")
 	}
-	strictjson.CheckObject(&envelope.Metadata, "", "/metadata", &issues)
+	strictjson.CheckObject(&envelope.Metadata, "/metadata", &issues)
 	if err := issues.Err(); err != nil {
 		return Result{}, err
 	}

@@ -39,7 +39,7 @@ func (v validator) add(field, code, format string, args ...any) {
 // command checks the values of a managed command. The decoder has checked their
 // types.
 func (v validator) command(c wire.Command) {
-	strictjson.CheckObject(&c.Common().Metadata, v.path, "/metadata", v.issues)
+	strictjson.CheckObject(&c.Common().Metadata, v.path+"/metadata", v.issues)
 	for _, f := range specs[c.Common().Type].Fields {
 		switch value := reflect.Indirect(f.valueIn(c)); {
 		case !value.IsValid():
@@ -58,7 +58,7 @@ func (v validator) command(c wire.Command) {
 		v.singleLine(c.HangupReason, "/hangupReason")
 		v.callControl(&c.CallControl)
 	case *wire.SetContext:
-		strictjson.CheckObject(&c.Values, v.path, "/values", v.issues)
+		strictjson.CheckObject(&c.Values, v.path+"/values", v.issues)
 	}
 }
 
@@ -76,8 +76,8 @@ func (v validator) callControl(c *wire.CallControl) paramValues {
 	v.headers(c.HangupSIPHeaders, "/hangupSipHeaders")
 	v.query(c.TransferSIPQueryParams, "/transferSipQueryParams")
 	v.query(c.SIPQueryParams, "/sipQueryParams")
-	strictjson.CheckObject(&c.BotOperationData, v.path, "/botOperationData", v.issues)
-	strictjson.CheckObject(&c.SessionParams, v.path, "/sessionParams", v.issues)
+	strictjson.CheckObject(&c.BotOperationData, v.path+"/botOperationData", v.issues)
+	strictjson.CheckObject(&c.SessionParams, v.path+"/sessionParams", v.issues)
 	return parseParams(c.SessionParams, validator{v.path + "/sessionParams", v.issues})
 }
 

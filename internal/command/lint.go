@@ -13,7 +13,7 @@ import (
 // LintProfile returns a warning for each member of a gateway profile that has no
 // effect.
 func LintProfile(raw jsontext.Value, path string) []strictjson.Warning {
-	return strictjson.UnknownMembers(raw, wire.GatewayProfile{}, path, false, nil)
+	return strictjson.UnnamedMembers(raw, wire.GatewayProfile{}, path)
 }
 
 // LintActions returns a warning for each member of valid managed commands that has

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/internal/audit"
 	"telapi/internal/auth"
@@ -17,7 +16,7 @@ import (
 	"telapi/internal/team"
 )
 
-// Admin is what only the administration routes use.
+// Admin holds the dependencies of the administration routes alone.
 type Admin struct {
 	Teams      *team.Registry
 	Keys       *auth.KeyRegistry
@@ -57,8 +56,8 @@ func (s *Server) adminRoutes() []Route {
 	}
 }
 
-// recordRejection records a request for what the caller may not manage, or for what
-// may belong to another team.
+// recordRejection adds to the audit log that the caller may not manage what it requested,
+// or did not find it, perhaps because it belongs to another team.
 func (s *Server) recordRejection(x *exchange, r *http.Request, err error) {
 	if !strings.HasPrefix(x.route.Path, adminPath) {
 		return
@@ -72,8 +71,9 @@ func (s *Server) recordRejection(x *exchange, r *http.Request, err error) {
 // asActor makes the caller the author of a handler's changes.
 func asActor(handle handler) handler {
 	return func(x *exchange, r *http.Request) error {
-		x.ctx = audit.WithActor(x.ctx, x.principal.Actor())
-		return handle(x, r.WithContext(audit.WithActor(r.Context(), x.principal.Actor())))
+		actor := x.principal.Actor()
+		x.ctx = audit.WithActor(x.ctx, actor)
+		return handle(x, r.WithContext(audit.WithActor(r.Context(), actor)))
 	}
 }
 
@@ -86,9 +86,9 @@ func (x *exchange) checkTeam(teamID, kind string) error {
 	return fault.New(fault.NotFound, "The %s was not found.", kind)
 }
 
-// teamFilter returns the team in the query parameter teamId. Without it, those that
-// manage the platform get all teams, and others their own. It returns the issues of
-// all parameters before NOT_FOUND for a foreign team.
+// teamFilter returns the team in the query parameter teamId. Without it, administrators of
+// the platform get all teams, and others their own. The issues of all parameters come
+// before NOT_FOUND for a foreign team.
 func (x *exchange) teamFilter(issues *fault.Issues) (page.Teams, error) {
 	teamID, given := issues.QueryValue(x.params, "teamId")
 	issues.Check(!given || auth.ValidTeamID(teamID), "/query/teamId", fault.IssueValue, "Must be the ID of a team.")
@@ -103,8 +103,8 @@ func (x *exchange) teamFilter(issues *fault.Issues) (page.Teams, error) {
 	return page.OfTeam(x.principal.TeamID), nil
 }
 
-// respondPage sends the page of a list that cursor and limit select. id returns the cursor after
-// an item, and view what the response has of it.
+// respondPage sends the page of a list that the parameters cursor and limit select. id returns
+// the cursor after an item, and view the item in the response.
 func respondPage[T, V any](x *exchange, validID func(string) bool, read func(page.Query) ([]T, error), id func(T) string, view func(T) V) error {
 	var issues fault.Issues
 	query := page.Parse(x.params, validID, &issues)
@@ -128,10 +128,8 @@ func decodeBody[T any](body []byte, issues *fault.Issues) (in T, err error) {
 	if err := strictjson.Decode(body, &in, "", issues); err != nil {
 		return in, err
 	}
-	if raw := jsontext.Value(body); raw.Kind() == '{' {
-		for _, w := range strictjson.UnknownMembers(raw, in, "", true, nil) {
-			issues.Add(w.Path, fault.IssueUnknown, "%s", w.Message)
-		}
+	for _, w := range strictjson.UnknownMembers(body, in, nil) {
+		issues.Add(w.Path, fault.IssueUnknown, "%s", w.Message)
 	}
 	return in, nil
 }
@@ -139,7 +137,7 @@ func decodeBody[T any](body []byte, issues *fault.Issues) (in T, err error) {
 // etagOf returns a strong ETag of the JSON form of v.
 func etagOf(v any) (string, error) {
 	body, err := json.Marshal(v, json.Deterministic(true))
-	return newDocument("", body).etag, err
+	return strongETag(body), err
 }
 
 // checkMatch returns PRECONDITION_FAILED if If-Match does not have the ETag of the
@@ -156,7 +154,7 @@ func checkMatch(r *http.Request, current any) error {
 	return fault.New(fault.PreconditionFailed, "It was changed since you read it: its ETag is now %s. Read it again, and send this ETag in If-Match.", etag)
 }
 
-// respondVersion sends v with the ETag of version.
+// respondVersion sends v with the ETag of version, the part of v that If-Match concerns.
 func (x *exchange) respondVersion(status int, version, v any) error {
 	etag, err := etagOf(version)
 	if err != nil {

@@ -44,7 +44,8 @@ func (s *Server) health(x *exchange, _ *http.Request) error {
 	return x.WriteJSON(status, h)
 }
 
-// scrape serves /metrics. A response that the client does not read needs 130 KB.
+// scrape serves /metrics. The budget bounds the responses that clients do not read, which
+// need 130 KB each.
 func (s *Server) scrape(x *exchange, r *http.Request) error {
 	if token := s.deps.MetricsToken; token != "" && !httpserve.HasBearer(r, token) {
 		return s.countAuthFailure(r.Context(), x, fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token."))
@@ -152,8 +153,12 @@ type document struct {
 }
 
 func newDocument(contentType string, body []byte) document {
+	return document{contentType, body, strongETag(body)}
+}
+
+func strongETag(body []byte) string {
 	sum := sha256.Sum256(body)
-	return document{contentType, body, `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
+	return `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`
 }
 
 func (s *Server) runtimeEndpoint(x *exchange, r *http.Request) error {

@@ -139,7 +139,7 @@ func ParseLimits(value []byte) (Limits, error) {
 	if err := strictjson.Decode(value, &in, "", &issues); err != nil {
 		return Limits{}, err
 	}
-	for _, unknown := range strictjson.UnknownMembers(value, in, "", true, nil) {
+	for _, unknown := range strictjson.UnknownMembers(value, in, nil) {
 		issues.Add(unknown.Path, fault.IssueUnknown, "%s", unknown.Message)
 	}
 	if in.Tiers == nil {

@@ -47,7 +47,7 @@ func decode[T any](frame []byte, check func(*T, *fault.Issues)) (*T, error) {
 		return r, err
 	}
 	if !known {
-		for _, w := range strictjson.UnknownMembers(frame, *r, "", false, nil) {
+		for _, w := range strictjson.UnnamedMembers(frame, *r, "") {
 			issues.Add(w.Path, fault.IssueUnknown, "%s", w.Message)
 		}
 	}
@@ -159,7 +159,7 @@ func checkOpen(r *wire.Open, issues *fault.Issues) {
 	for path, value := range map[string]string{"/team": r.Team, "/endpoint": r.Endpoint, "/mode": r.Mode, "/callId": r.CallID, "/transactionId": r.TransactionID} {
 		issues.CheckName(path, value, maxReasonLength)
 	}
-	strictjson.CheckObject(&r.Profile, "/", "profile", issues)
+	strictjson.CheckObject(&r.Profile, "/profile", issues)
 	if r.Profile != nil && !issues.Has("/profile") {
 		_, err := team.ParseProfile(r.Profile)
 		issues.Check(err == nil, "/profile", fault.IssueValue, "Must be a gateway profile.")

@@ -93,7 +93,7 @@ func checkIdempotencyKey(values []string, issues *fault.Issues) string {
 // checkMetadata validates metadata and returns it as compact JSON. It is stored in
 // this form, and maxBytes applies to it.
 func checkMetadata(raw jsontext.Value, maxBytes int64, issues *fault.Issues) jsontext.Value {
-	strictjson.CheckObject(&raw, "", "/metadata", issues)
+	strictjson.CheckObject(&raw, "/metadata", issues)
 	if raw == nil || raw.Kind() != '{' {
 		return nil
 	}

@@ -34,8 +34,8 @@ func Decode(data []byte, v any, base string, issues *fault.Issues) error {
 	return unmarshal(data, v, base, issues)
 }
 
-// DecodeKnown is like Decode of a whole body. It also reports whether every member of the value has a
-// field in v. If not, UnknownMembers lists the others.
+// DecodeKnown decodes a whole body like Decode. It also reports whether every member of the
+// body has a field in v. If not, UnknownMembers lists the others.
 func DecodeKnown(data []byte, v any, issues *fault.Issues) (known bool, err error) {
 	if err := checkStructure(data, v, "", issues); err != nil {
 		return false, err
@@ -54,7 +54,8 @@ func unmarshal(data []byte, v any, base string, issues *fault.Issues) error {
 		reflect.ValueOf(v).Elem().SetZero()
 		err = json.Unmarshal(data, v, json.WithUnmarshalers(recordTypeErrors(base, issues)))
 	}
-	if semantic, ok := errors.AsType[*json.SemanticError](err); ok && jsontext.Value(data).IsValid() { // of a type's own method; no syntax error follows
+	// A type's own method has rejected a value. A syntax error after it would matter more.
+	if semantic, ok := errors.AsType[*json.SemanticError](err); ok && jsontext.Value(data).IsValid() {
 		issues.Add(base+string(semantic.JSONPointer), fault.IssueType, "Has the wrong type or form.")
 		return nil
 	}
@@ -90,8 +91,8 @@ func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 		field := reflect.ValueOf(v).Elem()
 		kind := dec.PeekKind()
 		want, checked := jsonTypes[field.Kind()]
-		fits, isNumber := kind == 'n' || strings.IndexByte(want.kinds, byte(kind)) >= 0, kind == '0'
-		if !checked || fits && !isNumber {
+		fits := kind == 'n' || strings.IndexByte(want.kinds, byte(kind)) >= 0
+		if !checked || fits && kind != '0' {
 			return errors.ErrUnsupported // decode the value as usual
 		}
 		raw, err := dec.ReadValue()
@@ -106,8 +107,8 @@ func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 	})
 }
 
-// setNumber sets a field to a number, even an integer to one written as 10.0. It returns false
-// if the number is out of range or not an integer.
+// setNumber sets a field of kind Float64 or Int64 to a number. It returns false if the number
+// is out of range, or has a fraction and the field does not.
 func setNumber(field reflect.Value, raw jsontext.Value) bool {
 	if field.Kind() == reflect.Float64 {
 		f, ok := Number(raw)
@@ -132,12 +133,12 @@ func Present(raw jsontext.Value) bool { return len(raw) > 0 && raw.Kind() != 'n'
 
 // CheckObject adds an issue if a member is present and not an object. It replaces
 // null with nil.
-func CheckObject(raw *jsontext.Value, path, field string, issues *fault.Issues) {
+func CheckObject(raw *jsontext.Value, path string, issues *fault.Issues) {
 	switch {
 	case !Present(*raw):
 		*raw = nil
 	case raw.Kind() != '{':
-		issues.Add(path+field, fault.IssueType, "Must be an object.")
+		issues.Add(path, fault.IssueType, "Must be an object.")
 	}
 }
 
@@ -163,9 +164,9 @@ func Number(raw jsontext.Value) (float64, bool) {
 	return f, err == nil
 }
 
-// Digest returns the SHA-256 of a body in canonical form, which does not depend on
+// Digest returns the SHA-256 of a valid body in canonical form, which does not depend on
 // white space, escapes or the order of members. Numbers stay as they are, because
-// normalizing them would round long ones. The body must have been decoded.
+// normalizing them would round long ones.
 func Digest(body []byte) string {
 	canonical := jsontext.Value(slices.Clone(body))
 	_ = canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)) // cannot fail: the body is valid

@@ -3,7 +3,6 @@ package strictjson
 import (
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -197,12 +196,16 @@ func TestDigestIgnoresOnlyOrderSpaceAndEscapes(t *testing.T) {
 	}
 }
 
-type profile struct {
+type settings struct {
 	Sources  []string       `json:"sources"`
 	Policies []policy       `json:"policies"`
 	Free     jsontext.Value `json:"free"`
 	Default  *policy        `json:"default"`
-	Other    jsontext.Value `json:",embed"`
+}
+
+type profile struct {
+	settings
+	Other jsontext.Value `json:",embed"`
 }
 
 type policy struct {
@@ -211,24 +214,24 @@ type policy struct {
 
 func TestUnknownMembersAreReportedWithSuggestion(t *testing.T) {
 	const value = `{"sources":["a"],"Policies":1,"policies":[{"allowedTarget":[]},{"allowedTargets":["x"],"why":1},7],"free":{"any":1},"default":{"a/b":1},"rules":[]}`
-	for allowOthers, want := range map[bool][]string{
-		false: {
-			`/Policies: "Policies" has no effect. Did you mean "policies"?`,
-			`/policies/0/allowedTarget: "allowedTarget" has no effect. Did you mean "allowedTargets"?`,
-			`/policies/1/why: "why" has no effect.`,
-			`/default/a~1b: "a/b" has no effect.`,
-			`/rules: "rules" has no effect. Did you mean "policies"?`,
-		},
-		true: nil,
-	} {
+	want := []string{
+		`/Policies: "Policies" has no effect. Did you mean "policies"?`,
+		`/policies/0/allowedTarget: "allowedTarget" has no effect. Did you mean "allowedTargets"?`,
+		`/policies/1/why: "why" has no effect.`,
+		`/default/a~1b: "a/b" has no effect.`,
+		`/rules: "rules" has no effect.`,
+	}
+	check := func(name string, warnings []Warning, want []string) {
 		var got []string
-		for _, w := range UnknownMembers(jsontext.Value(value), profile{}, "", allowOthers, map[string]string{"rules": "policies"}) {
+		for _, w := range warnings {
 			got = append(got, w.String())
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("allowOthers %v: warnings\n%s\nwant\n%s", allowOthers, strings.Join(got, "\n"), strings.Join(want, "\n"))
-		}
+		testkit.Equal(t, name, got, want)
 	}
+	check("a type that collects others, all warnings", UnnamedMembers([]byte(value), profile{}, ""), want)
+	check("a type that collects others", UnknownMembers([]byte(value), profile{}, nil), nil)
+	want[4] += ` Did you mean "policies"?`
+	check("a hint", UnknownMembers([]byte(value), settings{}, map[string]string{"rules": "policies"}), want)
 }
 
 // objectWith returns an object with n members.
@@ -246,7 +249,7 @@ func TestWarningsAreBounded(t *testing.T) {
 		"members": objectWith(1000),
 		"items":   `{"policies":[` + strings.Repeat(`{"x":1},`, 1000) + `{}]}`,
 	} {
-		testkit.Equal(t, fmt.Sprintf("%s: warnings", name), len(UnknownMembers(jsontext.Value(value), profile{}, "", false, nil)), MaxWarnings)
+		testkit.Equal(t, fmt.Sprintf("%s: warnings", name), len(UnnamedMembers(jsontext.Value(value), profile{}, "")), MaxWarnings)
 	}
 }
 

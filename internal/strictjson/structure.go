@@ -3,8 +3,6 @@ package strictjson
 import (
 	"bytes"
 	"cmp"
-	"errors"
-	"io"
 	"math"
 	"reflect"
 	"strconv"
@@ -21,7 +19,7 @@ const (
 	// maxItems bounds the members of each object, whose names are stored to find
 	// duplicates, and the elements of each array that is decoded into a Go value, because
 	// a short JSON text can become a large value. Items of 32 bytes fill a body of 1 MiB
-	// before they reach it. If the decoder of a field checks a lower bound, the tag "max"
+	// before they reach it. If the caller checks a lower bound for a field, the tag "max"
 	// has it, for the message. An array in a jsontext.Value needs no more memory than its
 	// text and has no bound.
 	maxItems = 32_768
@@ -31,8 +29,8 @@ const (
 // and commas outside strings, so it may return nil for invalid JSON, which the decoder
 // rejects.
 func checkStructure(data []byte, v any, base string, issues *fault.Issues) error {
-	var commas [maxDepth + 1]int32 // of the open containers
-	depth, long := 0, false
+	var commas [maxDepth + 1]int32 // of the open objects and arrays
+	depth, isLong := 0, false
 	for i := 0; i < len(data); i++ {
 		switch data[i] {
 		case '"':
@@ -44,23 +42,22 @@ func checkStructure(data []byte, v any, base string, issues *fault.Issues) error
 			commas[depth] = 0
 		case ',':
 			commas[depth]++
-			long = long || commas[depth] >= maxItems
+			isLong = isLong || commas[depth] >= maxItems
 		case '}', ']':
 			depth = max(0, depth-1)
 		}
 	}
-	if !long {
+	if !isLong {
 		return nil
 	}
 	s := sizer{dec: jsontext.NewDecoder(bytes.NewReader(data)), base: base, issues: issues}
 	err := s.walk(reflect.TypeOf(v), maxItems)
-	if err == nil && s.dec.PeekKind() != jsontext.KindInvalid {
-		err = &jsontext.SyntacticError{ByteOffset: s.dec.InputOffset()} // another value
-	} else if err == nil {
-		_, err = s.dec.ReadToken()
+	end := s.dec.InputOffset()
+	if err == nil && len(bytes.Trim(data[end:], " \t\r\n")) > 0 {
+		err = &jsontext.SyntacticError{ByteOffset: end} // something follows the value
 	}
 	switch {
-	case !errors.Is(err, io.EOF):
+	case err != nil:
 		return malformed(err)
 	case s.found:
 		return issues.Err()
@@ -71,9 +68,9 @@ func checkStructure(data []byte, v any, base string, issues *fault.Issues) error
 // sizer looks for objects and arrays that are too long.
 type sizer struct {
 	dec    *jsontext.Decoder
-	base   string
+	base   string // path of the whole value
 	issues *fault.Issues
-	found  bool
+	found  bool // an issue was added
 }
 
 // walk reads a value that is decoded into a t, or stays raw if t is nil. An array that
@@ -83,8 +80,8 @@ func (s *sizer) walk(t reflect.Type, limit int) error {
 		t = t.Elem()
 	}
 	kind, what := s.dec.PeekKind(), "items"
-	var fields map[string]reflect.StructField
-	elem := func(string) (reflect.Type, int) { return nil, maxItems }
+	// The type and the limit of a member or element: by default, it stays raw.
+	inside := func(string) (reflect.Type, int) { return nil, maxItems }
 	switch {
 	case kind != '{' && kind != '[':
 		return s.dec.SkipValue()
@@ -92,13 +89,13 @@ func (s *sizer) walk(t reflect.Type, limit int) error {
 		limit = math.MaxInt
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[json.UnmarshalerFrom]()):
 	case t.Kind() == reflect.Slice || t.Kind() == reflect.Map:
-		elem = func(string) (reflect.Type, int) { return t.Elem(), maxItems }
+		inside = func(string) (reflect.Type, int) { return t.Elem(), maxItems }
 	case t.Kind() == reflect.Struct:
-		fields = map[string]reflect.StructField{}
+		fields := map[string]reflect.StructField{}
 		addFields(t, fields)
-		elem = func(name string) (reflect.Type, int) {
-			most, _ := strconv.Atoi(fields[name].Tag.Get("max"))
-			return fields[name].Type, cmp.Or(most, maxItems)
+		inside = func(name string) (reflect.Type, int) {
+			lower, _ := strconv.Atoi(fields[name].Tag.Get("max"))
+			return fields[name].Type, cmp.Or(lower, maxItems)
 		}
 	}
 	if kind == '{' {
@@ -107,7 +104,7 @@ func (s *sizer) walk(t reflect.Type, limit int) error {
 	if _, err := s.dec.ReadToken(); err != nil {
 		return err
 	}
-	for n := 0; s.dec.PeekKind() != kind+2; n++ { // '}' is '{' + 2, and ']' is '[' + 2
+	for n := 0; !isEnd(s.dec.PeekKind()); n++ {
 		var name string
 		if kind == '{' {
 			token, err := s.dec.ReadToken()
@@ -120,13 +117,15 @@ func (s *sizer) walk(t reflect.Type, limit int) error {
 			s.found = true
 			s.issues.Add(s.base+string(s.dec.StackPointer().Parent()), fault.IssueTooMany, "At most %d %s are allowed. Send fewer.", limit, what)
 		}
-		if err := s.walk(elem(name)); err != nil {
+		if err := s.walk(inside(name)); err != nil {
 			return err
 		}
 	}
 	_, err := s.dec.ReadToken()
 	return err
 }
+
+func isEnd(k jsontext.Kind) bool { return k == '}' || k == ']' }
 
 // stringEnd returns the position of the quote that closes the string at open, or
 // len(data). It uses IndexByte for speed, because most of a body is text.

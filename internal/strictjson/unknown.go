@@ -27,18 +27,26 @@ func (w Warning) String() string { return w.Path + ": " + w.Message }
 // MaxWarnings bounds the warnings about one value.
 const MaxWarnings = 100
 
-// UnknownMembers returns up to MaxWarnings warnings, one for each member of a JSON value
-// that does not exist in the type of v, into which the value is decoded. If allowOthers is
-// set, a struct with a field tagged "embed", which collects all other members, has no
-// unknown members. hints maps names that clients use by mistake to the right ones.
-func UnknownMembers(raw jsontext.Value, v any, path string, allowOthers bool, hints map[string]string) []Warning {
-	u := unknownMembers{allowOthers: allowOthers, hints: hints, types: map[reflect.Type]structType{}}
+// UnknownMembers returns up to MaxWarnings warnings, one for each member of a body that does
+// not exist in the type of v, into which the body is decoded. A struct with a field tagged
+// "embed", which collects all other members, has no unknown members. hints maps names that
+// clients use by mistake to the right ones.
+func UnknownMembers(raw jsontext.Value, v any, hints map[string]string) []Warning {
+	u := unknownMembers{allowOthers: true, hints: hints, types: map[reflect.Type]structType{}}
+	u.walk(raw, reflect.TypeOf(v), "")
+	return u.warnings
+}
+
+// UnnamedMembers is like UnknownMembers for the value at path, but includes members that a
+// field tagged "embed" collects.
+func UnnamedMembers(raw jsontext.Value, v any, path string) []Warning {
+	u := unknownMembers{types: map[reflect.Type]structType{}}
 	u.walk(raw, reflect.TypeOf(v), path)
 	return u.warnings
 }
 
 type unknownMembers struct {
-	allowOthers bool
+	allowOthers bool // in a struct with a field tagged "embed"
 	hints       map[string]string
 	types       map[reflect.Type]structType
 	warnings    []Warning
