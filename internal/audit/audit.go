@@ -67,24 +67,27 @@ type Entry struct {
 	Details jsontext.Value `json:"details"`         // a JSON object: changes, or rejectedDetails
 }
 
-// milliseconds marshals times with three decimals, so that they all have the same
-// length.
+// milliseconds marshals times with exactly three decimals.
 var milliseconds = json.WithMarshalers(json.MarshalFunc(func(t time.Time) ([]byte, error) {
 	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000Z"`)), nil
 }))
 
 // MarshalJSONTo implements json.MarshalerTo.
 func (e Entry) MarshalJSONTo(enc *jsontext.Encoder) error {
-	type plain Entry
+	type plain Entry // without this method
 	return json.MarshalEncode(enc, plain(e), milliseconds)
 }
 
 const idPrefix = "au_"
 
-// New returns an entry for a change by the context's actor. It has the differences
-// between two versions, which marshal to JSON objects. nil stands for no version.
+// New returns an entry for a change by the context's actor, or else by the service. It has
+// the differences between two versions, which marshal to JSON objects. nil stands for no version.
 func New(ctx context.Context, at time.Time, action Action, target, teamID string, before, after any) Entry {
-	return newEntry(ActorFrom(ctx), at, action, target, teamID, compare(before, after))
+	actor, ok := ctx.Value(actorKey{}).(Actor)
+	if !ok {
+		actor = systemActor
+	}
+	return newEntry(actor, at, action, target, teamID, compare(before, after))
 }
 
 func newEntry(actor Actor, at time.Time, action Action, target, teamID string, details any) Entry {
@@ -94,8 +97,8 @@ func newEntry(actor Actor, at time.Time, action Action, target, teamID string, d
 	}
 }
 
-// encode panics if a value cannot be encoded, which is a mistake in its type: settings are texts,
-// numbers and JSON that was decoded before.
+// encode returns v as JSON. It panics if the type of v cannot be encoded, which is a
+// programming error.
 func encode(v any) jsontext.Value {
 	raw, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
@@ -104,10 +107,10 @@ func encode(v any) jsontext.Value {
 	return raw
 }
 
-// FirstID returns the smallest ID that an entry of a time can have: those of older entries
-// are smaller.
-func FirstID(since time.Time) string {
-	ms := max(0, since.UnixMilli())
+// FirstID returns the smallest ID that an entry of a time can have. The IDs of older
+// entries are smaller.
+func FirstID(at time.Time) string {
+	ms := max(0, at.UnixMilli())
 	return fmt.Sprintf(idPrefix+"%08x-%04x-0000-0000-000000000000", ms>>16, ms&0xffff)
 }
 
@@ -120,14 +123,6 @@ func WithActor(ctx context.Context, a Actor) context.Context {
 
 // systemActor is the author of changes by the service itself.
 var systemActor = Actor{System, "telapi"}
-
-// ActorFrom returns the context's actor, or System.
-func ActorFrom(ctx context.Context) Actor {
-	if a, ok := ctx.Value(actorKey{}).(Actor); ok {
-		return a
-	}
-	return systemActor
-}
 
 // Query selects entries, newest first.
 type Query struct {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"strconv"
-	"unicode/utf8"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -39,8 +39,8 @@ func (e Entry) Unchanged() bool { return string(e.Details) == "{}" }
 
 // compare returns the differences between two versions. nil stands for no version.
 func compare(before, after any) (c changes) {
-	var none any = struct{}{} // so that each member of the other version is new or removed
-	c.addDifferences(encode(cmp.Or(before, none)), encode(cmp.Or(after, none)), "", 0)
+	var empty any = struct{}{} // each member of the other version is then new or removed
+	c.addDifferences(encode(cmp.Or(before, empty)), encode(cmp.Or(after, empty)), "", 0)
 	return c
 }
 
@@ -52,7 +52,8 @@ func (c *changes) addDifferences(from, to jsontext.Value, path string, depth int
 	}
 	olds, news := members(from), members(to)
 	kindChanged := from != nil && to != nil && from.Kind() != to.Kind()
-	if kindChanged || depth == maxDepth || len(olds)+len(news) == 0 {
+	haveMembers := len(olds)+len(news) > 0
+	if kindChanged || depth == maxDepth || !haveMembers {
 		c.add(change{path, shorten(from), shorten(to)})
 		return
 	}
@@ -106,27 +107,18 @@ func shorten(v jsontext.Value) jsontext.Value {
 	if len(v) <= maxText {
 		return v
 	}
-	text := string(v)
+	text := []byte(v)
 	if v.Kind() == '"' {
-		if raw, err := jsontext.AppendUnquote(nil, v); err == nil {
-			text = string(raw)
-		}
+		text, _ = jsontext.AppendUnquote(nil, v) // cannot fail: v is valid
 	}
-	quoted, err := jsontext.AppendQuote(nil, cut(text))
-	if err != nil {
-		return jsontext.Value(`"…"`)
-	}
+	quoted, _ := jsontext.AppendQuote(nil, cut(string(text))) // cannot fail: it is valid UTF-8
 	return quoted
 }
 
-// cut returns a text of at most maxText bytes, and an ellipsis for what is missing.
+// cut returns the first maxText bytes of a text, with an ellipsis if it is longer.
 func cut(s string) string {
 	if len(s) <= maxText {
 		return s
 	}
-	n := maxText
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + "…"
+	return strings.ToValidUTF8(s[:maxText], "") + "…" // without half a character
 }

@@ -15,7 +15,7 @@ import (
 const (
 	rejectionWindow = time.Minute // of the requests that share an entry
 	maxAttempts     = 5           // different requests that an entry lists
-	maxActors       = 1000        // in a window; further ones share an entry of the system
+	maxActors       = 1000        // in a window; further ones share the entry of systemActor
 )
 
 // Attempt is a request that was rejected.
@@ -37,8 +37,8 @@ type rejectedDetails struct {
 	Attempts []Attempt `json:"attempts"` // up to maxAttempts different ones
 }
 
-// Rejections records administrative requests that were rejected. However many there are,
-// an actor has one entry a minute, so that they cannot fill the database.
+// Rejections records administrative requests that were rejected. An actor has at most one
+// entry a minute, so that it cannot fill the database.
 type Rejections struct {
 	store Store
 	log   *slog.Logger

@@ -22,18 +22,20 @@ type Leases interface {
 	Try(ctx context.Context, name string) (leaseCtx context.Context, release func(), held bool, err error)
 }
 
-// DeleteOld deletes entries that are older than retention every hour until ctx ends. One instance
-// at a time does so. If retention is 0, it deletes none.
+// DeleteOld deletes entries that are older than retention, now and every hour until ctx
+// ends. One instance at a time does so. If retention is 0, it deletes none.
 func DeleteOld(ctx context.Context, store Store, leases Leases, retention time.Duration, log *slog.Logger) {
 	for retention > 0 && ctx.Err() == nil {
-		if err := deleteOld(ctx, store, leases, retention); err != nil && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) { // stores log their own outages
+		err := deletePages(ctx, store, leases, retention)
+		isOutage := fault.Is(err, fault.ServiceUnavailable) // which the store logs
+		if err != nil && !isOutage && ctx.Err() == nil {
 			log.WarnContext(ctx, "deleting old audit entries failed", "error", err)
 		}
 		_ = background.Sleep(ctx, cleanInterval)
 	}
 }
 
-func deleteOld(ctx context.Context, store Store, leases Leases, retention time.Duration) error {
+func deletePages(ctx context.Context, store Store, leases Leases, retention time.Duration) error {
 	ctx, release, held, err := leases.Try(ctx, cleanLease)
 	if err != nil || !held {
 		return err
