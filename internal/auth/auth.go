@@ -38,8 +38,8 @@ var platformScopes = []Scope{RunAllCalls, ManagePlatform}
 // Scopes lists all scopes.
 var Scopes = append([]Scope{CreateCallToken, ReadTeamApps, ReadTeamUsage, CreateSpeech, RunCalls, ManageTeam}, platformScopes...)
 
-// ValidTeamID reports whether a credential's teamId is well-formed. Other IDs than those of
-// package team are, because a JWT that manages the platform may name a team that does not exist.
+// ValidTeamID reports whether a credential's teamId is well-formed. It accepts more than the
+// IDs that package team generates: a JWT that manages the platform need not name a real team.
 var ValidTeamID = teamPattern.MatchString
 
 // Principal is the authenticated caller of a request.
@@ -104,13 +104,13 @@ const (
 // Authenticator verifies credentials. It caches keys only while this instance
 // receives announcements, so that a revocation takes effect when it is announced.
 type Authenticator struct {
-	*cache.Cache[Key]
-	keys     KeyStore
-	tokens   *ConsoleTokens
-	failures *TokenFailures
-	lastUsed background.LastSeen
-	log      *slog.Logger
-	now      func() time.Time
+	*cache.Cache[Key] // by ID
+	keys              KeyStore
+	tokens            *ConsoleTokens
+	failures          *TokenFailures
+	lastUsed          background.LastSeen
+	log               *slog.Logger
+	now               func() time.Time
 }
 
 // NewAuthenticator returns an authenticator with an empty cache. The caller must
@@ -133,10 +133,10 @@ func (a *Authenticator) APIKey(ctx context.Context, presented string) (Principal
 	if err != nil {
 		return Principal{}, err
 	}
-	now := a.now()
 	if !digestsEqual(k.Digest, digest) {
 		return Principal{}, unauthorized(errors.New("wrong secret for key " + id))
 	}
+	now := a.now()
 	if state := k.state(now); state != Active {
 		return Principal{}, unauthorized(fmt.Errorf("%s key %s", state, id))
 	}
@@ -169,8 +169,8 @@ func (a *Authenticator) CheckTeam(p Principal, exists, disabled bool) error {
 	return err
 }
 
-// Missing returns the error for a request without a credential.
-func (a *Authenticator) Missing() error { return unauthorized(errors.New("missing credential")) }
+// ErrMissing returns the error for a request without a credential.
+func ErrMissing() error { return unauthorized(errors.New("missing credential")) }
 
 // Run periodically writes the times of last use until ctx ends, and a last time
 // before it returns. Authentication does not wait for these writes.

@@ -17,15 +17,15 @@ const (
 // TokenFailures counts rejected JWTs by reason. A nil pointer counts nothing.
 type TokenFailures struct{ counter *prometheus.CounterVec }
 
-// tokenReasons are the reasons of rejected JWTs, most specific first.
+// tokenReasons are the reasons of rejected JWTs. The first that matches counts.
 var tokenReasons = []struct {
-	err  error
+	err  error // nil: any error
 	name string
 }{
 	{jwt.ErrTokenSignatureInvalid, "signature"},
 	{jwt.ErrTokenExpired, "expired"},
 	{jwt.ErrTokenMalformed, "malformed"},
-	{nil, "claims"}, // all others
+	{nil, "claims"},
 }
 
 // NewTokenFailures returns counters that start at 0.

@@ -20,17 +20,16 @@ import (
 	"telapi/internal/redact"
 )
 
-// SessionAudience is the audience of call tokens. Besides the signing key, it
-// distinguishes them from console JWTs.
+// SessionAudience is the audience of call tokens. It distinguishes them from console JWTs,
+// as their signing key does.
 const SessionAudience = "telapi:session"
 
 // MinSecretBytes is the minimum length of a signing secret. A shorter one can be
 // guessed offline from a single token.
 const MinSecretBytes = 32
 
-// MaxSkew is the tolerated difference between the clocks of two machines: the
-// leeway for the times of a token. A new token of a console whose clock is ahead
-// must be accepted.
+// MaxSkew is the leeway for the times of a token. A new token of a console whose clock
+// is a little ahead must be accepted.
 const MaxSkew = 2 * time.Second
 
 // maxTokenBytes limits what is parsed before the signature is verified.
@@ -38,7 +37,7 @@ const maxTokenBytes = 8 << 10
 
 var (
 	teamPattern = regexp.MustCompile(`^[A-Za-z0-9._:@|-]{1,128}$`)
-	// subjectPattern rejects only names that would be blank or break a line: the
+	// subjectPattern rejects only names that are blank or have control characters: the
 	// console decides how it names people.
 	subjectPattern = regexp.MustCompile(`^[^\pC\s]([^\pC]{0,254}[^\pC\s])?$`)
 )
@@ -49,7 +48,7 @@ type consoleClaims struct {
 	jwt.RegisteredClaims
 }
 
-// UnmarshalJSON decodes with UnmarshalClaims.
+// UnmarshalJSON replaces the JWT library's decoding by UnmarshalClaims.
 func (c *consoleClaims) UnmarshalJSON(b []byte) error {
 	type plain consoleClaims
 	return UnmarshalClaims(b, (*plain)(c))
@@ -62,7 +61,7 @@ func (c *consoleClaims) UnmarshalJSON(b []byte) error {
 // for a missing claim.
 func UnmarshalClaims(b []byte, into any) error { return json.Unmarshal(b, into, strictTimes) }
 
-// strictTimes is a variable because the JSON library caches what it finds for it.
+// strictTimes is created once, because the JSON library has a cache for each such option.
 var strictTimes = json.WithUnmarshalers(json.UnmarshalFromFunc(unmarshalTime))
 
 // maxTime is the last second of the year 9999. The conversion of a larger number
@@ -110,7 +109,7 @@ type Verifier struct {
 	parser *jwt.Parser
 }
 
-// NewVerifier returns a verifier. checks are added to those for every token.
+// NewVerifier returns a verifier with checks beyond those of every token.
 func NewVerifier(secrets Secrets, checks ...jwt.ParserOption) *Verifier {
 	v := &Verifier{parser: jwt.NewParser(append(checks,
 		// Otherwise the sender could choose how its token is verified:
@@ -141,8 +140,7 @@ func (v *Verifier) Verify(token string, into jwt.Claims) error {
 	return v.checkHeader(token)
 }
 
-// checkHeader rejects forbidden and duplicate members, which the JWT library
-// accepts.
+// checkHeader rejects forbidden and duplicate members, which the JWT library accepts.
 func (v *Verifier) checkHeader(token string) error {
 	encoded, _, _ := strings.Cut(token, ".")
 	raw, err := v.parser.DecodeSegment(encoded)

@@ -64,7 +64,7 @@ func (k Key) state(now time.Time) KeyState {
 	return Active
 }
 
-// Check normalizes the scopes of a new key and records every issue.
+// Check sorts the scopes of a new key, drops duplicates, and records every issue.
 func (k *Key) Check(now time.Time, issues *fault.Issues) {
 	if len(k.Scopes) == 0 {
 		issues.Missing("/scopes", "Give at least one scope of %s.", fault.Join(Scopes))
@@ -112,8 +112,8 @@ type KeyRegistry struct {
 	Now       func() time.Time
 }
 
-// Create creates a key from a team, a name, scopes and an expiry. The returned full key, with its
-// secret, cannot be read again later. The key's times have the precision of the store.
+// Create creates a key with the team, name, scopes and expiry of k. The returned full key, with
+// its secret, cannot be read again later. The key's times have the precision of the store.
 func (r *KeyRegistry) Create(ctx context.Context, k Key) (Key, redact.Secret, error) {
 	k.CreatedAt, k.ExpiresAt = r.Now().UTC().Truncate(time.Millisecond), k.ExpiresAt.UTC().Truncate(time.Millisecond)
 	var issues fault.Issues
@@ -163,7 +163,7 @@ var ValidKeyID = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`).MatchString
 func generateKey() (id string, full redact.Secret, digest [32]byte) {
 	id = rand.Text()[:20]
 	var raw [32]byte
-	_, _ = rand.Read(raw[:]) // never fails
+	_, _ = rand.Read(raw[:]) // cannot fail
 	secret := base64.RawURLEncoding.EncodeToString(raw[:])
 	return id, redact.Secret("tk_" + id + "_" + secret), sha256.Sum256([]byte(secret))
 }

@@ -32,7 +32,7 @@ func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
 	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
 	defer cancel()
 	r = r.WithContext(ctx)
-	err := s.admit(x, r, rt)
+	err := s.admit(x, r)
 	if err == nil {
 		err = rt.handle(x, r)
 	}
@@ -43,7 +43,8 @@ func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
 }
 
 // admit checks IP rate limit, credential, scope, team quota, query string and body size.
-func (s *Server) admit(x *exchange, r *http.Request, rt *Route) error {
+func (s *Server) admit(x *exchange, r *http.Request) error {
+	rt := x.route
 	if rt.Tier != unlimited {
 		if err := x.applyLimit(s.deps.Limits.Allow(r.Context(), rt.Tier, x.client)); err != nil {
 			return err
@@ -66,8 +67,8 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) error {
 			return err
 		}
 	}
-	readsBody := slices.Contains([]string{http.MethodPost, http.MethodPut, http.MethodPatch}, rt.Method) // and limits it
-	if !readsBody && r.ContentLength > maxBody {
+	handlerLimitsBody := slices.Contains([]string{http.MethodPost, http.MethodPut, http.MethodPatch}, rt.Method)
+	if !handlerLimitsBody && r.ContentLength > maxBody {
 		return tooLarge(maxBody)
 	}
 	return nil
@@ -97,7 +98,7 @@ func (s *Server) authenticate(ctx context.Context, h http.Header) (auth.Principa
 	case !hasKey && len(authorization) == 1:
 		return s.deps.Auth.Bearer(authorization[0])
 	}
-	return auth.Principal{}, s.deps.Auth.Missing()
+	return auth.Principal{}, auth.ErrMissing()
 }
 
 // countAuthFailure counts a rejected credential against the auth tier of the
