@@ -2,6 +2,7 @@ package redact
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -19,8 +20,8 @@ import (
 //
 // Other digits are IDs, counts or timestamps.
 func maskPhones(s, name string, keep int) string {
-	var out []byte
-	inWord := false // the previous byte belongs to a word; a plus after it does not start a number
+	var masked []byte // a copy of s; nil if it has no phone number
+	inWord := false   // the previous byte belongs to a word; a plus after it does not start a number
 	for i := 0; i < len(s); {
 		c, next := s[i], i+1
 		switch {
@@ -35,10 +36,10 @@ func maskPhones(s, name string, keep int) string {
 				body += len("%2b")
 			}
 			if end := numberEnd(s, i, body, name); end > 0 {
-				if out == nil {
-					out = []byte(s)
+				if masked == nil {
+					masked = []byte(s)
 				}
-				mask(out[body:end], keep)
+				mask(masked[body:end], keep)
 				next = end
 			} else if isDigit(c) {
 				next = wordEnd(s, i)
@@ -54,16 +55,16 @@ func maskPhones(s, name string, keep int) string {
 		}
 		i = next
 	}
-	if out == nil {
+	if masked == nil {
 		return s
 	}
-	return string(out)
+	return string(masked)
 }
 
 // mask replaces all but the last keep digits with asterisks.
 func mask(number []byte, keep int) {
-	for i := len(number) - 1; i >= 0; i-- {
-		if isDigit(number[i]) {
+	for i, c := range slices.Backward(number) {
+		if isDigit(c) {
 			if keep <= 0 {
 				number[i] = '*'
 			}
@@ -73,12 +74,11 @@ func mask(number []byte, keep int) {
 }
 
 const (
-	maxDigits = 15 // of a phone number, the limit of E.164
-	minDigits = 7  // of a phone number outside of a URI; fewer are a status, a port or a count
-	minInURI  = 3  // after tel: or sip:
-	// A space after usualDigits ends a number: the next group is another value.
-	usualDigits  = 11
-	maxSeparator = 3 // characters between two groups of digits, such as " / "
+	maxDigits      = 15 // of a phone number, the limit of E.164
+	minDigits      = 7  // of a phone number outside of a URI; fewer are a status, a port or a count
+	minDigitsInURI = 3  // after tel: or sip:
+	usualDigits    = 11 // a space after so many ends a number: the next group is another value
+	maxSeparator   = 3  // characters between two groups of digits, such as " / "
 )
 
 // numberEnd returns the end of the phone number that starts at start, or 0. body is
@@ -95,17 +95,18 @@ func numberEnd(s string, start, body int, name string) (end int) {
 		for j < len(s) && isDigit(s[j]) {
 			j++
 		}
-		complete := digits >= usualDigits && separator < len(s) && s[separator] == ' '
+		isNextValue := digits >= usualDigits && strings.HasPrefix(s[separator:group], " ")
 		digits += j - group
-		if group == j || complete || digits > maxDigits {
+		if group == j || isNextValue || digits > maxDigits {
 			return end
 		}
-		inURI := start > 0 && strings.IndexByte(":Aa/", s[start-1]) >= 0 // perhaps tel:, sip%3A or PJSIP/
-		if digits < minInURI || digits < minDigits && !inURI {
+		mayBeInURI := start > 0 && strings.IndexByte(":Aa/", s[start-1]) >= 0 // after tel:, sip%3A or PJSIP/
+		if digits < minDigitsInURI || digits < minDigits && !mayBeInURI {
 			continue
 		}
 		if context == unknown {
-			if context = contextOf(s[:start], name); body > start && context != uri {
+			context = contextOf(s[:start], name)
+			if body > start && context != uri {
 				context = plus
 			}
 		}
@@ -138,9 +139,9 @@ var (
 	// numberNames matches the names of fields that may hold a phone number.
 	numberNames = regexp.MustCompile(`(?i)(?:(?:call|channel)[_-]?id|(?:^|[^a-z])(?:call|channel|from|to|target))$`)
 
-	// contexts are recognized by the text before a number.
+	// contexts are recognized by the text before a number. The first that matches counts.
 	contexts = []struct {
-		context int
+		context numberContext
 		pattern *regexp.Regexp
 	}{
 		{clock, regexp.MustCompile(`\d:$`)},
@@ -153,22 +154,24 @@ var (
 	}
 )
 
-// Contexts of a number.
+// numberContext is what the text before a number says about it.
+type numberContext int
+
 const (
-	unknown = iota // not evaluated yet
-	nothing        // none of the others
-	clock          // a time
-	uri            // tel: or sip:
-	plus           // after a plus
-	field          // the ID of a call or channel, or a JSON member from, to or target
-	named          // after a word that phone numbers follow
-	party          // a word such as from or to, which also precedes other values
-	list           // a JSON array
+	unknown numberContext = iota // not evaluated yet
+	nothing                      // none of the others
+	clock                        // a time
+	uri                          // tel: or sip:
+	plus                         // a plus
+	field                        // the ID of a call or channel, or a JSON member from, to or target
+	named                        // a word that phone numbers follow
+	party                        // a word such as from or to, which also precedes other values
+	list                         // a JSON array
 )
 
 // contextOf returns the context of a number after the text before, in a field called
 // name.
-func contextOf(before, name string) int {
+func contextOf(before, name string) numberContext {
 	const window = 40 // bytes before the number that are searched
 	if len(before) > window {
 		before = before[len(before)-window:]
@@ -181,8 +184,7 @@ func contextOf(before, name string) int {
 	return matchContext(before)
 }
 
-// matchContext returns the context that the text before a number determines.
-func matchContext(before string) int {
+func matchContext(before string) numberContext {
 	for _, c := range contexts {
 		if c.pattern.MatchString(before) {
 			return c.context
@@ -209,9 +211,9 @@ func mayBeFormatted(number string) bool {
 	return group == 0 || number[0] == '0' || group <= 3 && group < len(number) && strings.IndexByte("-. ", number[group]) >= 0
 }
 
-// isPhone decides by the format of a number, its context and the two bytes after
-// it.
-func isPhone(number, after string, digits, context int) bool {
+// isPhone decides by the format of a number, its number of digits, its context and the
+// two bytes after it.
+func isPhone(number, after string, digits int, context numberContext) bool {
 	switch {
 	case context == clock, context == nothing && !mayBeFormatted(number), notPhone.MatchString(number):
 		return false

@@ -112,7 +112,7 @@ func (r rule) apply(s string) string {
 // match is a match of a rule. Matches can overlap, because the value of a name
 // can be a name with a value.
 type match struct {
-	searched int // bytes up to the end of the match
+	searched int // bytes up to the end of the match, for a test of the cost
 	from, to int // bounds of the value
 	secret   bool
 }
@@ -146,7 +146,8 @@ func (r rule) matches(s string) iter.Seq[match] {
 			}
 			at += max(index[3], index[0]+1) // continue after the name
 			if found.secret && to > done {
-				if done = to; to-from > longValue {
+				done = to
+				if to-from > longValue {
 					at = done
 				}
 			}
@@ -162,18 +163,18 @@ var (
 	opaque   = regexp.MustCompile(`^[A-Za-z0-9_.~+=-][A-Za-z0-9_.~+/=-]{15,}$`)
 )
 
-// notRedacted keeps values that are already redacted.
+// notRedacted is false for values that are already redacted.
 func notRedacted(groups []string) bool { return !redacted.MatchString(groups[len(groups)-1]) }
 
-// schemeValue keeps prose such as "Bearer authentication" readable.
+// schemeValue is false for prose such as "Bearer authentication".
 func schemeValue(groups []string) bool {
 	name, value := groups[0], groups[1]
 	return !prose.MatchString(value) && (strings.EqualFold(name, "bearer") || looksSecret(value) || strings.HasSuffix(value, "="))
 }
 
-// pairValue redacts every value that is assigned to a secret name. After a space
-// or a colon in prose ("verify token: signature is invalid") it redacts only
-// values that look like a credential.
+// pairValue is true for every value that is assigned to a secret name. After a space or a
+// colon in prose ("verify token: signature is invalid") it is true only for values that
+// look like a credential.
 func pairValue(groups []string) bool {
 	name, separator, assigned, next := groups[0], groups[1], groups[2], groups[3]
 	switch {
