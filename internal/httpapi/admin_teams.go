@@ -26,8 +26,8 @@ type teamBody struct {
 	CreatedAt jsontext.Value `json:"createdAt"`
 }
 
-// decodeTeam returns a function that applies a body to a team. Issues are those of
-// the base with the body applied.
+// decodeTeam returns a function that applies a body to a team. It checks the body as
+// applied to base.
 func decodeTeam(body []byte, base team.Team) (apply func(*team.Team), err error) {
 	var issues fault.Issues
 	in, err := decodeBody[teamBody](body, &issues)
@@ -97,7 +97,7 @@ func (s *Server) showTeam(x *exchange, r *http.Request) error {
 
 func (s *Server) updateTeam(x *exchange, r *http.Request, body []byte) error {
 	id := r.PathValue("id")
-	apply, err := decodeTeam(body, team.Team{Name: "unchanged"})
+	apply, err := decodeTeam(body, team.Team{Name: "unchanged"}) // a valid team: the body need not have a name
 	if err != nil {
 		return err
 	}

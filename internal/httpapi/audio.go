@@ -19,7 +19,8 @@ const (
 // respondWithAudio sends a response that contains audio of the given length, if the
 // budget permits, and disconnects a client that reads it too slowly.
 func (x *exchange) respondWithAudio(audio *ratelimit.Budget, length int, response any) error {
-	size := min(4*int64(length), audio.Share()) // the audio, its base64 and the response; the largest one fits if it is the team's only one
+	withCopies := 4 * int64(length)        // the audio, its base64 and the response
+	size := min(withCopies, audio.Share()) // a team's only response always fits
 	if err := audio.Take(x.holder, size); err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ const (
 	// firstRead is the memory that a body of unknown or greater length gets before
 	// any of it has arrived.
 	firstRead = 4 << 10
-	// smallBody is the size of a callback up to which its credential is checked later.
+	// smallBody is the size up to which a callback is read before its credential is checked.
 	smallBody = callback.MaxUncheckedBody
 	// smallRead has one byte more, which shows that a body of unknown length is not small.
 	smallRead = smallBody + 1
@@ -76,9 +76,9 @@ func checkBodyHeader(r *http.Request, limit int64, accepted string) error {
 // called before more than smallBody bytes are read, and its error ends the read. It can
 // change x.holder, whose share the memory is.
 func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge func() error) ([]byte, error) {
-	length, isLengthKnown := r.ContentLength, r.ContentLength >= 0 // length is how much to read
+	length, isLengthKnown := r.ContentLength, r.ContentLength >= 0
 	if !isLengthKnown {
-		length = limit + 1 // one byte more shows that the body is too large
+		length = limit + 1 // read at most this much: one byte more shows that the body is too large
 	}
 	conn, start := http.NewResponseController(x), time.Now()
 	// Without this, net/http would cancel the request when the deadline passes, because it reads

@@ -28,8 +28,8 @@ const tokenPrefix = "telapi.bearer."
 // without redeeming the token, so that a page can find out why its socket was
 // rejected.
 func (s *Server) openSocket(x *exchange, r *http.Request) error {
-	upgrade := socket.CanUpgrade(r)
-	if err := s.limitHandshakes(x, r, upgrade); err != nil {
+	isHandshake := socket.CanUpgrade(r)
+	if err := s.limitHandshakes(x, r, isHandshake); err != nil {
 		allowOrigin(x, r.Header.Get("Origin"))
 		return err
 	}
@@ -41,7 +41,7 @@ func (s *Server) openSocket(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if !upgrade {
+	if !isHandshake {
 		if err := s.sockets.CheckBudget(info.TeamID); err != nil {
 			return err
 		}
@@ -88,17 +88,17 @@ func (x *exchange) resumeParams() (resume resumption, err error) {
 	return resume, issues.Err()
 }
 
-// upgrade attaches the connection to its session once nothing but the loss of the
-// connection can prevent the upgrade: a handshake that fails must not replace the
-// session's open socket.
+// upgrade upgrades the request. It attaches the connection to its session once nothing but
+// the loss of the connection can prevent that: a handshake that fails must not replace
+// the session's open socket.
 func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo, resume resumption) error {
-	options := socket.Options{Team: info.TeamID, Session: info.SessionID, Subprotocol: session.Subprotocol, Limits: s.deps.Channels.Limits()}
+	options := socket.Options{Holder: info.TeamID, Session: info.SessionID, Subprotocol: session.Subprotocol, Limits: s.deps.Channels.Limits()}
 	return s.sockets.Upgrade(&x.Response, r, options, func(ctx context.Context) (socket.Connection, error) {
 		opened, err := s.deps.Channels.Open(ctx, info, resume.connectionID, resume.streamID)
 		if err != nil {
 			return nil, err
 		}
-		if !info.Redeemed && s.deps.Draining() { // it has replaced no other connection
+		if !info.Redeemed && s.deps.Draining() { // this first connection has replaced no other
 			opened.Close()
 			return nil, socket.ErrDraining()
 		}
@@ -108,8 +108,8 @@ func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo,
 
 // limitHandshakes counts handshakes against the limit of their session, and plain
 // requests against the api tier, before the database is read.
-func (s *Server) limitHandshakes(x *exchange, r *http.Request, upgrade bool) error {
-	if !upgrade {
+func (s *Server) limitHandshakes(x *exchange, r *http.Request, isHandshake bool) error {
+	if !isHandshake {
 		if err := x.applyLimit(s.deps.Limits.Allow(r.Context(), ratelimit.API, x.client)); err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func (s *Server) limitHandshakes(x *exchange, r *http.Request, upgrade bool) err
 		return nil // admitSocket rejects and counts it
 	}
 	perMinute := int64(s.deps.Channels.Limits().HandshakesPerMinute)
-	if upgrade {
+	if isHandshake {
 		return x.applyLimit(s.deps.Limits.AllowHandshake(r.Context(), id, perMinute))
 	}
 	if decision, rejected := s.deps.Limits.HandshakeRejection(id, perMinute); rejected {
@@ -132,8 +132,8 @@ func (s *Server) limitHandshakes(x *exchange, r *http.Request, upgrade bool) err
 // tier: guessing leads to 429, valid tokens are not affected.
 func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.SessionInfo, err error) {
 	origin := r.Header.Get("Origin")
-	ses, ep, failure := s.deps.Sessions.Verify(r.Context(), s.callToken(x, r))
-	if failure == nil && !s.originAllowed(r, origin, ep.Origins) {
+	issued, endpoint, failure := s.deps.Sessions.Verify(r.Context(), s.callToken(x, r))
+	if failure == nil && !s.originAllowed(r, origin, endpoint.Origins) {
 		failure = fault.New(fault.OriginNotAllowed, "The endpoint does not allow pages of the origin %.200q. Add it to the origins of the endpoint, or open the page from an allowed origin.", origin)
 	} else {
 		allowOrigin(x, origin)
@@ -142,23 +142,23 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 	if err != nil || failure != nil && !decision.Allowed {
 		return info, x.applyLimit(decision, err)
 	}
-	x.principal = auth.Principal{TeamID: ses.TeamID, Subject: ses.ID}
+	x.principal = auth.Principal{TeamID: issued.TeamID, Subject: issued.ID}
 	switch {
 	case failure != nil:
 		return info, failure
 	case s.deps.Draining():
 		return info, socket.ErrDraining()
 	}
-	profile, err := json.Marshal(ep.Profile)
+	profile, err := json.Marshal(endpoint.Profile)
 	if err != nil {
 		return info, fmt.Errorf("encode gateway profile: %w", err)
 	}
 	return channel.SessionInfo{
 		Offer: wire.Offer{
-			SessionID: ses.ID, TeamID: ep.TeamID, EndpointID: ep.ID, Mode: string(ses.Mode), // sockets share the strings of ep
-			Identity: ses.Identity, Metadata: ses.Metadata, ICEServers: s.deps.Sessions.RuntimeICEServers(ses),
+			SessionID: issued.ID, TeamID: endpoint.TeamID, EndpointID: endpoint.ID, Mode: string(issued.Mode), // sockets share the endpoint's strings
+			Identity: issued.Identity, Metadata: issued.Metadata, ICEServers: s.deps.Sessions.RuntimeICEServers(issued),
 		},
-		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile, Redeemed: !ses.RedeemedAt.IsZero(),
+		Reject: issued.DuplicatePolicy == session.Reject, ExpiresAt: issued.ExpiresAt, Profile: profile, Redeemed: !issued.RedeemedAt.IsZero(),
 	}, nil
 }
 

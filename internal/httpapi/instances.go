@@ -77,9 +77,7 @@ func (s *Server) listInstances(x *exchange, _ *http.Request) error {
 // instanceMetrics sends the metrics of all instances for the page, which adds them up.
 // A scraper has to read each instance on its own.
 func (s *Server) instanceMetrics(x *exchange, r *http.Request) error {
-	x.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	x.Header().Set("Cache-Control", "no-store")
-	_, _ = x.Write(s.deps.Instances.Metrics(r.Context())) // the client may be gone
+	x.WriteBytes(http.StatusOK, "text/plain; charset=utf-8", s.deps.Instances.Metrics(r.Context()))
 	return nil
 }
 

@@ -25,16 +25,15 @@ const (
 	maxRejectedClients = 1024
 )
 
-// rejectionLog limits the access log lines of clients whose requests are rejected. A
-// rejected request costs the client nothing, and rate limits do not stop it. After
-// the first lines, rejections are only counted, and one line has the counts of the
-// window.
+// rejectionLog limits the access log lines of clients whose requests are rejected, which
+// rate limits do not stop. After the first lines of a window, rejections are only counted,
+// and one line has the counts.
 type rejectionLog struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
-	clients map[netip.Prefix]*rejections
-	timer   *time.Timer // runs flush; nil if nothing was rejected
+	clients map[netip.Prefix]*rejections // by address, or IPv6 network
+	timer   *time.Timer                  // runs flush; nil if nothing was rejected
 }
 
 // rejections are the rejected requests of one client in the current window.
@@ -52,15 +51,13 @@ func (l *rejectionLog) admit(client netip.Addr, code fault.Code) bool {
 		l.timer = time.AfterFunc(rejectionWindow, l.flush)
 	}
 	network := ratelimit.Client(client)
+	if l.clients[network] == nil && len(l.clients) >= maxRejectedClients {
+		network = netip.Prefix{} // shared by further clients
+	}
 	r := l.clients[network]
 	if r == nil {
-		if len(l.clients) >= maxRejectedClients {
-			network = netip.Prefix{}
-		}
-		if r = l.clients[network]; r == nil {
-			r = &rejections{counts: map[fault.Code]int{}}
-			l.clients[network] = r
-		}
+		r = &rejections{counts: map[fault.Code]int{}}
+		l.clients[network] = r
 	}
 	if r.logged < loggedRejections {
 		r.logged++

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -167,15 +168,13 @@ func (s *Server) notFound(x *exchange, _ *http.Request) {
 }
 
 // reject sends the error of a request that no route handles. It counts against the
-// api tier, so that clients cannot get any number of answers. If the count is not
-// available, the error is sent nevertheless.
+// api tier, so that clients cannot get any number of answers. If it cannot be counted,
+// the error is sent all the same.
 func (s *Server) reject(x *exchange, err error) {
 	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
 	defer cancel()
 	if decision, countErr := s.deps.Limits.Allow(ctx, ratelimit.API, x.client); countErr == nil {
-		if exceeded := x.applyLimit(decision, nil); exceeded != nil {
-			err = exceeded
-		}
+		err = cmp.Or(x.applyLimit(decision, nil), err)
 	}
 	x.Fail(err)
 }

@@ -27,15 +27,11 @@ var runtimeLimits = &channel.ConnectionLimits{QueuedBytes: runtimeapi.QueuedByte
 func (s *Server) openRuntime(x *exchange, r *http.Request) error {
 	_, hasKey := r.Header["X-Api-Key"]
 	_, hasToken := r.Header["Authorization"]
-	identified, upgrade := hasKey || hasToken, socket.CanUpgrade(r)
-	if err := s.admitRuntime(x, r, identified, upgrade); err != nil {
+	identified, isHandshake := hasKey || hasToken, socket.CanUpgrade(r)
+	if err := s.admitRuntime(x, r, identified, isHandshake); err != nil {
 		return err
 	}
-	holder := x.principal.TeamID
-	if !identified {
-		holder = x.client.String()
-	}
-	if !upgrade {
+	if !isHandshake {
 		return x.upgradeRequired("Open a WebSocket to run calls.")
 	}
 	var issues fault.Issues
@@ -47,7 +43,10 @@ func (s *Server) openRuntime(x *exchange, r *http.Request) error {
 		return socket.ErrDraining()
 	}
 	params := runtimeapi.Params{Identified: identified, BaseURL: s.baseURL(r), Authenticate: s.credentialCheck(x, r)}
-	options := socket.Options{Team: holder, Subprotocol: wire.RuntimeProtocol, Limits: runtimeLimits}
+	options := socket.Options{Holder: x.principal.TeamID, Subprotocol: wire.RuntimeProtocol, Limits: runtimeLimits}
+	if !identified {
+		options.Holder = x.client.String()
+	}
 	return s.sockets.Upgrade(&x.Response, r, options, func(context.Context) (socket.Connection, error) {
 		c, err := s.deps.Runtimes.Open(params)
 		if err != nil {
@@ -59,8 +58,8 @@ func (s *Server) openRuntime(x *exchange, r *http.Request) error {
 
 // admitRuntime checks the credential in the header. It counts handshakes like those of
 // browsers: a fleet of runtimes with valid credentials can reconnect at any time.
-func (s *Server) admitRuntime(x *exchange, r *http.Request, identified, upgrade bool) (failure error) {
-	if !upgrade {
+func (s *Server) admitRuntime(x *exchange, r *http.Request, identified, isHandshake bool) (failure error) {
+	if !isHandshake {
 		if err := x.applyLimit(s.deps.Limits.Allow(r.Context(), ratelimit.API, x.client)); err != nil {
 			return err
 		}
@@ -77,27 +76,27 @@ func (s *Server) admitRuntime(x *exchange, r *http.Request, identified, upgrade 
 	return failure
 }
 
-// credentialCheck returns a function that verifies a credential of a connection: that of the
-// header, or another key.
+// credentialCheck returns a function that verifies a credential of a connection: a key or
+// console JWT, or that of the header if it is "".
 func (s *Server) credentialCheck(x *exchange, r *http.Request) func(context.Context, string) (auth.Principal, error) {
-	header, client := http.Header{}, x.client
+	sent, client := http.Header{}, x.client // the connection need not keep x and r in memory
 	for _, name := range []string{"X-Api-Key", "Authorization"} {
 		if values, ok := r.Header[name]; ok {
-			header[name] = values
+			sent[name] = values
 		}
 	}
-	var known atomic.Bool // later calls find out whether the credential was revoked
-	return func(ctx context.Context, key string) (auth.Principal, error) {
-		header := header
+	var counted atomic.Bool // later calls find out whether the credential was revoked
+	return func(ctx context.Context, credential string) (auth.Principal, error) {
+		header := sent
 		switch {
-		case key == "":
-		case strings.HasPrefix(key, "tk_"):
-			header = http.Header{"X-Api-Key": {key}}
+		case credential == "":
+		case strings.HasPrefix(credential, "tk_"):
+			header = http.Header{"X-Api-Key": {credential}}
 		default:
-			header = http.Header{"Authorization": {"Bearer " + key}}
+			header = http.Header{"Authorization": {"Bearer " + credential}}
 		}
 		principal, _, err := s.identify(ctx, header)
-		if key != "" && !known.Swap(true) && fault.Is(err, fault.Unauthorized) {
+		if credential != "" && !counted.Swap(true) && fault.Is(err, fault.Unauthorized) {
 			if decision, _ := s.deps.Limits.Allow(ctx, ratelimit.Auth, client); !decision.Allowed {
 				err = decision.Rejection()
 			}

@@ -107,9 +107,9 @@ type Server struct {
 // stream extend the deadline themselves.
 const writeTimeout = 60 * time.Second
 
-// maxLargeCallbacks is the number of large callbacks that are decoded and delivered
-// at a time. Decoded, a body needs a multiple of its length. With few CPUs it is lower:
-// one CPU is left for other requests, which would wait for milliseconds.
+// maxLargeCallbacks is the maximum number of large callbacks that are decoded and delivered
+// at a time: decoded, a body needs a multiple of its length. One CPU, if there are several,
+// is left for other requests, which would wait for milliseconds.
 const maxLargeCallbacks = 4
 
 // streamWriteTimeout bounds one write of a response that streams, of up to 32 KiB.
@@ -134,7 +134,8 @@ func New(deps Deps) *Server {
 		connections: busyConnections{open: map[net.Conn]struct{}{}},
 		prometheus:  promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 	}
-	s.largeCallbacks = make(chan struct{}, min(maxLargeCallbacks, max(1, runtime.GOMAXPROCS(0)-1)))
+	freeCPUs := max(1, runtime.GOMAXPROCS(0)-1)
+	s.largeCallbacks = make(chan struct{}, min(maxLargeCallbacks, freeCPUs))
 	newBudget := func(name, unit string, total int64) *ratelimit.Budget {
 		return ratelimit.NewBudget(deps.Registry, name, unit, total, deps.TeamShare)
 	}
@@ -200,7 +201,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	x.ctx = s.continueTrace(httpserve.WithRequestID(r.Context(), x.RequestID), x, r)
-	span := trace.SpanFromContext(x.ctx) // not recorded
+	span := trace.SpanFromContext(x.ctx) // of the caller, which is not recorded here
 	if !isProbe(r) {
 		x.ctx, span = s.tracer.Start(x.ctx, r.Method, trace.WithSpanKind(trace.SpanKindServer))
 	}
@@ -218,8 +219,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // and make no spans.
 func isProbe(r *http.Request) bool { return r.URL.Path == "/health" || r.URL.Path == "/metrics" }
 
-// statusClientClosed is recorded when the client disconnects before it gets its
-// response. It is never sent. Such requests are counted as codeClientClosed in the log.
+// Recorded when the client disconnects before it gets its response. They are never sent.
 const (
 	statusClientClosed            = 499
 	codeClientClosed   fault.Code = "CLIENT_CLOSED"

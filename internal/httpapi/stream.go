@@ -44,7 +44,7 @@ var errStreamRestart = fault.New(fault.ServiceUnavailable, "The instance is rest
 // acceptStream delivers the parts of an answer while it arrives. It returns after the last
 // line, or when the answer cannot be accepted any more.
 func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, request callback.StreamRequest) (callback.Receipt, error) {
-	call := func(run func(context.Context) error) error {
+	withTimeout := func(run func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(x.ctx), handlerTimeout) // a failed read cancels x.ctx
 		defer cancel()
 		return run(ctx)
@@ -61,12 +61,12 @@ func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, 
 		issues.Add("/query/split", fault.IssueValue, "Use split=none or split=sentence.")
 	}
 	if err := issues.Err(); err != nil {
-		return callback.Receipt{}, stream.Fail(cmp.Or(call(stream.Check), err))
+		return callback.Receipt{}, stream.Fail(cmp.Or(withTimeout(stream.Check), err))
 	}
-	data, readErr := body.readFirst(func() error { return call(stream.Check) })
+	data, readErr := body.readFirst(func() error { return withTimeout(stream.Check) })
 	for {
 		var receipt *callback.Receipt
-		err := call(func(ctx context.Context) (err error) {
+		err := withTimeout(func(ctx context.Context) (err error) {
 			if len(data) > 0 { // if readErr is set too, the next read returns it again
 				receipt, err = stream.Write(ctx, data)
 				return err
@@ -108,8 +108,8 @@ type streamReader struct {
 	body io.Reader
 	conn *http.ResponseController
 	buf  [streamBuffer]byte
-	used bool // something was read, or could be: the provider does not wait for 100 Continue
-	err  error
+	used bool  // something was read, or could be: the provider does not wait for 100 Continue
+	err  error // of the last read
 
 	mu       sync.Mutex
 	reason   error     // of an interruption
@@ -189,9 +189,9 @@ func (s *streamReader) readFirst(check func() error) ([]byte, error) {
 	return data, err
 }
 
-// finish ends the deadline of reads. It returns whether the connection can be used again: the
-// body was read, and its deadline, which an interruption sets to now, did not expire. Otherwise
-// the server, which waits for the next request after the body, has given up the connection.
+// finish ends the deadline of reads. The connection can be used again if the body was read
+// before its deadline, which an interruption sets to now. Otherwise net/http, which waits for
+// the next request after the body, has given up the connection.
 func (s *streamReader) finish() (reusable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,7 +28,7 @@ import (
 // tier.
 //
 // The order of the checks is: media type, size, presence of a token, body, token.
-// Problems of the body are reported only to a valid token. The rest of a large body or of
+// Problems of the body are reported only for a valid token. The rest of a large body or of
 // a streamed answer is read only if the token is known. Few large bodies are processed at
 // a time.
 func (s *Server) webhook(kind wire.WorkItemKind) handler {
@@ -36,26 +36,28 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 		received := s.deps.Now()
 		token := callbackToken(r, kind)
 		credential := callback.Credential{
-			ChannelID: r.PathValue("channelId"), Kind: kind, WorkItemID: cmp.Or(r.PathValue("workItemId"), wire.TokenWorkItem(token)), Digest: digest(token),
+			ChannelID: r.PathValue("channelId"), Kind: kind,
+			WorkItemID: cmp.Or(r.PathValue("workItemId"), wire.TokenWorkItem(token)), Digest: digest(token),
 		}
-		callIDs := callTrace(r)
-		var receipt callback.Receipt
-		var err error
+		callTrace := callTrace(r)
 		mediaType := mediaType(r.Header)
 		x.isStreamed = kind != wire.ToolItem && (mediaType == callback.NDJSON || mediaType == callback.EventStream)
+		var receipt callback.Receipt
+		var err error
 		var stream *streamReader
 		if x.isStreamed {
 			stream = newStreamReader(x, r)
-			receipt, err = s.acceptStream(x, r, stream, callback.StreamRequest{Credential: credential, MediaType: mediaType, PerDelta: r.URL.Query().Get("split") == splitNone, Trace: callIDs})
+			perDelta := r.URL.Query().Get("split") == splitNone
+			receipt, err = s.acceptStream(x, r, stream, callback.StreamRequest{Credential: credential, MediaType: mediaType, PerDelta: perDelta, Trace: callTrace})
 		} else {
-			receipt, err = s.accept(x, r, callback.Request{Credential: credential, Trace: callIDs, Received: received})
+			receipt, err = s.accept(x, r, callback.Request{Credential: credential, Trace: callTrace, Received: received})
 		}
 		if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
 			span.SetAttributes(
 				attribute.String("telapi.channel_id", credential.ChannelID),
 				attribute.String("telapi.callback_id", receipt.CallbackID),
-				attribute.String("telapi.call_id", callIDs.CallID),
-				attribute.String("telapi.transaction_id", callIDs.TransactionID),
+				attribute.String("telapi.call_id", callTrace.CallID),
+				attribute.String("telapi.transaction_id", callTrace.TransactionID),
 			)
 		}
 		receipt.RequestID = x.RequestID
@@ -156,9 +158,8 @@ func callbackToken(r *http.Request, kind wire.WorkItemKind) string {
 		return ""
 	case isBearer:
 		return strings.TrimSpace(token)
-	default:
-		return values[0]
 	}
+	return values[0]
 }
 
 // digest returns the SHA-256 of a token in hex. Tokens themselves are not stored.

@@ -45,13 +45,13 @@ type Response struct {
 	Bytes  int64        // length of the body so far
 	Err    *fault.Error // the error that ended the request
 
-	discard bool // the envelope was sent in place of the handler's body
+	discard bool // an error of ErrorsByStatus was sent in place of the handler's body
 }
 
 // WriteHeader sends the header and records the status. Informational statuses
 // are not recorded.
 func (w *Response) WriteHeader(status int) {
-	if err := w.ErrorsByStatus[status]; err != nil && w.Status == 0 && w.Err == nil {
+	if err := w.ErrorsByStatus[status]; err != nil && w.Status == 0 && w.Err == nil { // not called by Fail
 		w.Fail(err)
 		w.discard = true
 		return
@@ -83,7 +83,6 @@ func (w *Response) ReadFrom(r io.Reader) (int64, error) {
 // Hijack hands the connection over to a WebSocket. It returns the connection of the
 // listener that was passed to Listen.
 func (w *Response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	w.Status = http.StatusSwitchingProtocols
 	nc, buffers, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if c, ok := nc.(wrapped); ok {
 		nc = c.base().Conn
@@ -166,9 +165,7 @@ func (w *Response) WriteBytes(status int, contentType string, body []byte) {
 	if h.Get("Cache-Control") == "" {
 		h.Set("Cache-Control", "no-store")
 	}
-	if h.Get("X-Content-Type-Options") == "" {
-		h.Set("X-Content-Type-Options", "nosniff")
-	}
+	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // fails only if the client has disconnected
 }

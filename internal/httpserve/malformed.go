@@ -25,7 +25,9 @@ func Listen(srv *http.Server, l net.Listener, log *slog.Logger) net.Listener {
 	next := srv.ConnState
 	srv.ConnState = func(nc net.Conn, state http.ConnState) {
 		c := nc.(wrapped).base()
-		c.begins = state == http.StateNew || state == http.StateIdle || c.begins && state == http.StateActive
+		if state == http.StateNew || state == http.StateIdle {
+			c.begins = true
+		}
 		if next != nil {
 			next(c.Conn, state)
 		}
@@ -46,8 +48,8 @@ type connKey struct{}
 // Linger waits until a client has closed its connection, at most for the given time, and
 // drops what it still sends. If a connection is closed with unread input, the client may not
 // receive the response. Call it at the end of a handler, after a response with Content-Length and
-// Connection: close. It works after a failed read of the body, which cannot be read any more. ctx
-// is that of the request.
+// Connection: close. It does not need the body, whose reads may have failed. ctx is that of the
+// request.
 func Linger(ctx context.Context, timeout time.Duration) {
 	if c, ok := ctx.Value(connKey{}).(*conn); ok && c.CloseWrite() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(timeout))
@@ -73,8 +75,8 @@ func (l listener) Accept() (net.Conn, error) {
 	return plainConn{c}, nil
 }
 
-// conn is a connection of net/http. net/http writes a response of its own with one
-// Write, as the first of a response. Nothing that a handler writes is changed: its
+// conn is a connection of net/http. A response that net/http sends by itself is the first
+// Write of a response, and the only one. Nothing that a handler writes is changed: its
 // header has a date, and its body is not the first Write.
 type conn struct {
 	net.Conn
@@ -82,7 +84,7 @@ type conn struct {
 	begins bool // the next Write is the first of a response; belongs to the goroutine of the request
 }
 
-// wrapped is a connection of Listen.
+// wrapped is a connection of Listen: a plainConn or a tlsConn.
 type wrapped interface{ base() *conn }
 
 func (c *conn) base() *conn { return c }
@@ -106,8 +108,8 @@ func (c *conn) Write(b []byte) (int, error) {
 
 // CloseWrite lets net/http close a connection while the client is still sending.
 func (c *conn) CloseWrite() error {
-	if c, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
+	if closer, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return closer.CloseWrite()
 	}
 	return nil
 }
@@ -117,7 +119,7 @@ type plainConn struct{ *conn }
 
 func (c plainConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
 
-// stater is a connection with TLS.
+// stater is a connection with TLS: a *tls.Conn, or one that wraps it.
 type stater interface{ ConnectionState() tls.ConnectionState }
 
 // tlsConn wraps a stater.
@@ -135,8 +137,8 @@ func (c tlsConn) ConnectionState() tls.ConnectionState {
 	return c.Conn.(stater).ConnectionState()
 }
 
-// Handshake performs the handshake of a connection. The first Read returns the error of
-// a failed one. A client that does not use TLS gets a readable answer.
+// Handshake performs the handshake of a connection. If it fails, the first Read returns the
+// error. A client that does not use TLS gets a readable answer.
 func Handshake(c *tls.Conn, timeout time.Duration) {
 	if timeout > 0 {
 		_ = c.SetDeadline(time.Now().Add(timeout))

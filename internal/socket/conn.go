@@ -22,7 +22,7 @@ import (
 // takes 6 KB less. It ends the connection of a client that sends too much.
 type batchConn struct {
 	net.Conn
-	raw       syscall.RawConn // nil if Conn cannot be read without blocking, as with TLS
+	raw       syscall.RawConn // reads without blocking; nil with TLS
 	onDrained func()          // called before Read blocks
 	budget    *frameBudget    // nil: not limited
 	input     *inputBuffer    // received bytes that were not read yet; nil if there are none
@@ -60,7 +60,7 @@ func (c *batchConn) Read(b []byte) (int, error) {
 }
 
 // receive waits for input. It calls onDrained outside of raw.Read, because a Close of
-// the connection waits for that.
+// the connection waits until raw.Read returns.
 func (c *batchConn) receive() error {
 	if c.raw != nil {
 		_ = c.raw.Read(func(fd uintptr) bool { c.receiveAvailable(fd); return true })
@@ -107,7 +107,7 @@ func (c *batchConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// beginBatch holds writes back until flushBatch. A batch that has begun continues.
+// beginBatch holds writes back until flushBatch. It continues a batch that has begun.
 func (c *batchConn) beginBatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,8 +137,8 @@ func hijack(x *httpserve.Response) (*hijackedConn, error) {
 		return nil, fmt.Errorf("take over connection: %w", err)
 	}
 	h := &hijackedConn{batchConn: &batchConn{Conn: conn}, buffers: buffers, header: x.Header()}
-	x.Status, x.ResponseWriter = 0, h       // errors until the upgrade go to the connection
-	if tcp, ok := conn.(syscall.Conn); ok { // a TLS connection is not a syscall.Conn
+	x.ResponseWriter = h // of errors until the upgrade
+	if tcp, ok := conn.(syscall.Conn); ok {
 		h.raw, err = tcp.SyscallConn()
 	}
 	if err == nil && (buffers.Reader.Buffered() > 0 || h.hasInput()) {
@@ -147,6 +147,20 @@ func hijack(x *httpserve.Response) (*hijackedConn, error) {
 		err = issues.Err()
 	}
 	return h, err
+}
+
+// hasInput reports whether Read would return at once: the client has sent data or
+// closed the connection.
+func (c *batchConn) hasInput() (ready bool) {
+	if c.raw == nil {
+		return false
+	}
+	_ = c.raw.Read(func(fd uintptr) bool {
+		_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK)
+		ready = err == nil
+		return true
+	})
+	return ready
 }
 
 // hijackedConn is a connection that net/http has released but that is not a
@@ -184,18 +198,4 @@ func (h *hijackedConn) Write(b []byte) (int, error) { return h.buffers.Write(b) 
 func (h *hijackedConn) finish() {
 	_ = h.buffers.Flush()
 	_ = h.Close()
-}
-
-// hasInput reports whether Read would return at once: the client has sent data or
-// closed the connection.
-func (c *batchConn) hasInput() (ready bool) {
-	if c.raw == nil {
-		return false
-	}
-	_ = c.raw.Read(func(fd uintptr) bool {
-		_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK)
-		ready = err == nil
-		return true
-	})
-	return ready
 }

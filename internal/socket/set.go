@@ -21,7 +21,7 @@ import (
 type Set struct {
 	budget *ratelimit.Budget // handshakes and open sockets
 	queued *ratelimit.Budget // bytes in queues
-	ctx    context.Context   // for store operations of sockets
+	ctx    context.Context   // of the sockets' operations, until Close
 	cancel context.CancelFunc
 
 	open    prometheus.Gauge
@@ -90,7 +90,7 @@ func (s *Set) remove(socket *socket, code channel.CloseCode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sockets, socket)
-	s.budget.Return(socket.Team, 1)
+	s.budget.Return(socket.Holder, 1)
 	s.open.Dec()
 	s.closed.WithLabelValues(strconv.Itoa(int(code))).Inc()
 	if s.drained != nil && len(s.sockets) == 0 {
@@ -120,7 +120,7 @@ func (s *Set) Drain(ctx context.Context, window time.Duration) {
 	ctx, s.drained = context.WithCancel(ctx)
 	for socket := range s.sockets {
 		if c, ok := socket.connection.(interface{ Drain(within time.Duration) }); ok {
-			c.Drain(window) // a call runtime opens its next connection before this one closes
+			c.Drain(window) // a call runtime can open its next connection before this one closes
 		}
 		time.AfterFunc(rand.N(window+1), func() { socket.Close(channel.CloseRestart) }) //nolint:gosec // jitter, not a secret
 	}

@@ -42,7 +42,8 @@ var upgrader = websocket.Upgrader{
 }
 
 // Connection is what a socket is connected to: a session's channel or the claims of a
-// call runtime. Handle and Flush are called from one goroutine.
+// call runtime. Handle and Flush are called from one goroutine. A call runtime's also has
+// the methods FrameBytes and Drain.
 type Connection interface {
 	Start(socket channel.Socket)
 	Handle(ctx context.Context, frame []byte)
@@ -67,8 +68,8 @@ type socket struct {
 	mu          sync.Mutex
 	timer       *time.Timer // of the heartbeat
 	queue       sendQueue
-	control     map[int][]byte // the next ping and pong to send
-	writing     bool
+	control     map[int][]byte    // the next ping and pong to send, by message type
+	writing     bool              // the writer runs
 	afterWrites func()            // called when the writer ends; may be nil
 	closing     channel.CloseCode // code of the first close; 0 while the socket is open
 	lastRead    time.Time
@@ -109,6 +110,7 @@ func (s *socket) read() bool {
 	return s.handle(kind, message, err)
 }
 
+// handle handles a message, or the error instead of one, like read.
 func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	var frame []byte
 	if err == nil && !s.isClosing() {
@@ -145,9 +147,9 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	return true
 }
 
-// expectAnswer disconnects a browser if its frame is not answered in time, whatever hangs.
-// It then reconnects and sends the frame again. A call runtime has requests that take
-// longer, and limits them itself.
+// expectAnswer starts the watchdog, which disconnects a browser whose frame is not answered
+// in time, whatever hangs. The browser then reconnects and sends the frame again. A call
+// runtime has requests that take longer, and limits them itself.
 func (s *socket) expectAnswer() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +174,7 @@ func (s *socket) timeOut() {
 	s.disconnect()
 }
 
-// recordProgress restarts the timeout of the answers that are still missing. The caller holds mu.
+// recordProgress restarts the watchdog while answers are missing. The caller holds mu.
 func (s *socket) recordProgress() {
 	switch {
 	case s.watchdog == nil:
@@ -201,8 +203,8 @@ func (s *socket) frameBytes() int64 {
 }
 
 // discardInput reads slowly from a client that sends too much, until it disconnects or
-// the time to close the socket is over. If a connection is closed with unread input,
-// the client may not receive the close frame.
+// the read deadline passes, which Close has set. If a connection is closed with unread
+// input, the client may not receive the close frame.
 func (s *socket) discardInput() {
 	b := make([]byte, discardBytes)
 	for background.Sleep(s.set.ctx, discardInterval) == nil {
@@ -229,8 +231,8 @@ func (s *socket) end() {
 	s.set.remove(s, code)
 }
 
-// markClosed marks the socket as closing unless it is, and discards all queued
-// frames. It returns the code with which the socket was closed first.
+// markClosed marks the socket as closing, unless it is closing already, and discards all
+// queued frames. It returns the code with which the socket was closed first.
 func (s *socket) markClosed(code channel.CloseCode) channel.CloseCode {
 	s.mu.Lock()
 	defer s.mu.Unlock()

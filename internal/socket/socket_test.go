@@ -186,7 +186,7 @@ func newQueues() *Set {
 
 // queuingSocket returns a socket whose client does not read.
 func queuingSocket(team string, set *Set) *socket {
-	return &socket{Options: Options{Team: team, Limits: &channel.ConnectionLimits{QueuedBytes: 1 << 20}}, writing: true, set: set}
+	return &socket{Options: Options{Holder: team, Limits: &channel.ConnectionLimits{QueuedBytes: 1 << 20}}, writing: true, set: set}
 }
 
 func TestTeamsShareTheMemoryForQueues(t *testing.T) {

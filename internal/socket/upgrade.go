@@ -17,29 +17,29 @@ import (
 
 // Options describe a socket.
 type Options struct {
-	Team        string // whose share of the budgets it uses
+	Holder      string // of the shares of the budgets that it uses: a team or an address
 	Session     string // empty for a call runtime
 	Subprotocol string
 	Limits      *channel.ConnectionLimits
 }
 
 // CheckBudget returns the error that Upgrade would return because of the budget.
-func (s *Set) CheckBudget(team string) error { return s.budget.Check(team, 1) }
+func (s *Set) CheckBudget(holder string) error { return s.budget.Check(holder, 1) }
 
-// Upgrade upgrades a request and starts its socket with what open returns. An error of
-// open is sent as the response.
+// Upgrade upgrades a request and starts its socket with the connection that open returns.
+// It sends an error of open itself, and returns the others.
 func (s *Set) Upgrade(x *httpserve.Response, r *http.Request, o Options, open func(context.Context) (Connection, error)) error {
 	if !s.begin() {
 		return ErrDraining()
 	}
 	defer s.running.Done()
-	if err := s.budget.Take(o.Team, 1); err != nil {
+	if err := s.budget.Take(o.Holder, 1); err != nil {
 		return err
 	}
 	started := false
 	defer func() {
 		if !started {
-			s.budget.Return(o.Team, 1)
+			s.budget.Return(o.Holder, 1)
 		}
 	}()
 	ctx, cancel := context.WithCancel(r.Context())
@@ -53,10 +53,10 @@ func (s *Set) Upgrade(x *httpserve.Response, r *http.Request, o Options, open fu
 	if err == nil {
 		socket.connection, err = open(ctx)
 	}
-	if s.ctx.Err() != nil && err != nil {
-		err = ErrDraining()
-	}
 	if err != nil {
+		if s.ctx.Err() != nil { // Close has canceled open
+			err = ErrDraining()
+		}
 		x.Fail(err)
 		conn.finish()
 		return nil
@@ -90,5 +90,6 @@ func ErrDraining() error {
 // does not have the status 101.
 func CanUpgrade(r *http.Request) bool {
 	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
-	return r.Method == http.MethodGet && r.ProtoAtLeast(1, 1) && websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
+	return r.Method == http.MethodGet && r.ProtoAtLeast(1, 1) && websocket.IsWebSocketUpgrade(r) &&
+		r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
 }

@@ -67,7 +67,7 @@ func (s *socket) SendAudio(frame []byte) {
 }
 
 // enqueue queues frames for the writer. It returns false if the queue would exceed the
-// limit or the team's share of QueueBudget. A socket that is closing discards them.
+// limit or the holder's share of QueueBudget. A socket that is closing discards them.
 func (s *socket) enqueue(limit int64, frames ...[]byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +82,9 @@ func (s *socket) enqueue(limit int64, frames ...[]byte) bool {
 	if queue.bytes > limit && s.queue.bytes > 0 { // the largest message always fits into an empty queue
 		return false
 	}
-	if more := (queue.bytes-1)/writeBatchBytes*writeBatchBytes - queue.taken; more > 0 {
-		if s.set.queued.Take(s.Team, more) != nil {
+	beyondBatch := (queue.bytes - 1) / writeBatchBytes * writeBatchBytes // taken in steps of a batch
+	if more := beyondBatch - queue.taken; more > 0 {
+		if s.set.queued.Take(s.Holder, more) != nil {
 			return false
 		}
 		queue.taken += more
@@ -118,7 +119,7 @@ func (s *socket) discard() {
 // returnQueue returns the memory of the queue to the budget. The caller holds mu.
 func (s *socket) returnQueue() {
 	if s.queue.taken > 0 {
-		s.set.queued.Return(s.Team, s.queue.taken)
+		s.set.queued.Return(s.Holder, s.queue.taken)
 		s.queue.taken = 0
 	}
 }
