@@ -203,9 +203,7 @@ func TestPrintFormatsText(t *testing.T) {
 		"empty table": {newTable([]item(nil), "id"), "none\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := printed(t, false, tt.value); got != tt.want {
-				t.Errorf("printed\n%swant\n%s", got, tt.want)
-			}
+			testkit.Equal(t, "printed", printed(t, false, tt.value), tt.want)
 		})
 	}
 }
@@ -213,8 +211,6 @@ func TestPrintFormatsText(t *testing.T) {
 func TestPrintFormatsJSON(t *testing.T) {
 	want := `{"id":"a","dailyQuota":50000,"origins":["x","y"],"createdAt":"2026-11-15T10:11:37.539Z","name":"controls\u001b[31m\nthe terminal"}` + "\n" +
 		`{"id":"b","dailyQuota":7,"origins":[],"createdAt":"0001-01-01T00:00:00.000Z","name":null}` + "\n"
-	if got := printed(t, true, newTable(items, "id")); got != want {
-		t.Errorf("printed\n%swant\n%s", got, want)
-	}
+	testkit.Equal(t, "printed", printed(t, true, newTable(items, "id")), want)
 	testkit.Equal(t, "empty table: printed", printed(t, true, newTable([]item(nil), "id")), "")
 }

@@ -141,9 +141,7 @@ func TestInstancesThatDoNotShutDownAreKilled(t *testing.T) {
 	}
 	s.close()
 	for _, i := range s.List("") {
-		if i.State != "stopped" {
-			t.Errorf("instance %d is %s after close, want stopped", i.Number, i.State)
-		}
+		testkit.Equal(t, fmt.Sprintf("instance %d", i.Number), i.State, "stopped")
 	}
 }
 

@@ -169,9 +169,7 @@ func TestEntryHasTheActorOfItsContext(t *testing.T) {
 	}
 	ada := audit.Actor{Type: audit.Console, ID: "ada"}
 	entry = audit.New(audit.WithActor(t.Context(), ada), time.Now(), audit.CreateTeam, "team:t", "t", nil, nil)
-	if entry.Actor != ada {
-		t.Errorf("actor %v, want %v", entry.Actor, ada)
-	}
+	testkit.Equal(t, "actor", entry.Actor, ada)
 }
 
 func TestTimesHaveTheSameLength(t *testing.T) {

@@ -77,9 +77,7 @@ func TestDifferentSecretsAreReported(t *testing.T) {
 		if !strings.Contains(log.String(), "other_fingerprints="+redact.Secret("another secret").Fingerprint()) || strings.Contains(log.String(), testSecret.Reveal()) {
 			t.Errorf("log is %s, want the other fingerprint and no secret", log.String())
 		}
-		if store.shared[0] != testSecret.Fingerprint() {
-			t.Errorf("shared %q, want the fingerprint of the current secret", store.shared[0])
-		}
+		testkit.Equal(t, "shared fingerprint", store.shared[0], testSecret.Fingerprint())
 	})
 }
 

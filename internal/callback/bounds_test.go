@@ -64,9 +64,7 @@ func TestDocumentedBounds(t *testing.T) {
 func TestLengthsAreInCodePoints(t *testing.T) {
 	for _, field := range []string{"botNoInputSpeech", "resumeRecognitionSpeech"} {
 		for n, want := range map[int]string{0: "", 499: "", 500: "", 501: fault.IssueTooLong} {
-			if got := issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%q}}`, field, strings.Repeat("😀", n)))); got != want {
-				t.Errorf("%s of %d code points: issue %q, want %q", field, n, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s of %d code points: issue", field, n), issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%q}}`, field, strings.Repeat("😀", n)))), want)
 		}
 	}
 }

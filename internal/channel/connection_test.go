@@ -72,9 +72,7 @@ func TestResumeReplaysMissedMessages(t *testing.T) {
 	}
 	c, w := openConnection(t, m, at(1).String())
 	c.Start(w)
-	if got := w.numbers(); got != "2 3" {
-		t.Errorf("replayed %s", got)
-	}
+	testkit.Equal(t, "replayed", w.numbers(), "2 3")
 	if last := w.frames[len(w.frames)-1]; !strings.Contains(last, `"recovered":true,"count":2`) {
 		t.Errorf("last frame is %s", last)
 	}
@@ -282,7 +280,5 @@ func TestInvalidMessagesAreDropped(t *testing.T) {
 	if n := testkit.MetricValue(t, c.service.metrics.dropped); n != 6 || strings.Count(log.String(), "\n") != 6 || strings.Contains(log.String(), "secret") {
 		t.Errorf("%v messages counted as dropped, want 6 in the log, without content:\n%s", n, log.String())
 	}
-	if c.position != at(len(list)) {
-		t.Errorf("position %v, want that of the last message", c.position)
-	}
+	testkit.Equal(t, "position", c.position, at(len(list)))
 }

@@ -284,9 +284,7 @@ func TestTenthInvalidFrameInARowClosesSocket(t *testing.T) {
 		t.Fatalf("closed with %d", w.code)
 	}
 	handle(t, c, []byte(`{}`))
-	if w.code != CloseInvalidFrames {
-		t.Errorf("closed with %d", w.code)
-	}
+	testkit.Equal(t, "close code", w.code, CloseInvalidFrames)
 	all := strings.Join(w.frames, "")
 	if strings.Count(all, `"fatal":false`) != 18 || strings.Count(all, `"fatal":true`) != 1 || !strings.Contains(w.frames[len(w.frames)-1], `"fatal":true`) {
 		t.Errorf("want 18 errors and then a fatal one: %s", all)

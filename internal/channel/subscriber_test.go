@@ -33,15 +33,11 @@ func TestMessagesArriveOnceAndInOrder(t *testing.T) {
 		m.send(7)
 		m.subscriber.Gap()
 		synctest.Wait()
-		if got := w.numbers(); got != "1 2 3 4 5 6 7" {
-			t.Errorf("the browser got %s", got)
-		}
+		testkit.Equal(t, "messages of the browser", w.numbers(), "1 2 3 4 5 6 7")
 		if !strings.Contains(w.frames[0], `"event":"ready"`) || !strings.Contains(w.frames[1], `"streamId":"`+at(1).String()) {
 			t.Errorf("frames are %q", w.frames[:2])
 		}
-		if m.offered != 1 {
-			t.Errorf("offered %d times", m.offered)
-		}
+		testkit.Equal(t, "offers", m.offered, 1)
 	})
 }
 
@@ -93,9 +89,7 @@ func TestSlowReaderIsClosed(t *testing.T) {
 	c.Start(w)
 	w.full = true
 	m.subscriber.Messages(m.send(1))
-	if w.code != CloseSlowReader {
-		t.Errorf("closed with %d", w.code)
-	}
+	testkit.Equal(t, "close code", w.code, CloseSlowReader)
 }
 
 func TestReplacedConnectionIsClosed(t *testing.T) {
@@ -135,9 +129,7 @@ func TestExpiredSessionClosesWithExpired(t *testing.T) {
 				time.Sleep(when)
 				notice(c)
 				synctest.Wait()
-				if socket.code != want {
-					t.Errorf("%s, after %s: closed with %d", name, when, socket.code)
-				}
+				testkit.Equal(t, fmt.Sprintf("%s, after %s: close code", name, when), socket.code, want)
 			})
 		}
 	}

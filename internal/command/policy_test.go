@@ -128,9 +128,7 @@ func TestURIParametersNeedPermissionByProfileAndPlatform(t *testing.T) {
 		for headers, want := range map[string]string{"": ParameterNotAllowed, "Route": ParameterNotAllowed, "MADDR": ""} {
 			platform, err := NewPlatformPolicy(nil, []string{"sip:*@pbx.example"}, strings.Fields(headers))
 			testkit.Must(t, err)
-			if got := NewPolicy(profile, platform).Decide(Request{Command: transfer(target)}, "bot", "").Reason; got != want {
-				t.Errorf("%s, platform allows %q: reason %q, want %q", name, headers, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s, platform allows %q: reason", name, headers), NewPolicy(profile, platform).Decide(Request{Command: transfer(target)}, "bot", "").Reason, want)
 		}
 	}
 	strict := transferPolicy(t, `,"allowedTargets":["*"]`).withHeaders("maddr")

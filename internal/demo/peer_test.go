@@ -20,11 +20,7 @@ func TestAnswerSelectsALawAndDigits(t *testing.T) {
 	p, sdp, err := demo.AnswerOffer(harness.Offer(t), ignoreAll())
 	testkit.Must(t, err)
 	defer p.Close()
-	for _, want := range []string{"a=rtpmap:8 PCMA/8000", "a=rtpmap:126 telephone-event/8000", "a=sendrecv"} {
-		if !strings.Contains(sdp, want) {
-			t.Errorf("the answer lacks %s", want)
-		}
-	}
+	testkit.Contains(t, "answer", sdp, "a=rtpmap:8 PCMA/8000", "a=rtpmap:126 telephone-event/8000", "a=sendrecv")
 	if strings.Contains(sdp, "opus") || strings.Count(sdp, "a=rtpmap") != 2 {
 		t.Errorf("the answer has other codecs: %s", sdp)
 	}

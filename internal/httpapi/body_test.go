@@ -196,9 +196,7 @@ func TestSlowBodyIsCutByItsRate(t *testing.T) {
 			if after := <-closed; after > c.within {
 				t.Errorf("disconnected after %s, want at most %s", after, c.within)
 			}
-			if got := <-status; got != "HTTP/1.1 400 Bad Request" {
-				t.Errorf("answered %q, want 400", got)
-			}
+			testkit.Equal(t, "answer", <-status, "HTTP/1.1 400 Bad Request")
 			_ = conn.Close()
 		})
 	}

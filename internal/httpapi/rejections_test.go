@@ -41,9 +41,7 @@ func TestRepeatedRejectionsAreLoggedAsACount(t *testing.T) {
 			t.Errorf("log has no line with %s:\n%s", want, log)
 		}
 		get("/unknown", "192.0.2.1:1")
-		if n := lines(); n != loggedRejections+2 {
-			t.Errorf("%d lines after the window, want one more", n)
-		}
+		testkit.Equal(t, "lines after the window", lines(), loggedRejections+2)
 		time.Sleep(rejectionWindow)
 	})
 }

@@ -257,9 +257,7 @@ func TestConnectionOpenedBeforeShutdownIsServed(t *testing.T) {
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	testkit.Must(t, err)
 	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusNoContent {
-		t.Errorf("status %d, want 204", resp.StatusCode)
-	}
+	testkit.Equal(t, "status", resp.StatusCode, http.StatusNoContent)
 	testkit.Must(t, <-shutDown)
 	testkit.WantError(t, "Serve", <-served, http.ErrServerClosed)
 }

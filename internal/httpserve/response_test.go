@@ -30,9 +30,7 @@ func TestFailSendsEnvelope(t *testing.T) {
 	if want := `{"error":{"code":"UNAUTHORIZED","message":"No token.","requestId":"req-1"}}`; sent.Code != 401 || sent.Body.String() != want {
 		t.Errorf("sent %d %s, want 401 %s", sent.Code, sent.Body, want)
 	}
-	if got := sent.Header().Get("WWW-Authenticate"); got != `Bearer realm="test"` {
-		t.Errorf("WWW-Authenticate is %q, want a bearer challenge for realm test", got)
-	}
+	testkit.Equal(t, "WWW-Authenticate", sent.Header().Get("WWW-Authenticate"), `Bearer realm="test"`)
 	if w.Status != 401 || w.Bytes != int64(sent.Body.Len()) {
 		t.Errorf("recorded status %d and %d bytes, want 401 and %d", w.Status, w.Bytes, sent.Body.Len())
 	}

@@ -2,12 +2,15 @@ package kv
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/yuin/gopher-lua/parse"
+
+	"telapi/test/testkit"
 )
 
 // A script that misses a function or a constant fails only where it uses it, which may be rare.
@@ -46,9 +49,7 @@ func TestScriptSourcesAreSimple(t *testing.T) {
 		for _, m := range names.FindAllSubmatch(text, -1) {
 			for name := range strings.SplitSeq(string(m[1]), ", ") {
 				name = strings.TrimSpace(name)
-				if other := defined[name]; other != "" {
-					t.Errorf("%s defines %s, as %s does", file.Name(), name, other)
-				}
+				testkit.Equal(t, fmt.Sprintf("%s defines %s, which is also in", file.Name(), name), defined[name], "")
 				defined[name] = file.Name()
 			}
 		}

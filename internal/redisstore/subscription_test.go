@@ -165,9 +165,7 @@ func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
 		page, _, err = s.channels.Since(t.Context(), s.id, head)
 		testkit.Must(t, err)
 	}
-	if got := strings.Join(got, " "); got != strings.Join(want, " ") {
-		t.Errorf("every other of %d replies was lost; history:\n%s\nwant\n%s", replies.Load(), got, strings.Join(want, " "))
-	}
+	testkit.Equal(t, fmt.Sprintf("every other of %d replies was lost; history", replies.Load()), strings.Join(got, " "), strings.Join(want, " "))
 }
 
 // wakeups is a watcher that counts.

@@ -42,9 +42,7 @@ func TestParseQuery(t *testing.T) {
 			testkit.Must(t, err)
 			q, err := ParseUsageQuery("tm_1", params, evening)
 			testkit.Must(t, err)
-			if q.TeamID != "tm_1" {
-				t.Errorf("team %q, want the caller's team tm_1", q.TeamID)
-			}
+			testkit.Equal(t, "team", q.TeamID, "tm_1")
 			if from, to := q.From.Format(time.DateOnly), q.To.Format(time.DateOnly); from != tt.from || to != tt.to {
 				t.Errorf("from %s to %s, want %s to %s", from, to, tt.from, tt.to)
 			}

@@ -119,9 +119,7 @@ func TestDeploymentCapabilitiesAreCompleteAndDeterministic(t *testing.T) {
 	var got capabilities
 	var members map[string]any
 	testkit.Must(t, errors.Join(json.Unmarshal(doc, &got), json.Unmarshal(doc, &members)))
-	if names := fmt.Sprint(slices.Sorted(maps.Keys(members))); names != "[audioFormats commands directions features limits messageTypes modes sessionParams version]" {
-		t.Errorf("members %s", names)
-	}
+	testkit.Equal(t, "members", fmt.Sprint(slices.Sorted(maps.Keys(members))), "[audioFormats commands directions features limits messageTypes modes sessionParams version]")
 	if got.Version != "0.9.20" || len(got.MessageTypes) != 11 || len(got.Modes) != 3 || !got.Features.WebRTC || len(got.AudioFormats) != 2 {
 		t.Errorf("document %s, want version 0.9.20, 11 message types, 3 modes, webrtc and 2 audio formats", doc)
 	}

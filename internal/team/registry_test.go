@@ -3,6 +3,7 @@ package team_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -126,11 +127,7 @@ func TestFailedAnnouncementNamesTheCacheTTL(t *testing.T) {
 	if err == nil {
 		t.Fatal("the failed announcement is not reported")
 	}
-	for _, part := range []string{"is saved", "running instances", cache.TTL.String(), "connection refused"} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not contain %q", err, part)
-		}
-	}
+	testkit.Contains(t, "error", fmt.Sprint(err), "is saved", "running instances", cache.TTL.String(), "connection refused")
 	if m.quota(t, "tm_1") != 5 {
 		t.Error("the quota is not saved")
 	}

@@ -107,9 +107,7 @@ func ReportStream(t *testing.T, s speech.ReportStream, timeOut func()) {
 	length(0)
 	testkit.Must(t, s.Append(ctx, []byte("1"), []byte("2"), []byte("3")))
 	first, rest := read(2), read(2)
-	if got := fmt.Sprint(reports(first), reports(rest)); got != "[1 2] [3]" {
-		t.Errorf("read %s, want each report once and in order", got)
-	}
+	testkit.Equal(t, "read", fmt.Sprint(reports(first), reports(rest)), "[1 2] [3]")
 	length(3)
 	testkit.Must(t, s.Ack(ctx, first[:1]))
 	testkit.Must(t, s.Reject(ctx, rest[0], "reason"))

@@ -29,9 +29,7 @@ func TestAsyncAPIMatchesCode(t *testing.T) {
 	if err != nil || f.file.Info.Version != strings.TrimSpace(string(version)) {
 		t.Errorf("info.version is %s, want the release %s (%v)", f.file.Info.Version, version, err)
 	}
-	if got := f.file.Channels["session"].Address; got != session.SocketPath {
-		t.Errorf("documented socket path is %s, want %s", got, session.SocketPath)
-	}
+	testkit.Equal(t, "documented socket path", f.file.Channels["session"].Address, session.SocketPath)
 	var codes []closeCode
 	for _, c := range channel.CloseCodes() {
 		final := c >= 1007 && c <= 1009 || c >= 4500
@@ -133,7 +131,5 @@ func TestUndocumentedFrameIsRejected(t *testing.T) {
 			t.Errorf("undocumented frame was accepted: %s", raw)
 		}
 	}
-	if err := f.check(Send, []byte(head+`"type":"status","streamId":"x","status":{"event":"ack"}}`)); err != nil {
-		t.Errorf("status frame of a runtime was rejected: %v", err)
-	}
+	testkit.NoError(t, "status frame of a runtime", f.check(Send, []byte(head+`"type":"status","streamId":"x","status":{"event":"ack"}}`)))
 }

@@ -84,9 +84,7 @@ func TestRuntimeMessagesMatchWire(t *testing.T) {
 			t.Errorf("api/asyncapi.yaml has messages for %v, wire.%s has the values %v", tt.documented, tt.goType, want)
 		}
 	}
-	if got := f.file.Channels["runtime"].Address; got != wire.RuntimePath {
-		t.Errorf("documented path is %s, want %s", got, wire.RuntimePath)
-	}
+	testkit.Equal(t, "documented path", f.file.Channels["runtime"].Address, wire.RuntimePath)
 	limits := slices.Sorted(maps.Keys(f.file.Channels["runtime"].Limits))
 	if want := slices.Sorted(maps.Keys(wireMembers(reflect.TypeFor[wire.RuntimeLimits]()))); !slices.Equal(limits, want) {
 		t.Errorf("x-limits has %v, wire.RuntimeLimits %v", limits, want)
@@ -187,9 +185,7 @@ func TestRuntimeSchemasMatchWire(t *testing.T) {
 		compareMembers(t, tt.goType, schemas, tt.schemas, tt.without)
 	}
 	documented := strings.Fields(schemas["RuntimeCommand"].alternatives())
-	if len(documented) != len(command.Catalogue) {
-		t.Errorf("RuntimeCommand has %d types, want %d", len(documented), len(command.Catalogue))
-	}
+	testkit.Equal(t, "documented commands", len(documented), len(command.Catalogue))
 	for _, name := range documented {
 		commandType, _ := schemas[name].Properties["type"]["const"].(string)
 		c := wire.NewCommand(commandType)

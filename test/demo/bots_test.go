@@ -49,9 +49,7 @@ func TestExampleBotsAnswer(t *testing.T) {
 			readUntil(b, "chat", "You said: Grüß Gott 🌍")
 			b.Chat("goodbye")
 			readUntil(b, "chat", "Goodbye.")
-			if code := b.CloseCode(); code != 4503 {
-				t.Errorf("close code %d, want 4503 after the hangup", code)
-			}
+			testkit.Equal(t, "close code", b.CloseCode(), 4503)
 			testkit.Until(t, "the bot prints its receipts", func() bool { return strings.Count(output(), `"status":"accepted"`) == 2 })
 		})
 	}
@@ -113,9 +111,7 @@ func TestExampleBotsRetryAndReject(t *testing.T) {
 				return fmt.Sprintf(`{"channelId":"c","text":"hi","callback":{"url":%q,"token":"cbt_x"}}`, url)
 			}
 			for _, invalid := range []string{"", "{}", "[]", "null", work("http://192.0.2.1/"), work(api.URL + ".example/"), `{"callback":{"url":"` + api.URL + `/"}}`} {
-				if got := ask(invalid); got != 400 {
-					t.Errorf("%s: status %d, want 400", invalid, got)
-				}
+				testkit.Equal(t, fmt.Sprintf("%s: status", invalid), ask(invalid), 400)
 			}
 			if got := ask(work(api.URL + "/api/v1/webhooks/bot/c")); got != 202 {
 				t.Fatalf("status %d, want 202", got)

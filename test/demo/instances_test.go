@@ -52,12 +52,8 @@ func TestDevWithAllInstancesKilled(t *testing.T) {
 	}
 	b, _ := out.Connect(t, i, "chat")
 	testkit.Must(t, p.Cmd.Process.Signal(syscall.SIGTERM))
-	if got := b.CloseCode(); got != 1012 {
-		t.Errorf("close code %d, want 1012", got)
-	}
-	if code := p.WaitExit(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	testkit.Equal(t, "close code", b.CloseCode(), 1012)
+	testkit.Equal(t, "exit code", p.WaitExit(t), 0)
 	if err := syscall.Kill(list[1].PID, 0); err != syscall.ESRCH {
 		t.Errorf("process of the second instance: %v, want it to end with telapi dev", err)
 	}
@@ -87,12 +83,8 @@ func TestCtrlCStopsDevGracefully(t *testing.T) {
 	readUntil(b, "chat", "be silent for a while")
 	get(t, i, "/playground/feed?sessionId="+b.Session, "", "X-API-Key", out.Key)
 	testkit.Must(t, p.Cmd.Process.Signal(syscall.SIGINT))
-	if got := b.CloseCode(); got != 1012 {
-		t.Errorf("close code %d, want 1012", got)
-	}
-	if code := p.WaitExit(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	testkit.Equal(t, "close code", b.CloseCode(), 1012)
+	testkit.Equal(t, "exit code", p.WaitExit(t), 0)
 	if p.Stderr.Has(`"level":"ERROR"`) {
 		t.Error("the shutdown logged an error")
 	}

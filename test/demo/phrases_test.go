@@ -67,9 +67,7 @@ func TestPhrasesHaveTheirEffect(t *testing.T) {
 		"transfer me": func(b *harness.Browser) {
 			readUntil(b, "chat", "transfer you now")
 			readUntil(b, "action", `"target":"tel:+493012345678"`)
-			if got := b.CloseCode(); got != 4503 {
-				b.T.Errorf("close code %d, want 4503", got)
-			}
+			testkit.Equal(b.T, "close code", b.CloseCode(), 4503)
 		},
 		"transfer me abroad": func(b *harness.Browser) {
 			readUntil(b, "chat", "A transfer was denied: target_not_allowed")
@@ -93,9 +91,7 @@ func TestPhrasesHaveTheirEffect(t *testing.T) {
 		},
 		"be silent": func(b *harness.Browser) {
 			seen := readUntil(b, "status", "bot_timeout")
-			if !strings.Contains(show(seen), "still thinking") {
-				b.T.Errorf("no comfort prompt: %s", show(seen))
-			}
+			testkit.Contains(b.T, "frames", show(seen), "still thinking")
 			readUntil(b, "chat", "did not answer in time")
 			b.Chat("hello")
 			readUntil(b, "chat", "How are you?")
@@ -130,16 +126,12 @@ func TestPhrasesHaveTheirEffect(t *testing.T) {
 		},
 		"hang up": func(b *harness.Browser) {
 			readUntil(b, "chat", "Goodbye.")
-			if got := b.CloseCode(); got != 4503 {
-				b.T.Errorf("close code %d, want 4503", got)
-			}
+			testkit.Equal(b.T, "close code", b.CloseCode(), 4503)
 		},
 		"help": func(b *harness.Browser) {
 			seen := show(readUntil(b, "chat", "I understand"))
 			for _, p := range demo.Phrases() {
-				if !strings.Contains(seen, p.Say) {
-					b.T.Errorf("help does not mention %q", p.Say)
-				}
+				testkit.Contains(b.T, "help", seen, p.Say)
 			}
 		},
 	}

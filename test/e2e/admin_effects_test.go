@@ -65,9 +65,7 @@ func TestDisabledTeamStopsOnEveryInstance(t *testing.T) {
 		call[object](t, i, "PATCH", "teams/"+tenant.Team.ID, `{"disabled":false}`, 200)
 		waitForStatus(t, other, 200, "/api/v1/endpoints", "X-API-Key", tenant.Key)
 		waitForStatus(t, other, 200, "/api/v1/endpoints", "Authorization", jwt)
-		if state := sessionState(t, i, tenant, session); state != "revoked" {
-			t.Errorf("the session is %s after the team was enabled again, want revoked", state)
-		}
+		testkit.Equal(t, "state of the session", sessionState(t, i, tenant, session), "revoked")
 	})
 }
 
@@ -92,9 +90,7 @@ func TestOnlyThePlatformGrantsPlatformScopes(t *testing.T) {
 
 func TestTeamShowsRequestsOfToday(t *testing.T) {
 	i, tenant := startTenant(t, nil)
-	if used := call[object](t, i, "GET", "teams/"+tenant.Team.ID, "", 200)["usedToday"]; used != 0.0 {
-		t.Errorf("%v requests of a new team, want 0", used)
-	}
+	testkit.Equal(t, "requests of a new team", call[object](t, i, "GET", "teams/"+tenant.Team.ID, "", 200)["usedToday"], 0.0)
 	for range 3 {
 		i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", tenant.Key)
 	}

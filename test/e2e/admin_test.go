@@ -90,9 +90,7 @@ func TestAdminRoutes(t *testing.T) {
 			registered++
 		}
 	}
-	if registered != len(adminRoutes) {
-		t.Errorf("%d administration routes are registered, %d are tested", registered, len(adminRoutes))
-	}
+	testkit.Equal(t, "registered routes, all of them tested", registered, len(adminRoutes))
 	for _, rt := range adminRoutes {
 		t.Run(rt.method+" "+rt.path, func(t *testing.T) {
 			f := newAdminFixture(t, i)

@@ -69,9 +69,7 @@ func TestChannelCommands(t *testing.T) {
 		if r := telapi(t, env, "channel", "tail", session, "--follow"); r.exit != 0 || strings.Count(r.stdout, "\n") != 3 {
 			t.Errorf("tail --follow of an ended channel: exit %d, want 0 and 3 lines\n%s%s", r.exit, r.stdout, r.stderr)
 		}
-		if code := b.CloseCode(); code != 4503 {
-			t.Errorf("close code %d, want 4503", code)
-		}
+		testkit.Equal(t, "close code", b.CloseCode(), 4503)
 
 	})
 }

@@ -134,9 +134,7 @@ func TestEndlessFragmentsAreClosed(t *testing.T) {
 				}
 			}
 		}()
-		if code := b.CloseCode(); code != c.code {
-			t.Errorf("%s: close code %d, want %d", name, code, c.code)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s: close code", name), b.CloseCode(), c.code)
 		close(done)
 	}
 }

@@ -88,9 +88,7 @@ func TestPlainGetReportsReason(t *testing.T) {
 		return resp.StatusCode
 	}
 	for origin, want := range map[string]int{"https://shop.example": 101, "https://SHOP.example": 101, "http://shop.example": 403, "https://shop.example.evil": 403, "null": 403} {
-		if got := dial(origin); got != want {
-			t.Errorf("handshake from %s: %d, want %d", origin, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("handshake from %s", origin), dial(origin), want)
 	}
 	if _, err := svc.App.Admin().Endpoints.Update(t.Context(), ep.ID, func(e *team.Endpoint) error { e.Origins = nil; return nil }); err != nil {
 		t.Fatal(err)

@@ -34,9 +34,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(response), "HTTP/1.1 200") || !strings.Contains(string(response), "Connection: close") {
 		t.Errorf("request in flight: %v %.200s, want 200 with Connection: close", err, response)
 	}
-	if code := p.WaitExit(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	testkit.Equal(t, "exit code", p.WaitExit(t), 0)
 	if !p.Stderr.Has("drained") {
 		t.Error("the log does not report the drain")
 	}
@@ -80,9 +78,7 @@ func (d *devServer) start() {
 func (d *devServer) stop(signal syscall.Signal, exit int) {
 	d.t.Helper()
 	_ = d.process.Cmd.Process.Signal(signal)
-	if got := d.process.WaitExit(d.t); got != exit {
-		d.t.Errorf("after %v: exit %d, want %d", signal, got, exit)
-	}
+	testkit.Equal(d.t, fmt.Sprintf("after %v: exit", signal), d.process.WaitExit(d.t), exit)
 }
 
 // conversation is a session with a browser and a runtime.
@@ -153,8 +149,6 @@ func TestDevRestartKeepsConversations(t *testing.T) {
 			received = append(received, e.Text)
 		}
 	}
-	if got := fmt.Sprint(received); got != `[{"text":"not received yet"} one two]` {
-		t.Errorf("the runtime received %s", got)
-	}
+	testkit.Equal(t, "the runtime received", fmt.Sprint(received), `[{"text":"not received yet"} one two]`)
 	testkit.Until(t, "the log reports that the store was restored", func() bool { return d.process.Stderr.Has("restored the embedded key-value store") })
 }

@@ -29,9 +29,7 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 		b, token, ch := svc.conversation(t)
 		second := harness.Connect(t, other, b.Session, token, "")
 		second.Expect(`"event":"ready"`)
-		if code := b.CloseCode(); code != 4502 {
-			t.Errorf("first connection: close code %d, want 4502", code)
-		}
+		testkit.Equal(t, "first connection: close code", b.CloseCode(), 4502)
 		checkConversation(t, second, ch)
 	})
 	t.Run("is rejected unless it names the first", func(t *testing.T) {
@@ -50,9 +48,7 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 
 		second := harness.Connect(t, other, id, token, "?connectionId="+firstID)
 		second.Expect(`"event":"ready"`)
-		if code := first.CloseCode(); code != 4502 {
-			t.Errorf("first connection: close code %d, want 4502", code)
-		}
+		testkit.Equal(t, "first connection: close code", first.CloseCode(), 4502)
 		wantRejected(t, svc.Instance, token, "?connectionId="+firstID, http.StatusConflict, "SESSION_IN_USE")
 		checkConversation(t, second, ch)
 

@@ -44,11 +44,7 @@ func TestSecretsAndPhoneNumbersAreNotLeaked(t *testing.T) {
 		t.Fatalf("/metrics returned %.200s, want telapi_http_requests_total", metrics)
 	}
 	testkit.Must(t, i.Stop()) // flushes the exporters
-	for _, path := range []string{"/v1/traces", "/v1/logs", "/v1/metrics"} {
-		if !strings.Contains(collector.String(), path) {
-			t.Errorf("nothing was exported to %s", path)
-		}
-	}
+	testkit.Contains(t, "export", collector.String(), "/v1/traces", "/v1/logs", "/v1/metrics")
 	secret := strings.TrimPrefix(tenant.Key, "tk_"+tenant.KeyID+"_")
 	texts := map[string]string{"log": i.Log.String(), "metrics": metrics, "export": collector.String()}
 	wantNotLeaked(t, texts, map[string]string{"phone number": "30123456789"})

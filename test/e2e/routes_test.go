@@ -9,6 +9,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/test/contract"
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // The table of the interface document: which routes exist under which flags.
@@ -172,9 +173,7 @@ func TestErrorsUseEnvelope(t *testing.T) {
 	} {
 		resp, body := i.Call(t, c.method, c.path, "X-Request-Id", "abc-123_4.5")
 		wantStatus(t, resp, body, c.status, code(c.code))
-		if id := resp.Header.Get("X-Request-Id"); id != "abc-123_4.5" {
-			t.Errorf("%s %s: X-Request-Id is %q, want that of the request", c.method, c.path, id)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s %s: X-Request-Id", c.method, c.path), resp.Header.Get("X-Request-Id"), "abc-123_4.5")
 		if c.status == 405 && resp.Header.Get("Allow") != "GET, HEAD" {
 			t.Errorf("%s %s: Allow is %q, want GET, HEAD", c.method, c.path, resp.Header.Get("Allow"))
 		}

@@ -226,17 +226,11 @@ func TestRuntimeRunsSession(t *testing.T) {
 		if e["kind"] != "channel_ended" || e["reason"] != "done" {
 			t.Errorf("entry %v, want the end", e)
 		}
-		if code := b.CloseCode(); code != 4503 {
-			t.Errorf("browser closed with %d", code)
-		}
+		testkit.Equal(t, "close code of the browser", b.CloseCode(), 4503)
 		testkit.Until(t, "the session is ended", func() bool { return sessionState(t, i, tenant, session) == "ended" })
-		if code := r.rejected("send", channel+`,"messages":[{"type":"chat","chat":{"text":"late"}}]`); code != "CONVERSATION_ENDED" {
-			t.Errorf("send to an ended channel: %s", code)
-		}
+		testkit.Equal(t, "send to an ended channel", r.rejected("send", channel+`,"messages":[{"type":"chat","chat":{"text":"late"}}]`), "CONVERSATION_ENDED")
 		r.must("commit", channel+fmt.Sprintf(`,"position":%q`, position))
-		if code := r.rejected("release", channel); code != "NOT_FOUND" {
-			t.Errorf("release of an ended channel: %s", code)
-		}
+		testkit.Equal(t, "release of an ended channel", r.rejected("release", channel), "NOT_FOUND")
 	})
 }
 
@@ -270,9 +264,7 @@ func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 		if lost := first.push("claim_lost"); lost["channel"] != "call-1" || lost["claim"] != claimed["claim"] {
 			t.Errorf("claim_lost %v", lost)
 		}
-		if code := first.rejected("end", channel); code != "NOT_FOUND" {
-			t.Errorf("end without claim: %s", code)
-		}
+		testkit.Equal(t, "end without claim", first.rejected("end", channel), "NOT_FOUND")
 		e, position := second.entry()
 		if e["workItemId"] != "w2" || position != received {
 			t.Errorf("entry %v at %s, want w2 at %s", e, position, received)
@@ -284,9 +276,7 @@ func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 			t.Errorf("opened again: %v", again)
 		}
 		other := greetedRuntime(t, i, key, `"name":"other"`)
-		if code := other.rejected("open", open); code != "SESSION_IN_USE" {
-			t.Errorf("open by another runtime: %s", code)
-		}
+		testkit.Equal(t, "open by another runtime", other.rejected("open", open), "SESSION_IN_USE")
 		second.must("release", channel)
 		other.must("open", open)
 	})

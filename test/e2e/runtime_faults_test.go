@@ -66,9 +66,7 @@ func TestCommitOfEntriesFromEarlierConnection(t *testing.T) {
 	reject := func(r *runtimeSocket, positions ...string) {
 		t.Helper()
 		for _, position := range positions {
-			if code := r.rejected("commit", channel+fmt.Sprintf(`,"position":%q`, position)); code != "VALIDATION_ERROR" {
-				t.Errorf("commit of %s: %s, want VALIDATION_ERROR", position, code)
-			}
+			testkit.Equal(t, fmt.Sprintf("commit of %s", position), r.rejected("commit", channel+fmt.Sprintf(`,"position":%q`, position)), "VALIDATION_ERROR")
 		}
 		for _, m := range r.kept {
 			if m["event"] == "lost" {
@@ -93,9 +91,7 @@ func TestCommitOfEntriesFromEarlierConnection(t *testing.T) {
 	third := reconnect()
 	commit = third.send("commit", channel+fmt.Sprintf(`,"position":%q`, last))
 	third.ok(commit)
-	if code := third.rejected("release", channel); code != "NOT_FOUND" {
-		t.Errorf("release after the last commit: %s, want NOT_FOUND", code)
-	}
+	testkit.Equal(t, "release after the last commit", third.rejected("release", channel), "NOT_FOUND")
 }
 
 // During a rotation of JWT_SECRET, instances have other secrets. A runtime that repeats a
@@ -121,9 +117,7 @@ func TestRuntimeRequestsSurviveSecretRotation(t *testing.T) {
 			awaited := r.must("await", channel+`,"workItemId":"w"`)
 			replies = append(replies, fmt.Sprint(claimed["claim"], awaited["token"]))
 		}
-		if replies[0] != replies[1] {
-			t.Errorf("first on instance %d: claim and token %s, then %s", n, replies[0], replies[1])
-		}
+		testkit.Equal(t, fmt.Sprintf("first on instance %d: claim and token", n), replies[0], replies[1])
 	}
 }
 

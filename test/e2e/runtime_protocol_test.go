@@ -82,15 +82,11 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 		{"report", fmt.Sprintf(`"reports":[{"id":%q,"characters":1,"voice":"\u0000"}]`, uuid.NewString()), "VALIDATION_ERROR"},
 		{"report", fmt.Sprintf(`"reports":[{"id":%q,"characters":1,"teamId":%q}]`, uuid.NewString(), other.Team.ID), "NOT_FOUND"},
 	} {
-		if got := r.rejected(row.op, row.members); got != row.code {
-			t.Errorf("%s %.80s: %s, want %s", row.op, row.members, got, row.code)
-		}
+		testkit.Equal(t, fmt.Sprintf("%s %.80s", row.op, row.members), r.rejected(row.op, row.members), row.code)
 		r.must("report", fmt.Sprintf(`"reports":[{"id":%q,"characters":1}]`, uuid.NewString())) // a good request in between
 	}
 	r.must("await", channel+`,"workItemId":"w","kind":"tool"`)
-	if code := r.rejected("await", channel+`,"workItemId":"w","kind":"llm"`); code != "IDEMPOTENCY_CONFLICT" {
-		t.Errorf("await with another kind: %s", code)
-	}
+	testkit.Equal(t, "await with another kind", r.rejected("await", channel+`,"workItemId":"w","kind":"llm"`), "IDEMPOTENCY_CONFLICT")
 	for _, frame := range []string{`{`, `[]`, `{"op":"accept"}`, `{"id":0,"op":"accept"}`, `{"id":1.5,"op":"accept"}`, `{"id":9007199254740992,"op":"accept"}`, `{"id":"1","op":"accept"}`, `{"op":"audio","channel":"call-1"}`, `{"op":"audio","channel":"call-1","message":{"type":"audio","audio":5}}`} {
 		r.write(frame)
 		if m := r.reply(0); m["error"] == nil || strings.Contains(fmt.Sprint(m), "INTERNAL_ERROR") {
@@ -98,13 +94,9 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 		}
 	}
 	r.write(`x`)
-	if code := r.closeCode(); code != 4501 {
-		t.Errorf("closed with %d after ten malformed requests, want 4501", code)
-	}
+	testkit.Equal(t, "close code", r.closeCode(), 4501)
 	foreign.write(`{"id":1,"op":"accept","x":"` + strings.Repeat("x", 1<<20) + `"}`)
-	if code := foreign.closeCode(); code != 1009 {
-		t.Errorf("closed with %d after a large frame, want 1009", code)
-	}
+	testkit.Equal(t, "close code", foreign.closeCode(), 1009)
 }
 
 func TestRuntimeHandshakes(t *testing.T) {
@@ -155,9 +147,7 @@ func TestRuntimeHandshakes(t *testing.T) {
 	} {
 		r := anonymous()
 		r.send("hello", hello)
-		if got := r.closeCode(); got != code {
-			t.Errorf("hello %.60s: closed with %d, want %d", hello, got, code)
-		}
+		testkit.Equal(t, fmt.Sprintf("hello %.60s: close code", hello), r.closeCode(), code)
 	}
 	for _, frame := range []string{`{"id":1,"op":"accept"}`, `x`} {
 		r := anonymous()
@@ -166,14 +156,10 @@ func TestRuntimeHandshakes(t *testing.T) {
 			t.Errorf("%s first: closed with %d after %v, want an error and 4501", frame, got, r.kept)
 		}
 	}
-	if got := anonymous().closeCode(); got != 4501 {
-		t.Errorf("without hello: closed with %d, want 4501", got)
-	}
+	testkit.Equal(t, "without hello: close code", anonymous().closeCode(), 4501)
 	for _, credential := range []string{key, consoleJWT(t, tenant.Team.ID, auth.RunAllCalls)} {
 		r := anonymous()
-		if code := r.rejected("hello", fmt.Sprintf(`"key":%q`, credential)); code != "VALIDATION_ERROR" {
-			t.Errorf("hello without name: %s", code)
-		}
+		testkit.Equal(t, "hello without name", r.rejected("hello", fmt.Sprintf(`"key":%q`, credential)), "VALIDATION_ERROR")
 		welcome := r.must("hello", fmt.Sprintf(`"name":"x","key":%q,"resumeMs":0`, credential))
 		if welcome["pingIntervalMs"] != 10000.0 || welcome["limits"].(map[string]any)["pushedEntries"] != 256.0 {
 			t.Errorf("welcome %v", welcome)

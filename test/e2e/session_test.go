@@ -75,9 +75,7 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 			t.Errorf("wsUrl %s, want %s", s.WSURL, want)
 		}
 		for name, want := range map[string]int{"frameBytes": 65536, "queuedBytes": 1 << 20, "framesPerSecond": 60, "historyMessages": 300, "historySeconds": 600, "pingIntervalMs": 25000} {
-			if s.Limits[name] != want {
-				t.Errorf("limit %s is %d, want %d", name, s.Limits[name], want)
-			}
+			testkit.Equal(t, fmt.Sprintf("limit %s", name), s.Limits[name], want)
 		}
 		var claims jwt.MapClaims
 		secrets := auth.Secrets{Current: harness.Secret}.ForCallTokens()
@@ -89,9 +87,7 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 			"iss": "telapi", "aud": "telapi:session", "sub": s.SessionID, "teamId": tenant.Team.ID, "endpointId": tenant.Endpoint.ID, "mode": "webrtc",
 			"exp": float64(iat + 3600), "rdm": float64(iat + 300),
 		} {
-			if claims[claim] != want {
-				t.Errorf("claim %s is %v, want %v", claim, claims[claim], want)
-			}
+			testkit.Equal(t, fmt.Sprintf("claim %s", claim), claims[claim], want)
 		}
 		if iat < before.Unix() || claims["jti"] == "" || s.ExpiresAt != time.Unix(iat+3600, 0).UTC().Format(time.RFC3339) || s.RedeemBy != time.Unix(iat+300, 0).UTC().Format(time.RFC3339) {
 			t.Errorf("claims %v do not match the times in %+v", claims, s)
@@ -110,9 +106,7 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 		}
 		resp, body := i.Call(t, "GET", path, "X-API-Key", tenant.Key)
 		wantStatus(t, resp, body, 200, `"state":"revoked"`)
-		if !strings.Contains(body, `"endedAt"`) {
-			t.Errorf("revoked session is %s, want endedAt", body)
-		}
+		testkit.Contains(t, "body", body, `"endedAt"`)
 		if i.Log.Has(s.Token) {
 			t.Error("the log contains the call token")
 		}
@@ -152,9 +146,7 @@ func TestSessionStateFollowsConnection(t *testing.T) {
 	for on, other := range map[*harness.Instance]*harness.Instance{a: b, b: a} {
 		browser := harness.Connect(t, on, session, token, "")
 		browser.Expect(`"event":"ready"`)
-		if got := sessionState(t, other, tenant, session); got != "connected" {
-			t.Errorf("state on the other instance is %s, want connected", got)
-		}
+		testkit.Equal(t, "state on the other instance", sessionState(t, other, tenant, session), "connected")
 		_ = browser.Conn.Close()
 		testkit.Until(t, "the session is disconnected", func() bool { return sessionState(t, other, tenant, session) == "disconnected" })
 	}

@@ -127,9 +127,7 @@ func TestStreamedAnswerIsDeliveredInParts(t *testing.T) {
 			c.t = t
 			item := c.await(wire.Await{Kind: row.kind})
 			expectStatus(t, 202, row.receipt)(i.Post(t, harness.Path(item)+row.path, row.body, "Content-Type", row.contentType, "token", item.Token))
-			if got := c.receive(row.entries); got != row.want {
-				t.Errorf("entries %s, want %s", got, row.want)
-			}
+			testkit.Equal(t, "entries", c.receive(row.entries), row.want)
 			expectStatus(t, 409, `"duplicate":true`)(i.Post(t, harness.Path(item)+row.path, row.body, "Content-Type", row.contentType, "token", item.Token))
 		})
 	}
@@ -144,9 +142,7 @@ func TestSentenceIsDeliveredWhileTheAnswerIsWritten(t *testing.T) {
 		later.write(delta("Later. Much"))
 		early := c.stream(first, callback.NDJSON)
 		early.write(delta("One. Two"))
-		if got := c.receive(1); got != "llm_part 1 One." {
-			t.Errorf("first entry %s", got)
-		}
+		testkit.Equal(t, "first entry", c.receive(1), "llm_part 1 One.")
 		expectStatus(t, 409, `"state":"streaming"`)(c.postCallback(first, `{"content":"other"}`))
 		later.write(delta(" later.") + doneLine)
 		later.want(202, `"parked"`)
@@ -169,9 +165,7 @@ func TestCancelEndsTheProvidersRequest(t *testing.T) {
 		e.write("\n")
 		testkit.Must(t, c.Cancel(t.Context(), silent.WorkItemID))
 		a.want(409, `"state":"cancelled"`)
-		if got := c.receive(1); got != "bot_message 1 One." {
-			t.Errorf("entry %s, want the part that waited", got)
-		}
+		testkit.Equal(t, "entry", c.receive(1), "bot_message 1 One.")
 		testkit.Must(t, c.Cancel(t.Context(), speaking.WorkItemID))
 		b.want(409, `"state":"cancelled"`)
 		testkit.Must(t, c.End(t.Context(), "done"))
@@ -277,9 +271,7 @@ func TestShutdownEndsOpenStreams(t *testing.T) {
 	c.i = stopping
 	s := c.stream(item, callback.NDJSON)
 	s.write(delta("One. Two"))
-	if got := c.receive(1); got != "llm_part 1 One." {
-		t.Errorf("entry %s", got)
-	}
+	testkit.Equal(t, "entry", c.receive(1), "llm_part 1 One.")
 	testkit.Must(t, stopping.Stop())
 	s.want(503, "again")
 	c.i = other
@@ -304,7 +296,5 @@ func TestStreamEndsAtTheDeadline(t *testing.T) {
 	if got == "llm_part 1 One." { // the deadline has not passed before it arrived
 		got = c.receive(1)
 	}
-	if got != "timeout" {
-		t.Errorf("last entry %s, want timeout", got)
-	}
+	testkit.Equal(t, "last entry", got, "timeout")
 }

@@ -34,9 +34,7 @@ func TestTLSOffersOnlyHTTP1(t *testing.T) {
 	conn, err := tls.Dial("tcp", address, config)
 	testkit.Must(t, err)
 	defer func() { _ = conn.Close() }()
-	if got := conn.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
-		t.Errorf("protocol %q, want http/1.1", got)
-	}
+	testkit.Equal(t, "protocol", conn.ConnectionState().NegotiatedProtocol, "http/1.1")
 	_, _ = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	if answer, _ := io.ReadAll(conn); !strings.HasPrefix(string(answer), "HTTP/1.1 404 ") {
 		t.Errorf("the preface of HTTP/2 gets %q, want 404", answer)

@@ -173,7 +173,5 @@ func TestTraceIsPassedOnWithoutExport(t *testing.T) {
 	i := harness.Start(t, harness.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": provider.URL})
 	const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	i.Post(t, speechPath, `{"text":"hi"}`, "X-API-Key", harness.NewTenant(t, i, "tenant").Key, "traceparent", traceparent)
-	if got := <-traceparents; got != traceparent {
-		t.Errorf("the provider got traceparent %q, want %q", got, traceparent)
-	}
+	testkit.Equal(t, "traceparent of the provider", <-traceparents, traceparent)
 }

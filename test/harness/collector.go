@@ -40,9 +40,7 @@ func StartCollector(t testing.TB) *Collector {
 
 func (c *Collector) addSpans(t testing.TB, body []byte) {
 	var request collectorpb.ExportTraceServiceRequest
-	if err := proto.Unmarshal(body, &request); err != nil {
-		t.Errorf("decode exported spans: %v", err)
-	}
+	testkit.NoError(t, "decode exported spans", proto.Unmarshal(body, &request))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, resource := range request.GetResourceSpans() {

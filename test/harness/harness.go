@@ -125,9 +125,7 @@ func launch(t testing.TB, cfg config.Config, opts app.Options) *Instance {
 	}()
 	t.Cleanup(func() {
 		i.Client.CloseIdleConnections()
-		if err := i.Stop(); err != nil {
-			t.Errorf("instance failed: %v", err)
-		}
+		testkit.NoError(t, "instance", i.Stop())
 		if t.Failed() {
 			t.Logf("log of %s:\n%s", i.URL, log)
 		}

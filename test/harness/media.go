@@ -62,9 +62,7 @@ func (m *Media) Start(t testing.TB) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := service.Run(ctx); err != nil {
-			t.Errorf("media service failed: %v", err)
-		}
+		testkit.NoError(t, "media service", service.Run(ctx))
 	}()
 	m.stop = func() { cancel(); <-done }
 }

@@ -74,9 +74,7 @@ func TestBotExample(t *testing.T) {
 		item := fmt.Sprintf(`{"workItemId":"bot","token":%q,"url":%q}`, work.Callback.Token, work.Callback.URL)
 		result := fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"timestamp":"2026-01-01T00:00:00Z","message":[{"messageId":1,"content":{"textMessage":{"textPlain":"You said %s"}}}]},"actions":%s}`,
 			work.ChannelID, work.Text, actions)
-		if status := answer(t, item, result); status != http.StatusAccepted {
-			t.Errorf("callback: %d", status)
-		}
+		testkit.Equal(t, "callback", answer(t, item, result), http.StatusAccepted)
 		w.WriteHeader(http.StatusAccepted)
 	}))
 	t.Cleanup(bot.Close)

@@ -88,16 +88,12 @@ func TestConversation(t *testing.T) {
 		c.say("say something else")
 		c.say("ask")
 		item := c.waitForMore(2)
-		if status := answer(t, item, `{"n": 1, "list": [true, null]}`); status != http.StatusAccepted {
-			t.Errorf("callback: %d", status)
-		}
+		testkit.Equal(t, "callback", answer(t, item, `{"n": 1, "list": [true, null]}`), http.StatusAccepted)
 		c.waitForMore(3)
 		c.say("short")
 		expired := c.waitForMore(4)
 		c.waitForMore(5)
-		if status := answer(t, expired, `{}`); status != http.StatusUnauthorized {
-			t.Errorf("late callback: %d", status)
-		}
+		testkit.Equal(t, "late callback", answer(t, expired, `{}`), http.StatusUnauthorized)
 		c.say("end")
 		testkit.Until(t, "the session ends", c.hasEnded)
 		want := []string{"héllo \"wörld\" 🙂", "something else", item, `result {"n":1,"list":[true,null]}`, expired, "timeout"}

@@ -86,9 +86,7 @@ func (s *service) startUpload(t *testing.T, path, body string) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body[:len(body)/2]); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body[:len(body)/2])))
 	testkit.Until(t, "a part of the upload is written", func() bool {
 		parts, err := filepath.Glob(filepath.Join(s.root, ".uploads", "*", "*"))
 		return err == nil && slices.ContainsFunc(parts, func(name string) bool {
@@ -182,9 +180,7 @@ func TestFailedSync(t *testing.T) {
 			restore()
 			s.want(t, "GET", "/media/ab/old.pcm", "", 404, "")
 			_, text := s.request("GET", "/media/ab/x.pcm", "")
-			if !strings.Contains(text, tt.stored) {
-				t.Errorf("stored %q, want %q", text, tt.stored)
-			}
+			testkit.Contains(t, "stored", text, tt.stored)
 			s.want(t, "PUT", "/media/ef/x.pcm", "healed", 201, "")
 		})
 	}
@@ -277,10 +273,6 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(response), "HTTP/1.1 201") {
 		t.Errorf("response to the active upload is %q (%v), want 201", response, err)
 	}
-	if code := s.WaitExit(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
-	if got := readFile(t, filepath.Join(s.root, "ab/x.pcm")); got != "second" {
-		t.Errorf("stored %q, want %q", got, "second")
-	}
+	testkit.Equal(t, "exit code", s.WaitExit(t), 0)
+	testkit.Equal(t, "stored", readFile(t, filepath.Join(s.root, "ab/x.pcm")), "second")
 }

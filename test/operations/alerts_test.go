@@ -147,9 +147,7 @@ func TestAlerts(t *testing.T) {
 	raw, err := os.ReadFile(alertsFile)
 	testkit.Must(t, err)
 	var file struct{ Groups []struct{ Rules []rule } }
-	if _, err := yaml.Unmarshal(raw, &file, yaml.DecodeOpts{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(yaml.Unmarshal(raw, &file, yaml.DecodeOpts{})))
 	var tests []any
 	for _, r := range file.Groups[0].Rules {
 		tt, ok := alertTests[r.Alert]

@@ -50,9 +50,7 @@ func TestComposeFileIsValidConfiguration(t *testing.T) {
 			ReadOnly             bool `json:"read_only"`
 		}
 	}
-	if _, err := yaml.Unmarshal([]byte(expanded), &file, yaml.DecodeOpts{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, testkit.ErrorOf(yaml.Unmarshal([]byte(expanded), &file, yaml.DecodeOpts{})))
 	for name, service := range file.Services {
 		if line := fmt.Sprint(service.Command, service.Healthcheck); strings.Contains(line, values["REDIS_PASSWORD"]) {
 			t.Errorf("%s has the password on a command line: %s", name, line)
@@ -94,11 +92,7 @@ func TestSystemdUnitsAreValid(t *testing.T) {
 	for unit, instance := range map[string]string{"telapi@.service": "telapi@3001.service", "telapi-media.service": "telapi-media.service"} {
 		raw, err := os.ReadFile(filepath.Join("../../deploy/systemd", unit))
 		testkit.Must(t, err)
-		for _, want := range []string{"DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "TimeoutStopSec=40"} {
-			if !strings.Contains(string(raw), want) {
-				t.Errorf("%s lacks %s", unit, want)
-			}
-		}
+		testkit.Contains(t, "unit", string(raw), "DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "TimeoutStopSec=40")
 		if analyze == "" {
 			continue
 		}

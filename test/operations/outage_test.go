@@ -51,16 +51,12 @@ func TestBalancerLogsNoTokensAndHidesMetrics(t *testing.T) {
 			resp, _ := s.public.Call(t, http.MethodGet, path)
 			return resp.StatusCode
 		}
-		if status := s.post(t, "/api/v1/webhooks/bot/unknown", strings.Repeat(" ", 500_000)); status != http.StatusUnauthorized {
-			t.Errorf("large callback: status %d, want 401", status)
-		}
+		testkit.Equal(t, "large callback: status", s.post(t, "/api/v1/webhooks/bot/unknown", strings.Repeat(" ", 500_000)), http.StatusUnauthorized)
 		for n := range 8 {
 			get(fmt.Sprintf("/ws/session?token=secret-token-%d", n))
 		}
 		for _, path := range []string{"/metrics", "/%6detrics"} {
-			if status := get(path); status != http.StatusNotFound {
-				t.Errorf("public %s: status %d, want 404", path, status)
-			}
+			testkit.Equal(t, fmt.Sprintf("public %s: status", path), get(path), http.StatusNotFound)
 		}
 		testkit.Until(t, "the requests are logged", func() bool { return strings.Contains(s.Output(), "/metrics") })
 		if log := s.Output(); !strings.Contains(log, "/ws/session") || strings.Contains(log, "secret-token") {

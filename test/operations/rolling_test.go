@@ -30,9 +30,7 @@ func TestRollingRestartUnderLoad(t *testing.T) {
 			clients.Go(func() {
 				client := s.Client(nil)
 				for ctx.Err() == nil {
-					if status := s.request(client, http.MethodGet, "/api/v1/endpoints", ""); status != http.StatusOK {
-						t.Errorf("GET: status %d", status)
-					}
+					testkit.Equal(t, "GET: status", s.request(client, http.MethodGet, "/api/v1/endpoints", ""), http.StatusOK)
 					switch status := s.request(client, http.MethodPost, "/api/v1/sessions/token", `{"mode":"chat","endpointId":"`+s.Endpoint+`"}`); {
 					case status == http.StatusBadGateway && strings.HasSuffix(t.Name(), string(harness.Nginx)):
 						lost.Add(1)
@@ -110,9 +108,7 @@ func TestRateLimitUsesClientAddressBehindBalancer(t *testing.T) {
 		testkit.Until(t, "the busy client is limited despite changing headers", func() bool {
 			return get(busy, "203.0.113."+fmt.Sprint(time.Now().UnixNano()%250)) == http.StatusTooManyRequests
 		})
-		if status := get(quiet, "127.0.0.2"); status != http.StatusOK {
-			t.Errorf("other client: status %d, want 200", status)
-		}
+		testkit.Equal(t, "other client: status", get(quiet, "127.0.0.2"), http.StatusOK)
 	})
 }
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"telapi/test/testkit"
 )
 
 // A seed replays exactly, in the same process and in another one. Without the
@@ -27,9 +29,7 @@ func TestReplayIsExact(t *testing.T) {
 				break
 			}
 		}
-		if difference != "" {
-			t.Errorf("seed %d has another trace in the second run: %s", seed, difference)
-		}
+		testkit.Equal(t, fmt.Sprintf("seed %d: difference of the second run", seed), difference, "")
 		if seed > 2 {
 			continue
 		}
@@ -38,9 +38,7 @@ func TestReplayIsExact(t *testing.T) {
 				break
 			}
 		}
-		if difference != "" {
-			t.Errorf("seed %d has another trace in another process: %s", seed, difference)
-		}
+		testkit.Equal(t, fmt.Sprintf("seed %d: difference of another process", seed), difference, "")
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/session"
 	"telapi/internal/sqlstore"
+	"telapi/test/testkit"
 )
 
 const (
@@ -167,12 +168,8 @@ func run(t *testing.T, seed uint64, dataDir string) Result {
 	w.store, w.audit = newStore(w), newAudit(w)
 	w.ledger = &ledger{world: w, actions: map[string]bool{}, crashes: map[*host]time.Time{}}
 	db, err := sqlstore.Open(sqlstore.Options{DataDir: dataDir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, db.Migrate(t.Context()))
 	w.db = db
 	w.build(t)
 	w.play()
@@ -209,9 +206,7 @@ func (w *world) build(t *testing.T) {
 		if rng.IntN(3) == 0 {
 			s.DuplicatePolicy = session.Reject
 		}
-		if _, err := w.db.CreateSession(t.Context(), s, session.IdempotencyRecord{}, time.Time{}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, testkit.ErrorOf(w.db.CreateSession(t.Context(), s, session.IdempotencyRecord{}, time.Time{})))
 		r := &channelRecord{ledger: w.ledger, id: s.ID, name: name, entries: map[string]string{}, arrived: map[string]bool{}, arrivals: map[string]time.Time{}, handshakes: map[*host]int{}, lastHandshake: map[*host]time.Time{}}
 		w.ledger.channels = append(w.ledger.channels, r)
 		w.browsers = append(w.browsers, &browser{

@@ -14,6 +14,7 @@ import (
 
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
+	"telapi/test/testkit"
 )
 
 var (
@@ -32,9 +33,7 @@ func firstSeed(t *testing.T) uint64 {
 		return 1
 	}
 	seed, err := strconv.ParseUint((*commitFlag)[:min(12, len(*commitFlag))], 16, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return seed
 }
 
@@ -52,9 +51,7 @@ func tempDir(t *testing.T) string {
 		parent = "/dev/shm"
 	}
 	dir, err := os.MkdirTemp(parent, "telapi-simulation-*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
@@ -64,9 +61,7 @@ func tempDir(t *testing.T) string {
 func copyDatabase(t *testing.T, template string) string {
 	t.Helper()
 	dir := tempDir(t)
-	if err := os.CopyFS(dir, os.DirFS(template)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.CopyFS(dir, os.DirFS(template)))
 	return dir
 }
 
@@ -75,21 +70,13 @@ func newDatabase(t *testing.T) string {
 	t.Helper()
 	dir := tempDir(t)
 	db, err := sqlstore.Open(sqlstore.Options{DataDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer func() { _ = db.Close() }()
-	if err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, db.Migrate(t.Context()))
 	now := time.Now()
-	if err := db.CreateTeam(t.Context(), team.Team{ID: teamID, Name: teamID, CreatedAt: now}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, db.CreateTeam(t.Context(), team.Team{ID: teamID, Name: teamID, CreatedAt: now}))
 	e := team.Endpoint{ID: endpointID, TeamID: teamID, Name: endpointID, Enabled: true, Modes: team.Modes, CreatedAt: now, UpdatedAt: now}
-	if err := db.CreateEndpoint(t.Context(), e); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, db.CreateEndpoint(t.Context(), e))
 	return dir
 }
 

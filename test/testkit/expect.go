@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -32,6 +33,16 @@ func equal[T any](got, want T) bool {
 		return a.Len() == 0 && b.Len() == 0 || reflect.DeepEqual(got, want)
 	default:
 		return reflect.DeepEqual(got, want)
+	}
+}
+
+// Contains fails the test unless a text contains all parts; what describes the text.
+func Contains(t testing.TB, what, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%s: %s, want %q in it", what, text, part)
+		}
 	}
 }
 

@@ -193,9 +193,7 @@ func TestResponsesEqualNetHTTP(t *testing.T) {
 		for _, piece := range []int{1 << 20, 1, 2, 7, 50} {
 			before := fastPath.Stats().Hits
 			got, want := with.exchange([]byte(in.bytes), piece), without.exchange([]byte(in.bytes), piece)
-			if got != want {
-				t.Errorf("%s, %d bytes at a time:\n got %.500q\nwant %.500q", in.name, piece, got, want)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s, %d bytes at a time", in.name, piece), got, want)
 			testkit.Equal(t, fmt.Sprintf("%s, %d bytes at a time: responses from the cache", in.name, piece), fastPath.Stats().Hits-before, in.hits)
 		}
 	}
@@ -212,8 +210,6 @@ func FuzzResponsesEqualNetHTTP(f *testing.F) {
 			return
 		}
 		got, want := with.exchange(input, int(piece)+1), without.exchange(input, int(piece)+1)
-		if got != want {
-			t.Errorf("%.2000q, %d bytes at a time:\n got %.500q\nwant %.500q", input, int(piece)+1, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("%.2000q, %d bytes at a time", input, int(piece)+1), got, want)
 	})
 }
