@@ -147,9 +147,7 @@ func (s *streamReader) read(deadline time.Time) ([]byte, error) {
 		deadline = silence
 	}
 	s.mu.Lock()
-	if s.err == nil {
-		s.err = s.reason
-	}
+	s.err = cmp.Or(s.err, s.reason)
 	s.deadline = deadline
 	_ = s.conn.SetReadDeadline(deadline)
 	s.mu.Unlock()

@@ -116,17 +116,14 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 	if err == nil && !s.isClosing() {
 		frame, err = io.ReadAll(io.LimitReader(message, s.frameBytes()+1))
 	}
-	switch {
-	case err == nil:
-	case errors.Is(err, errFlood):
+	if errors.Is(err, errFlood) {
 		s.connection.Flush(s.set.ctx)
 		s.Close(channel.CloseRateLimited)
 		s.discardInput()
-		return false
-	case isProtocolError(err):
+	} else if err != nil && isProtocolError(err) {
 		s.markClosed(channel.CloseProtocolError) // the library has sent the close frame
-		return false
-	default:
+	}
+	if err != nil {
 		return false
 	}
 	closing := s.recordRead()
