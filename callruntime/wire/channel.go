@@ -9,9 +9,12 @@ import (
 )
 
 // ValidID reports whether id is a valid ID of a channel, message or work item: 1 to
-// 128 characters from A-Z a-z 0-9 . _ : -. Other characters could end the hash tag of
-// a key or change the path of a URL.
+// 128 characters from A-Z a-z 0-9 . _ : -, but not . or .. alone. Other IDs could end the
+// hash tag of a key or change the path of a URL: HTTP clients remove . and .. from paths.
 func ValidID(id string) bool {
+	if id == "." || id == ".." {
+		return false
+	}
 	return id != "" && len(id) <= 128 && strings.Trim(id, idCharacters) == "" // leaves an invalid character
 }
 

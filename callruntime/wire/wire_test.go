@@ -82,6 +82,14 @@ func TestProfileKeepsUnknownMembers(t *testing.T) {
 	}
 }
 
+func TestIDsThatClientsRemoveFromPathsAreInvalid(t *testing.T) {
+	for id, want := range map[string]bool{".": false, "..": false, "...": true, ".a": true, "a..": true, "a/..": false, "": false} {
+		if got := ValidID(id); got != want {
+			t.Errorf("ValidID(%q): %v, want %v", id, got, want)
+		}
+	}
+}
+
 func TestTokenContainsWorkItemID(t *testing.T) {
 	secret := strings.Repeat("s", 43)
 	for token, want := range map[string]string{

@@ -36,7 +36,7 @@ const MaxWorkItems = 1000
 type AwaitOptions struct {
 	Kind       wire.WorkItemKind
 	Scope      wire.Scope
-	WorkItemID string // 1 to 128 letters, digits and . _ : -, unique among the channel's recent items
+	WorkItemID string // 1 to 128 letters, digits and . _ : -, but not . or .., unique among the channel's recent items
 	TTL        time.Duration
 	// Trace is that of the entry that caused the request. It is part of the URL of
 	// the callback, so that the callback's entries continue the trace.
