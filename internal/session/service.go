@@ -71,8 +71,8 @@ type Service struct {
 
 // Issue creates a session for a team. It checks the body, then the endpoint,
 // then the mode. Requests with the same idempotency key and body get the same
-// response, even if they are concurrent or the session has ended since. A mode that
-// was disabled since is still rejected.
+// response, even if they are concurrent, or the session has ended or the endpoint was
+// deleted since. A mode that was disabled since is still rejected.
 func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (TokenResponse, error) {
 	session, record, err := parseTokenRequest(r, teamID, s.Now().UTC())
 	if err == nil {

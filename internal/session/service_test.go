@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/session"
@@ -124,6 +125,20 @@ func TestIdempotencyKeyIsRememberedForADay(t *testing.T) {
 	if a, b := e.issue(t, body), e.issue(t, body); a.SessionID == b.SessionID {
 		t.Error("two requests without a key got one session")
 	}
+}
+
+// The repeated request gets the first response, though its token is worth nothing any more.
+func TestUsedIdempotencyKeyReturnsSessionOfDeletedEndpoint(t *testing.T) {
+	e := newEnv(t)
+	const body = `{"endpointId":"ep"}`
+	first := e.issue(t, body, "k")
+	testkit.Must(t, e.db.DeleteEndpoint(t.Context(), "ep", func(team.Endpoint) ([]audit.Entry, error) { return nil, nil }))
+	e.service.Endpoints = team.NewEndpointCatalog(e.db, team.Deployment{}) // its cache is empty
+	if again := e.issue(t, body, "k"); encode(t, again) != encode(t, first) {
+		t.Errorf("the repeated request got\n%s, want the first response\n%s", encode(t, again), encode(t, first))
+	}
+	testkit.WantFault(t, "redeem", testkit.ErrorOf(e.redeem(t.Context(), first.Token)), fault.SessionEnded)
+	testkit.WantFault(t, "unused key", testkit.ErrorOf(e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(body), IdempotencyKeys: []string{"unused"}})), fault.NotFound)
 }
 
 func TestUsedIdempotencyKeyDoesNotBypassDisabledWebRTC(t *testing.T) {
