@@ -95,8 +95,9 @@ server is not healthy. Use it for health checks in containers without curl.`}
 }
 
 func (c *cli) usageCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "usage TEAM", Short: "Show the speech usage of a team",
-		Example: "  telapi usage tm_… --from 2026-10-01 --interval month --group-by voice"}
+	cmd := &cobra.Command{Use: "usage --team TEAM", Short: "Show the speech usage of a team",
+		Example: "  telapi usage --team tm_… --from 2026-10-01 --interval month --group-by voice"}
+	teamID := cmd.Flags().String("team", "", "team ID")
 	values := map[string]*string{} // by query parameter
 	flags := map[string]string{}   // by the path of the query parameter in issues
 	for _, f := range []struct{ flag, param, description string }{
@@ -110,21 +111,21 @@ func (c *cli) usageCommand() *cobra.Command {
 	}
 	oneOf(cmd, "interval", speech.Intervals)
 	oneOf(cmd, "group-by", speech.Properties)
-	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 		params := map[string][]string{}
 		for param, value := range values {
 			if *value != "" {
 				params[param] = []string{*value}
 			}
 		}
-		query, err := speech.ParseUsageQuery(args[0], params, time.Now())
+		query, err := speech.ParseUsageQuery(*teamID, params, time.Now())
 		if err != nil {
 			return nil, withFlags(cmd, err, flags)
 		}
 		summary, err := speech.SummarizeUsage(ctx, a.Usage, query, time.Now())
 		if err == nil && len(summary.Buckets) == 0 {
-			_, err = a.Teams.Store.Team(ctx, args[0])
-			err = withID(err, "team", args[0])
+			_, err = a.Teams.Store.Team(ctx, *teamID)
+			err = withID(err, "team", *teamID)
 		}
 		if err != nil {
 			return nil, err

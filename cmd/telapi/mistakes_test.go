@@ -71,8 +71,9 @@ var mistakes = map[string]string{
 	"quota-negative":             "quota set $TEAM -5",
 	"quota-text":                 "quota set $TEAM unlimited",
 	"quota-too-large":            "quota set $TEAM 9999999999",
-	"usage-with-wrong-date":      "usage $TEAM --from 01.10.2026",
-	"usage-with-wrong-interval":  "usage $TEAM --interval week",
+	"usage-with-wrong-date":      "usage --team $TEAM --from 01.10.2026",
+	"usage-with-wrong-interval":  "usage --team $TEAM --interval week",
+	"usage-without-team":         "usage --from 2026-10-01",
 	"audit-with-wrong-time":      "audit --from yesterday",
 
 	"channel-unknown":               "channel tail nope",

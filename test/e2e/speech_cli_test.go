@@ -87,7 +87,7 @@ func TestUsageCommand(t *testing.T) {
 		getJSON(t, i, "/api/v1/usage/tts-characters?from="+day, tenant.Key, &report)
 		return report.Total.Requests == 3
 	})
-	r := telapi(t, env, "usage", tenant.Team.ID, "--from", day, "--to", day, "--group-by", "voice")
+	r := telapi(t, env, "usage", "--team", tenant.Team.ID, "--from", day, "--to", day, "--group-by", "voice")
 	want := fmt.Sprintf(`Speech usage of %[1]s from %[2]s to %[2]s, by day (UTC)
 
                      CHARACTERS      BILLED      CACHED  REQUESTS  █ billed ░ cached
@@ -99,10 +99,10 @@ TOTAL                       641         321         320         3
 	if r.exit != 0 || r.stdout != want {
 		t.Errorf("exit %d\ngot\n%s\nwant\n%s%s", r.exit, r.stdout, want, r.stderr)
 	}
-	if v := harness.RunJSON(t, env, "usage", tenant.Team.ID, "--from", day, "--interval", "month"); v["interval"] != "month" || !strings.HasPrefix(fmt.Sprint(v["total"]), "map[billedCharacters:321 cachedCharacters:320") {
+	if v := harness.RunJSON(t, env, "usage", "--team", tenant.Team.ID, "--from", day, "--interval", "month"); v["interval"] != "month" || !strings.HasPrefix(fmt.Sprint(v["total"]), "map[billedCharacters:321 cachedCharacters:320") {
 		t.Errorf("usage --json prints %v, want interval month and the total", v)
 	}
-	if r := telapi(t, env, "usage", harness.NewTenant(t, i, "unused").Team.ID); r.exit != 0 || !strings.HasSuffix(r.stdout, "none\n") {
+	if r := telapi(t, env, "usage", "--team", harness.NewTenant(t, i, "unused").Team.ID); r.exit != 0 || !strings.HasSuffix(r.stdout, "none\n") {
 		t.Errorf("team without usage: %+v, want exit 0 and \"none\"", r)
 	}
 }
