@@ -63,10 +63,10 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	tokens := slices.DeleteFunc([]redact.Secret{cfg.MediaToken, cfg.MediaTokenPrevious}, func(s redact.Secret) bool { return s == "" })
 	m.service, err = media.New(media.Options{
 		Root:           cmp.Or(cfg.MediaRoot, filepath.Join(cfg.DataDir, "media")),
-		MaxBytes:       int64(cfg.MediaMaxBytes),
+		MaxBytes:       cfg.MediaMaxBytes,
 		Unsynced:       !cfg.MediaSync,
 		MaxObjectBytes: int64(cfg.MediaMaxObjectBytes),
-		MemoryBytes:    int64(cfg.MediaMemoryBytes),
+		MemoryBytes:    cfg.MediaMemoryBytes,
 		UploadTokens:   tokens,
 		MetricsToken:   cfg.MetricsToken,
 		Log:            m.log,

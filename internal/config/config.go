@@ -77,7 +77,7 @@ type Config struct {
 	RedisURL           redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey; several hosts for a cluster. Empty: the embedded store in DATA_DIR."`
 	RedisTLSEnabled    bool          `env:"REDIS_TLS_ENABLED" default:"false" doc:"Uses TLS even if the URL starts with redis://."`
 	RedisTLSCAFile     string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA of the key-value store's certificate. Empty: the system's."`
-	EmbeddedKVMaxBytes int           `env:"EMBEDDED_KV_MAX_BYTES" default:"268435456" min:"1048576" max:"1099511627776" doc:"Maximum content of the embedded store. When it is full, frames get BACKPRESSURE, callbacks and new sessions 503. The process needs up to four times this memory."`
+	EmbeddedKVMaxBytes int64         `env:"EMBEDDED_KV_MAX_BYTES" default:"268435456" min:"1048576" max:"1099511627776" doc:"Maximum content of the embedded store. When it is full, frames get BACKPRESSURE, callbacks and new sessions 503. The process needs up to four times this memory."`
 	KVMinReplicas      int           `env:"KV_MIN_REPLICAS" default:"0" min:"0" max:"16" doc:"Redis replicas that must have a frame, callback or runtime request before it is acknowledged. If they don't confirm in time, WebSockets close with 4005 and requests get 503. 0: a failover can lose acknowledged data."`
 
 	_                   struct{}      `section:"Media cache client"`
@@ -95,8 +95,8 @@ type Config struct {
 	MediaTLSCertFile    string        `env:"MEDIA_TLS_CERT_FILE" doc:"PEM certificate chain. If set, the service serves HTTPS only. Reloaded when it changes."`
 	MediaTLSKeyFile     string        `env:"MEDIA_TLS_KEY_FILE" doc:"PEM private key of MEDIA_TLS_CERT_FILE."`
 	MediaMaxObjectBytes int           `env:"MEDIA_MAX_OBJECT_BYTES" default:"16777216" min:"1" max:"1073741824" doc:"Maximum size of a file."`
-	MediaMaxBytes       int           `env:"MEDIA_MAX_BYTES" default:"0" min:"0" max:"1125899906842624" doc:"Maximum size of all files; then the least recently used are deleted. 0: unlimited."`
-	MediaMemoryBytes    int           `env:"MEDIA_MEMORY_BYTES" default:"67108864" min:"0" max:"1099511627776" doc:"In-memory cache for frequently requested files. 0: none."`
+	MediaMaxBytes       int64         `env:"MEDIA_MAX_BYTES" default:"0" min:"0" max:"1125899906842624" doc:"Maximum size of all files; then the least recently used are deleted. 0: unlimited."`
+	MediaMemoryBytes    int64         `env:"MEDIA_MEMORY_BYTES" default:"67108864" min:"0" max:"1099511627776" doc:"In-memory cache for frequently requested files. 0: none."`
 	MediaSync           bool          `env:"MEDIA_SYNC" default:"true" doc:"Responds to uploads and deletes after they are on disk. false: earlier; a power failure may lose the newest files."`
 
 	_               struct{}      `section:"Speech"`
@@ -278,7 +278,7 @@ func (s setting) valid(mode Mode) string {
 	switch s.Type {
 	case reflect.TypeFor[bool]():
 		return "true or false"
-	case reflect.TypeFor[int]():
+	case reflect.TypeFor[int](), reflect.TypeFor[int64]():
 		return fmt.Sprintf("an integer from %s to %s", s.Tag.Get("min"), s.Tag.Get("max"))
 	case reflect.TypeFor[time.Duration]():
 		return fmt.Sprintf("a duration from %s to %s, such as %s", s.Tag.Get("min"), s.Tag.Get("max"), s.Tag.Get("default"))

@@ -172,6 +172,8 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (err error
 		}
 	case *int:
 		return parseInRange(target, value, s, strconv.Atoi)
+	case *int64:
+		return parseInRange(target, value, s, func(text string) (int64, error) { return strconv.ParseInt(text, 10, 64) })
 	case *time.Duration:
 		return parseInRange(target, value, s, time.ParseDuration)
 	case *[]netip.Prefix:

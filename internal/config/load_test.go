@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -302,6 +303,10 @@ func TestSettingsHaveDescriptionAndValidDefault(t *testing.T) {
 		}
 		if value := s.Tag.Get("default"); value != "" {
 			testkit.NoError(t, fmt.Sprintf("invalid default of %s", s.name), s.assign(reflect.New(s.Type).Elem(), value, Serve))
+		}
+		if s.Type == reflect.TypeFor[int]() {
+			_, err := strconv.ParseInt(s.Tag.Get("max"), 10, 32)
+			testkit.NoError(t, fmt.Sprintf("maximum of %s on a platform of 32 bits", s.name), err)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (s setting) values() string {
 	switch s.Type {
 	case reflect.TypeFor[bool]():
 		valid = ""
-	case reflect.TypeFor[int](), reflect.TypeFor[time.Duration]():
+	case reflect.TypeFor[int](), reflect.TypeFor[int64](), reflect.TypeFor[time.Duration]():
 		valid = strings.Replace(valid, " to ", "–", 1)
 	}
 	def := s.Tag.Get("default")

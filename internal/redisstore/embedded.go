@@ -57,8 +57,8 @@ type Embedded struct {
 // EmbeddedOptions configure an embedded engine.
 type EmbeddedOptions struct {
 	DataDir  string
-	MaxBytes int  // of memory for its content; 0: defaultMaxBytes
-	KeepText bool // texts of browser actions are saved in DataDir
+	MaxBytes int64 // of memory for its content; 0: defaultMaxBytes
+	KeepText bool  // texts of browser actions are saved in DataDir
 }
 
 // StartEmbedded starts an engine with the content that the last one on DataDir has

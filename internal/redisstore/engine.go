@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,7 +32,7 @@ type engine struct {
 
 // startEngine starts an empty engine on a free port of the loopback interface. Its
 // content needs at most maxBytes of memory.
-func startEngine(password string, maxBytes int) (*engine, error) {
+func startEngine(password string, maxBytes int64) (*engine, error) {
 	e := &engine{Miniredis: miniredis.NewMiniRedis(), ticked: time.Now()}
 	e.memory = newMemory(e, maxBytes)
 	e.RequireAuth(password)
@@ -215,7 +216,7 @@ func (d *dump) stream(key string) {
 			d.add("XGROUP", "CREATECONSUMER", key, name, field(consumer, "name"))
 		}
 		now := time.Now()
-		for _, item := range d.list("XPENDING", key, name, "-", "+", strconv.Itoa(1<<31)) {
+		for _, item := range d.list("XPENDING", key, name, "-", "+", strconv.Itoa(math.MaxInt32)) {
 			pending := item.([]any)
 			delivered := now.Add(-time.Duration(pending[2].(int)) * time.Millisecond)
 			d.add("XCLAIM", key, name, pending[1].(string), "0", pending[0].(string),

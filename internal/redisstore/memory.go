@@ -60,7 +60,7 @@ var effects = map[string]effect{
 // a tick does.
 type memory struct {
 	engine *engine
-	limit  int
+	limit  int64
 
 	mu      sync.Mutex // protects the fields below
 	keys    map[string]*keySize
@@ -81,7 +81,7 @@ type keySize struct {
 	removed         bool // something was removed since
 }
 
-func newMemory(e *engine, limit int) *memory {
+func newMemory(e *engine, limit int64) *memory {
 	return &memory{engine: e, limit: limit, keys: map[string]*keySize{}, changed: map[string]struct{}{}}
 }
 
@@ -168,7 +168,7 @@ func (m *memory) runScript(c *server.Peer, full bool, args []string) {
 func (m *memory) isFull() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.used > m.limit
+	return int64(m.used) > m.limit
 }
 
 // count notes the effect of a command on its keys.
