@@ -143,24 +143,40 @@ func (s *Service) Run(ctx context.Context) {
 			s.checkCredentials(ctx)
 		}
 	})
-	var lastKept, sweepFrom time.Time
+	var rounds rounds
 	var sweeping sync.Mutex
 	for ; ctx.Err() == nil; _ = background.Sleep(ctx, tickInterval) {
 		expired, err := s.keepAlive(ctx, r)
-		if err != nil {
-			continue
-		}
-		now := time.Now()
-		if now.Sub(lastKept) > instanceGrace-2*tickInterval { // an outage, perhaps a longer one for other instances
-			sweepFrom = now.Add(instanceGrace) // once they have kept their connections
-		}
-		if lastKept = now; now.After(sweepFrom) && len(expired) > 0 && sweeping.TryLock() {
+		if rounds.end(time.Now(), err) && len(expired) > 0 && sweeping.TryLock() {
 			working.Go(func() {
 				defer sweeping.Unlock()
 				s.sweep(ctx, r, expired)
 			})
 		}
 	}
+}
+
+// rounds decides when to release the claims of connections that have expired: not soon after
+// an outage, which may have been longer for other instances.
+type rounds struct {
+	last      time.Time // end of the last round that succeeded
+	late      bool      // that round was late
+	sweepFrom time.Time
+}
+
+// end ends a round of keepAlive and reports whether to sweep. The first late round is taken for
+// an outage. More of them are not: otherwise nothing would be swept while the store is slow.
+func (r *rounds) end(now time.Time, err error) (sweep bool) {
+	if err != nil {
+		r.late = false
+		return false
+	}
+	late := now.Sub(r.last) > instanceGrace-2*tickInterval
+	if late && !r.late {
+		r.sweepFrom = now.Add(instanceGrace) // once other instances have kept their connections
+	}
+	r.last, r.late = now, late
+	return now.After(r.sweepFrom)
 }
 
 func (s *Service) list() []*Conn {
