@@ -1,23 +1,17 @@
 package callback
 
 import (
+	"slices"
 	"strings"
 
 	"golang.org/x/net/html"
 )
 
 // silentElements have content that is not spoken.
-var silentElements = map[string]bool{
-	"script": true, "style": true, "title": true, "template": true, "noscript": true,
-	"iframe": true, "noembed": true, "noframes": true,
-}
+var silentElements = strings.Fields("script style title template noscript iframe noembed noframes")
 
 // blockElements start a new line.
-var blockElements = map[string]bool{
-	"br": true, "p": true, "li": true, "div": true, "tr": true, "hr": true, "ul": true, "ol": true, "dl": true, "dt": true, "dd": true,
-	"h1": true, "h2": true, "h3": true, "h4": true, "h5": true, "h6": true, "table": true, "blockquote": true, "pre": true,
-	"section": true, "article": true, "header": true, "footer": true,
-}
+var blockElements = strings.Fields("br p li div tr hr ul ol dl dt dd h1 h2 h3 h4 h5 h6 table blockquote pre section article header footer")
 
 // htmlToText returns the text of HTML for speech, one line per block element.
 // Entities are decoded.
@@ -43,13 +37,13 @@ func stripTags(s, newline string) string {
 			name, _ := z.TagName()
 			tag := string(name)
 			switch {
-			case silent == "" && silentElements[tag] && kind != html.EndTagToken:
+			case silent == "" && slices.Contains(silentElements, tag) && kind != html.EndTagToken:
 				silent = tag
 			case silent == tag && kind == html.EndTagToken:
 				silent = ""
 			}
 			switch {
-			case blockElements[tag]:
+			case slices.Contains(blockElements, tag):
 				out.WriteByte('\n')
 			case tag == "td" || tag == "th":
 				out.WriteByte(' ')

@@ -26,8 +26,6 @@ const partDigest = 6
 var errChannelToken = fault.New(fault.Validation, "An answer can be streamed only with the token of a work item. Send a whole body with the token of a channel.").
 	WithDetails([]fault.Issue{{Path: "", Code: fault.IssueValue, Message: "The token is one of a channel."}})
 
-var errRepeat = fault.New(fault.ServiceUnavailable, "The stream took too long. Send the whole stream again.").WithRetryAfter(time.Second)
-
 // StreamRequest is an answer that arrives bit by bit.
 type StreamRequest struct {
 	Credential
@@ -97,7 +95,7 @@ func (st *Stream) Expired(ctx context.Context) error {
 	if _, _, err := st.service.authorize(ctx, st.request.Credential); err != nil {
 		return err
 	}
-	return errRepeat
+	return fault.New(fault.ServiceUnavailable, "The stream took too long. Send the whole stream again.").WithRetryAfter(time.Second)
 }
 
 // Close ends the stream.
@@ -145,7 +143,7 @@ func (st *Stream) deliverWhole(ctx context.Context, parts []string) (*Receipt, e
 	return receipt, err
 }
 
-// deliver delivers parts. Once the last line has arrived, it returns the receipt.
+// deliver delivers the texts of parts. Once the last line has arrived, it returns the receipt.
 func (st *Stream) deliver(ctx context.Context, texts []string) (receipt *Receipt, err error) {
 	if len(texts) == 0 && !st.decoder.Done() {
 		return nil, nil

@@ -46,8 +46,8 @@ type Range struct {
 	Default int `json:"default"`
 }
 
-// DefaultRequestLimits returns the limits of a deployment with default configuration, which
-// changes only those of channels.
+// DefaultRequestLimits returns the limits of a deployment with default configuration. Only those
+// of channels can be configured.
 func DefaultRequestLimits() RequestLimits {
 	return RequestLimits{
 		CallbackBodyBytes:   1 << 20,
