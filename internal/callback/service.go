@@ -50,7 +50,7 @@ type Service struct {
 	log      *slog.Logger
 	now      func() time.Time
 	parked   *parkedItems
-	streams  *openStreams
+	streams  *OpenStreams
 	metrics  metrics
 }
 
@@ -69,7 +69,7 @@ func NewService(store Store, offers Offers, platform command.PlatformPolicy, log
 	}
 	parkedBudget := ratelimit.NewBudget(registry, "parked_bytes", "bytes for callbacks that wait for earlier work items", parkedBytes, teamShare)
 	s.parked = &parkedItems{store: store, now: now, budget: parkedBudget}
-	s.streams = &openStreams{service: s, open: map[string]map[*Stream]struct{}{}}
+	s.streams = &OpenStreams{service: s, open: map[string]map[*Stream]struct{}{}}
 	s.metrics = newMetrics(registry, s.parked.oldestSeconds, s.streams.count)
 	return s
 }
@@ -77,9 +77,9 @@ func NewService(store Store, offers Offers, platform command.PlatformPolicy, log
 // Close waits for the service's goroutines. No notice may follow.
 func (s *Service) Close() { s.streams.checks.Wait() }
 
-// StreamNotices returns the subscriber that ends open streams of cancelled work items and
+// StreamNotices returns the listener that ends open streams of cancelled work items and
 // ended channels.
-func (s *Service) StreamNotices() NoticeSubscriber { return s.streams }
+func (s *Service) StreamNotices() *OpenStreams { return s.streams }
 
 // Request is a callback with its complete body.
 type Request struct {

@@ -108,15 +108,6 @@ type Offers interface {
 	Reoffer(offer []byte)
 }
 
-// NoticeSubscriber receives the notices that end streamed answers: the ID of a channel that
-// has ended, or the ID of a channel, a space and the ID of a cancelled work item. Between
-// Down and Up notices may be missed.
-type NoticeSubscriber interface {
-	Up()
-	Down(error)
-	Message(notice string)
-}
-
 // ParkedItem is a work item whose answer waits for earlier work items.
 type ParkedItem struct {
 	ChannelID  string

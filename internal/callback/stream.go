@@ -200,8 +200,10 @@ func (st *Stream) send(ctx context.Context, ch *channelPolicy, texts []string) (
 	return &receipt, nil
 }
 
-// openStreams are the streams of this instance. It is the NoticeSubscriber.
-type openStreams struct {
+// OpenStreams are the streams of this instance. It is a kv.Listener for the notices that end
+// them: the ID of a channel that has ended, or the ID of a channel, a space and the ID of a
+// cancelled work item.
+type OpenStreams struct {
 	service *Service
 	checks  sync.WaitGroup
 
@@ -210,7 +212,7 @@ type openStreams struct {
 	open map[string]map[*Stream]struct{} // by channel ID
 }
 
-func (o *openStreams) add(st *Stream) {
+func (o *OpenStreams) add(st *Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	id := st.request.ChannelID
@@ -220,7 +222,7 @@ func (o *openStreams) add(st *Stream) {
 	o.open[id][st] = struct{}{}
 }
 
-func (o *openStreams) remove(st *Stream) {
+func (o *OpenStreams) remove(st *Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	id := st.request.ChannelID
@@ -229,7 +231,7 @@ func (o *openStreams) remove(st *Stream) {
 	}
 }
 
-func (o *openStreams) count() (n float64) {
+func (o *OpenStreams) count() (n float64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, streams := range o.open {
@@ -238,15 +240,15 @@ func (o *openStreams) count() (n float64) {
 	return n
 }
 
-// Down implements NoticeSubscriber.
-func (o *openStreams) Down(error) {
+// Down implements kv.Listener: notices may be missed until Up.
+func (o *OpenStreams) Down(error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.down = true
 }
 
 // Up checks the credentials of all streams if notices may have been missed.
-func (o *openStreams) Up() {
+func (o *OpenStreams) Up() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.down {
@@ -269,7 +271,7 @@ func (o *openStreams) Up() {
 }
 
 // Message interrupts the streams that a notice is about.
-func (o *openStreams) Message(notice string) {
+func (o *OpenStreams) Message(notice string) {
 	channelID, workItemID, cancelled := strings.Cut(notice, " ")
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -268,10 +268,8 @@ func (s *streamDecoder) finishWithError(e modelError) (parts []string, err error
 	if strictjson.Present(e.Code) {
 		code = strings.Trim(string(e.Code), `"`) // a string or a number
 	}
-	problem, err := json.Marshal(map[string]string{"code": cmp.Or(code, e.Type, "model_error"), "message": e.Message}, json.Deterministic(true))
-	if err != nil {
-		return nil, fmt.Errorf("encode the error of a model: %w", err)
-	}
+	members := map[string]string{"code": cmp.Or(code, e.Type, "model_error"), "message": e.Message}
+	problem, _ := json.Marshal(members, json.Deterministic(true)) // cannot fail: the strings were decoded before
 	return s.finish(Result{failure: &errorEnvelope{Error: problem}, allKnown: true}, []byte(`{"done":true,"error":`+string(problem)+`}`))
 }
 

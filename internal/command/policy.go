@@ -180,10 +180,7 @@ func (p *Policy) speechConfig(c wire.Command) (config *wire.SpeechConfig, chain 
 
 // settings returns the names of the settings in a speech configuration.
 func settings(config *wire.SpeechConfig) (names []string) {
-	raw, err := json.Marshal(config)
-	if err != nil {
-		return nil // cannot happen: the values are decoded JSON
-	}
+	raw, _ := json.Marshal(config) // cannot fail: the values are decoded JSON
 	for name := range strictjson.Members(raw) {
 		names = append(names, "config."+name)
 	}
