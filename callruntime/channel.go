@@ -149,8 +149,7 @@ func (c *Channel) Commit(ctx context.Context, position string) error {
 	}
 	r.mu.Lock()
 	epoch := c.epoch
-	err = cmp.Or(context.Cause(ctx), context.Cause(c.ctx))
-	if position == c.last && err == nil { // even if an earlier commit has failed
+	if position == c.last && ctx.Err() == nil && c.ctx.Err() == nil { // even if an earlier commit has failed
 		defer r.mu.Unlock()
 		_, err = r.exchange(ctx, epoch, head, content)
 		switch {
@@ -162,7 +161,7 @@ func (c *Channel) Commit(ctx context.Context, position string) error {
 		}
 		return err
 	}
-	err, c.failure = errors.Join(err, c.failure), nil
+	err, c.failure = errors.Join(cmp.Or(context.Cause(ctx), context.Cause(c.ctx)), c.failure), nil
 	if err != nil {
 		r.mu.Unlock()
 		return fmt.Errorf("commit: %w", err)
