@@ -31,9 +31,7 @@ func TestCallerHangsUp(t *testing.T) {
 	l.awaitIdle()
 	l.awaitMessage(id, `"state":"ended"`, "caller_hangup")
 	s.one("SIP/2.0 200").expect(t, map[string]string{"bot-trace-transaction-id": transaction})
-	if q.ChannelID != id {
-		t.Errorf("asked for channel %s, want %s", q.ChannelID, id)
-	}
+	testkit.Equal(t, "channel of the question", q.ChannelID, id)
 	if strings.Contains(l.output(), "123456789") {
 		t.Error("the log contains the number of the caller")
 	}
@@ -203,9 +201,7 @@ func TestMalformedRequests(t *testing.T) {
 		{"REGISTER", strings.ReplaceAll(head+dialog, "INVITE", "REGISTER") + contact + "Content-Length: 0\n\n", "SIP/2.0 405 Method Not Allowed"},
 	} {
 		raw := strings.ReplaceAll(strings.ReplaceAll(c.rest, "z9hG4bK%d", fmt.Sprintf("z9hG4bK%d", n)), "c%d", fmt.Sprintf("c%d", n))
-		if got := exchange(t, l.address, raw); got != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
+		testkit.Equal(t, c.name, exchange(t, l.address, raw), c.want)
 	}
 	l.call(invite, sendBye).wait() // the phone still works
 	l.awaitIdle()
@@ -240,9 +236,7 @@ func TestFiftyCallsAtOnce(t *testing.T) {
 	s.cue(50)
 	s.wait()
 	l.awaitIdle()
-	if got := strings.Count(l.output(), " state=ended "); got != 50 {
-		t.Errorf("%d calls have ended, want 50", got)
-	}
+	testkit.Equal(t, "ended calls", strings.Count(l.output(), " state=ended "), 50)
 	if bad := strings.Count(l.output(), "level=WARN"); bad > 0 {
 		t.Errorf("%d warnings", bad)
 	}

@@ -83,9 +83,7 @@ func TestCommandsOnTheLine(t *testing.T) {
 	s.wait()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ends != 9 {
-		t.Errorf("%d end packets of three digits, want 9", e.ends)
-	}
+	testkit.Equal(t, "end packets of three digits", e.ends, 9)
 }
 
 // Without a key that submits, digits are submitted after a pause.
@@ -177,9 +175,7 @@ func TestBargeIn(t *testing.T) {
 	e.speak(t, time.Second)
 	e.press(t, "9")
 	s.wait()
-	if got := strings.Count(l.history(id), "interrupted"); got != interrupted {
-		t.Errorf("interrupted %d times, want %d: barge-in was off", got, interrupted)
-	}
+	testkit.Equal(t, "interruptions", strings.Count(l.history(id), "interrupted"), interrupted)
 }
 
 func TestBotDoesNotAnswer(t *testing.T) {
@@ -270,14 +266,10 @@ func TestStreamedAnswer(t *testing.T) {
 	_, err = fmt.Fprintf(stream, "%s\n%s\n", `{"delta":"is the second one."}`, `{"done":true}`)
 	testkit.Must(t, errors.Join(err, stream.Close()))
 	l.awaitMessage(id, "And this is the second one.")
-	if status := <-accepted; status != http.StatusAccepted {
-		t.Errorf("callback: %d", status)
-	}
+	testkit.Equal(t, "callback", <-accepted, http.StatusAccepted)
 	e.press(t, "9")
 	s.wait()
-	if got := strings.Count(l.history(id), "first sentence"); got != 1 {
-		t.Errorf("the first sentence was spoken %d times", got)
-	}
+	testkit.Equal(t, "first sentences in the history", strings.Count(l.history(id), "first sentence"), 1)
 }
 
 // A policy can require that the caller confirms a command with a key.

@@ -222,9 +222,7 @@ func event(said, name, value string) string {
 
 func (b *bot) handle(w http.ResponseWriter, r *http.Request) {
 	var q asked
-	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
-		b.t.Errorf("the bot received an invalid question: %v", err)
-	}
+	testkit.NoError(b.t, "question to the bot", json.NewDecoder(r.Body).Decode(&q))
 	b.mu.Lock()
 	b.asked = append(b.asked, q)
 	members, ok := b.answers[q.DTMF+q.Text]

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"telapi/test/harness"
+	"telapi/test/testkit"
 )
 
 // recognizer is a server with OpenAI's API for speech recognition. It does not listen: it
@@ -49,12 +50,8 @@ func (r *recognizer) expect(text string, failures int) {
 func (r *recognizer) transcribe(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if got := req.Header.Get("Authorization"); got != "Bearer secret" {
-		r.t.Errorf("Authorization %q, want the key", got)
-	}
-	if got := req.FormValue("model"); got != "small" {
-		r.t.Errorf("model %q, want small", got)
-	}
+	testkit.Equal(r.t, "Authorization", req.Header.Get("Authorization"), "Bearer secret")
+	testkit.Equal(r.t, "model", req.FormValue("model"), "small")
 	file, _, err := req.FormFile("file")
 	if err != nil {
 		r.t.Errorf("no file: %v", err)

@@ -27,9 +27,7 @@ func transferWith(t *testing.T, l *line, value string, steps ...string) (*sipp, 
 func (m message) expect(t *testing.T, want map[string]string) {
 	t.Helper()
 	for name, value := range want {
-		if got := m.header(name); got != value {
-			t.Errorf("%s: %q, want %q", name, got, value)
-		}
+		testkit.Equal(t, name, m.header(name), value)
 	}
 }
 
