@@ -28,13 +28,7 @@ func maskPhones(s, name string, keep int) string {
 		case isDigit(c) && startsWithUUID(s[i:]): // in most paths; the checks of a number are slow
 			next, inWord = i+uuidLength, true
 		case isDigit(c), c == '(', c == '+' && !inWord, c == '%' && hasPrefixFold(s[i:], "%2b"):
-			body := i // after the plus
-			switch c {
-			case '+':
-				body += len("+")
-			case '%':
-				body += len("%2b")
-			}
+			body := i + plusLength[c]
 			if end := numberEnd(s, i, body, name); end > 0 {
 				if masked == nil {
 					masked = []byte(s)
@@ -60,6 +54,9 @@ func maskPhones(s, name string, keep int) string {
 	}
 	return string(masked)
 }
+
+// plusLength is the length of a plus, by its first byte.
+var plusLength = [256]int{'+': len("+"), '%': len("%2b")}
 
 // mask replaces all but the last keep digits with asterisks.
 func mask(number []byte, keep int) {
@@ -204,10 +201,7 @@ func mayHaveContext(before string) bool {
 
 // mayBeFormatted reports whether a number can match formatted.
 func mayBeFormatted(number string) bool {
-	group := 0 // digits at the start
-	for group < len(number) && isDigit(number[group]) {
-		group++
-	}
+	group := len(number) - len(strings.TrimLeft(number, "0123456789")) // digits at the start
 	return group == 0 || number[0] == '0' || group <= 3 && group < len(number) && strings.IndexByte("-. ", number[group]) >= 0
 }
 

@@ -69,10 +69,11 @@ func unmarshal(data []byte, v any, base string, issues *fault.Issues) error {
 func malformed(err error) error {
 	problem := "unexpected end"
 	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-		problem = fmt.Sprintf("syntax error at byte %d", syntax.ByteOffset)
+		what := "syntax error"
 		if errors.Is(err, jsontext.ErrDuplicateName) {
-			problem = fmt.Sprintf("duplicate name at byte %d", syntax.ByteOffset)
+			what = "duplicate name"
 		}
+		problem = fmt.Sprintf("%s at byte %d", what, syntax.ByteOffset)
 	}
 	return fault.New(fault.MalformedJSON, "Invalid JSON: %s.", problem).WithCause(err)
 }

@@ -27,18 +27,17 @@ func (w Warning) String() string { return w.Path + ": " + w.Message }
 // MaxWarnings bounds the warnings about one value.
 const MaxWarnings = 100
 
-// UnknownMembers returns up to MaxWarnings warnings, one for each member of a body that does
-// not exist in the type of v, into which the body is decoded. A struct with a field tagged
-// "embed", which collects all other members, has no unknown members. hints maps names that
-// clients use by mistake to the right ones.
+// UnknownMembers returns up to MaxWarnings warnings, one for each member of a body that the type
+// of v, into which it is decoded, does not have. A struct with a field tagged "embed" has all
+// members. hints maps names that clients use by mistake to the right ones.
 func UnknownMembers(raw jsontext.Value, v any, hints map[string]string) []Warning {
 	u := unknownMembers{allowOthers: true, hints: hints, types: map[reflect.Type]structType{}}
 	u.walk(raw, reflect.TypeOf(v), "")
 	return u.warnings
 }
 
-// UnnamedMembers is like UnknownMembers for the value at path, but includes members that a
-// field tagged "embed" collects.
+// UnnamedMembers is like UnknownMembers for the value at path, but includes the members that
+// a field tagged "embed" collects.
 func UnnamedMembers(raw jsontext.Value, v any, path string) []Warning {
 	u := unknownMembers{types: map[reflect.Type]structType{}}
 	u.walk(raw, reflect.TypeOf(v), path)
@@ -70,15 +69,13 @@ func (u *unknownMembers) structType(t reflect.Type) structType {
 
 func (u *unknownMembers) walk(raw jsontext.Value, t reflect.Type, path string) {
 	switch {
+	case len(u.warnings) == MaxWarnings:
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[json.UnmarshalerFrom]()) || t == reflect.TypeFor[jsontext.Value]():
 		// It may use any member.
 	case t.Kind() == reflect.Pointer:
 		u.walk(raw, t.Elem(), path)
 	case t.Kind() == reflect.Slice && raw.Kind() == '[':
 		for i, item := range Elements(raw) {
-			if len(u.warnings) == MaxWarnings {
-				return
-			}
 			u.walk(item, t.Elem(), fault.Pointer(path, i))
 		}
 	case t.Kind() == reflect.Struct:
