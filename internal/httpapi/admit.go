@@ -90,12 +90,11 @@ func (s *Server) identify(ctx context.Context, h http.Header) (p auth.Principal,
 // the API key counts: two credentials that disagree must not be tried one after
 // the other.
 func (s *Server) authenticate(ctx context.Context, h http.Header) (auth.Principal, error) {
-	keys, hasKey := h["X-Api-Key"]
-	authorization := h["Authorization"]
+	keys, authorization := h["X-Api-Key"], h["Authorization"]
 	switch {
 	case len(keys) == 1:
 		return s.deps.Auth.APIKey(ctx, keys[0])
-	case !hasKey && len(authorization) == 1:
+	case len(keys) == 0 && len(authorization) == 1:
 		return s.deps.Auth.Bearer(authorization[0])
 	}
 	return auth.Principal{}, auth.ErrMissing()

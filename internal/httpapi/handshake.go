@@ -50,8 +50,7 @@ func (s *Server) openSocket(x *exchange, r *http.Request) error {
 		}
 		return x.upgradeRequired("The token is valid. Open a WebSocket to use it.")
 	}
-	var issues fault.Issues
-	if err := x.checkNoBody(&issues); err != nil {
+	if err := x.checkNoBody(new(fault.Issues)); err != nil {
 		return err
 	}
 	return s.upgrade(x, r, info, resume)

@@ -25,9 +25,8 @@ var runtimeLimits = &channel.ConnectionLimits{QueuedBytes: runtimeapi.QueuedByte
 // openRuntime handles the handshake of /ws/runtime. A credential in the header is checked
 // before the upgrade. Without one, hello must have it.
 func (s *Server) openRuntime(x *exchange, r *http.Request) error {
-	_, hasKey := r.Header["X-Api-Key"]
-	_, hasToken := r.Header["Authorization"]
-	identified, isHandshake := hasKey || hasToken, socket.CanUpgrade(r)
+	identified := len(r.Header["X-Api-Key"])+len(r.Header["Authorization"]) > 0
+	isHandshake := socket.CanUpgrade(r)
 	if err := s.admitRuntime(x, r, identified, isHandshake); err != nil {
 		return err
 	}
@@ -79,12 +78,9 @@ func (s *Server) admitRuntime(x *exchange, r *http.Request, identified, isHandsh
 // credentialCheck returns a function that verifies a credential of a connection: a key or
 // console JWT, or that of the header if it is "".
 func (s *Server) credentialCheck(x *exchange, r *http.Request) func(context.Context, string) (auth.Principal, error) {
-	sent, client := http.Header{}, x.client // the connection need not keep x and r in memory
-	for _, name := range []string{"X-Api-Key", "Authorization"} {
-		if values, ok := r.Header[name]; ok {
-			sent[name] = values
-		}
-	}
+	// Copies, so that the connection does not keep x and r in memory.
+	sent := http.Header{"X-Api-Key": r.Header["X-Api-Key"], "Authorization": r.Header["Authorization"]}
+	client := x.client
 	var counted atomic.Bool // later calls find out whether the credential was revoked
 	return func(ctx context.Context, credential string) (auth.Principal, error) {
 		header := sent
