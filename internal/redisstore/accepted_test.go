@@ -103,6 +103,19 @@ func TestKeptCallbackIsNotReported(t *testing.T) {
 	testkit.WantError(t, "cancel", d.Cancel(t.Context(), "other"), calls.ErrWorkItemNotFound)
 }
 
+// A channel remembers a limited number of settled work items.
+func TestForgottenCallbackIsNotReported(t *testing.T) {
+	t.Parallel()
+	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+	item := d.await(calls.AwaitOptions{})
+	d.expect(item, "first", callback.Routed)
+	d.do("HSET", kv.MetaKey(d.id), "queue", "1026 1025 0") // so many were settled since
+	d.await(calls.AwaitOptions{Scope: wire.ScopeChannel})  // looks for fields that are not needed any more
+	d.expect(item, "first", callback.Invalid)
+	testkit.Must(t, d.store.checkAccepted(t.Context()))
+	testkit.WantError(t, "cancel", d.Cancel(t.Context(), "other"), calls.ErrWorkItemNotFound)
+}
+
 // streamed returns the delivery of the newest parts of a streamed answer. A part's digest
 // is its text, padded to 8 characters. The texts after a dot are those of the last line.
 func (d *callbackFixture) streamed(item calls.WorkItem, text string, newest int) callback.StreamParams {

@@ -139,10 +139,10 @@ end
 -- of another loss is lost too.
 function check_callback(digest, epoch, use)
   runWhenFull()
-  loadChannel('state', 'epoch', 'uses')
+  loadChannel('state', 'epoch', 'uses', 'queue')
   if channel.state ~= 'open' or isLaterEpoch(channel.epoch, epoch) then return 'kept' end
   local c = findCredential(digest)
-  local kept = c and not c.open
+  local kept = c and not c.open or not c and head > MAX_SETTLED -- it may be forgotten
   if c and c.number == 0 then
     local mayBeForgotten = now >= c.deadline or toNumber(channel.uses) >= MAX_USES
     kept = mayBeForgotten or redis.call('HEXISTS', META, digest .. ' ' .. use) == 1
