@@ -40,7 +40,7 @@ type Channel struct {
 	runtime      *Runtime
 	name         string // of the claim
 	requestedAt  time.Time
-	earliest     string // requestedAt by the store's clock, as it was then and at the earliest
+	earliest     string // requestedAt in the time of the store's clock, at the earliest, as estimated then
 	token        string // of the claim; empty for an observer
 	epoch        string // of the channel when it was claimed
 	watcher      Watcher

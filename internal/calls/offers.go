@@ -48,16 +48,16 @@ type Demand struct {
 type offers struct {
 	mu      sync.Mutex
 	started bool
-	last    string              // ID of the offer that was read last; used by followOffers only
-	waiting []*offered          // the oldest first
-	byID    map[string]*offered // the same
-	byTeam  map[string]int      // how many of them
-	demands []*Demand           // the oldest first
-	number  int64               // of the newest demand
+	last    string                   // ID of the offer that was read last; used by followOffers only
+	waiting []*waitingOffer          // the oldest first
+	byID    map[string]*waitingOffer // the same
+	byTeam  map[string]int           // how many of them
+	demands []*Demand                // the oldest first
+	number  int64                    // of the newest demand
 }
 
-// offered is an offer on the stream.
-type offered struct {
+// waitingOffer is an offer on the stream.
+type waitingOffer struct {
 	id        string
 	offer     wire.Offer
 	expiresAt int64 // Unix ms of the store's clock; 0: never
@@ -134,7 +134,7 @@ func (r *Runtime) addDemand(d *Demand) {
 
 // giveOffer gives an offer to the oldest demand that wants it, or lets it wait. The caller
 // holds mu.
-func (r *Runtime) giveOffer(w *offered) {
+func (r *Runtime) giveOffer(w *waitingOffer) {
 	o := &r.offers
 	for i, d := range o.demands {
 		if d.wants(&w.offer) {
@@ -145,7 +145,7 @@ func (r *Runtime) giveOffer(w *offered) {
 	}
 }
 
-func (r *Runtime) give(w *offered, d *Demand) {
+func (r *Runtime) give(w *waitingOffer, d *Demand) {
 	w.busy = true
 	if r.start(func() { r.claimOffer(w, d) }) != nil {
 		w.busy = false // the runtime is closed
@@ -154,7 +154,7 @@ func (r *Runtime) give(w *offered, d *Demand) {
 
 // claimOffer claims a session for a demand. If another runtime has it, the offer is
 // removed and the demand gets the next one. If the outcome is unknown, the claim is undone.
-func (r *Runtime) claimOffer(w *offered, d *Demand) {
+func (r *Runtime) claimOffer(w *waitingOffer, d *Demand) {
 	id := w.offer.SessionID
 	var c *Channel
 	var claim Claim
@@ -238,13 +238,13 @@ func (r *Runtime) removeOffers(ids ...string) {
 }
 
 // expired reports whether the session of an offer has expired, by the store's clock.
-func (r *Runtime) expired(w *offered) bool {
+func (r *Runtime) expired(w *waitingOffer) bool {
 	now, err := strconv.ParseInt(r.clock.AtEarliest("", time.Now()), 10, 64)
 	return err == nil && w.expiresAt > 0 && w.expiresAt <= now
 }
 
 // offerDone gives an offer to the next demand, unless it is gone.
-func (r *Runtime) offerDone(w *offered, gone bool) {
+func (r *Runtime) offerDone(w *waitingOffer, gone bool) {
 	o := &r.offers
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -268,7 +268,7 @@ func (r *Runtime) demandDone(d *Demand, c *Channel) {
 }
 
 // remove removes an offer from the list. The caller holds mu.
-func (o *offers) remove(w *offered) {
+func (o *offers) remove(w *waitingOffer) {
 	i := slices.Index(o.waiting, w)
 	if i < 0 {
 		return
@@ -312,7 +312,7 @@ func (r *Runtime) addOffers(entries []rueidis.XRangeEntry) {
 	o.mu.Lock()
 	for _, entry := range entries {
 		o.last = entry.ID
-		w := &offered{id: entry.ID}
+		w := &waitingOffer{id: entry.ID}
 		if o.byID[w.id] != nil || json.Unmarshal([]byte(entry.FieldValues["offer"]), &w.offer) != nil || w.offer.SessionID == "" {
 			continue
 		}

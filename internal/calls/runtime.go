@@ -132,8 +132,9 @@ func New(opts Options) (*Runtime, error) {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &Runtime{
-		opts: opts, client: client, topics: kv.NewTopics(), ctx: ctx, cancel: cancel, tasks: background.NewGroup(), later: background.NewGroup(), scripts: map[string]*rueidis.Lua{},
-		offers: offers{last: "0-0", byID: map[string]*offered{}, byTeam: map[string]int{}},
+		opts: opts, client: client, topics: kv.NewTopics(), ctx: ctx, cancel: cancel,
+		tasks: background.NewGroup(), later: background.NewGroup(), scripts: map[string]*rueidis.Lua{},
+		offers: offers{last: "0-0", byID: map[string]*waitingOffer{}, byTeam: map[string]int{}},
 	}
 	for _, name := range []string{"claim", "check_claim", "revoke", "commit", "send", "confirm", "end_channel", "await", "cancel", "items", "touch"} {
 		r.scripts[name] = rueidis.NewLuaScriptRetryable(kv.Script(name))

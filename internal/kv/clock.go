@@ -171,15 +171,20 @@ func boundsOf(samples ...sample) bounds {
 	return b
 }
 
-func measureNode(ctx context.Context, node rueidis.Client) (sample, error) {
-	start := time.Now()
+// ServerTime returns the time of a server.
+func ServerTime(ctx context.Context, node rueidis.Client) (time.Time, error) {
 	parts, err := node.Do(ctx, node.B().Time().Build()).AsIntSlice()
 	if err != nil {
-		return sample{}, err
+		return time.Time{}, err
 	}
+	return time.Unix(parts[0], parts[1]*1000), nil
+}
+
+func measureNode(ctx context.Context, node rueidis.Client) (sample, error) {
+	start := time.Now()
+	at, err := ServerTime(ctx, node)
 	precision := time.Since(start) / 2
-	unix := time.Duration(parts[0])*time.Second + time.Duration(parts[1])*time.Microsecond
-	return sample{unix - start.Add(precision).Sub(started), precision, start}, nil
+	return sample{time.Duration(at.UnixNano()) - start.Add(precision).Sub(started), precision, start}, err
 }
 
 // better reports whether s is preferred to a newer sample of the same node.

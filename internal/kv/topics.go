@@ -121,11 +121,12 @@ func (ts *Topics) Serve(ctx context.Context, client rueidis.Client, over <-chan 
 	conn, release := node.Dedicate()
 	defer release()
 	l := &link{topics: ts, conn: conn, confirmed: make(chan struct{}, batchTopics), beacons: newBeacons(client)}
-	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: l.message, OnSubscription: func(s rueidis.PubSubSubscription) {
+	confirm := func(s rueidis.PubSubSubscription) {
 		if s.Kind == "subscribe" {
 			l.confirmed <- struct{}{}
 		}
-	}})
+	}
+	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: l.message, OnSubscription: confirm})
 	defer l.beacons.publishing.Close()
 	ts.mu.Lock()
 	for name := range ts.byName {

@@ -257,13 +257,7 @@ func (s *Store) Nodes() (nodes []Node) {
 }
 
 // Clock returns the node's time.
-func (n Node) Clock(ctx context.Context) (time.Time, error) {
-	parts, err := n.client.Do(ctx, n.client.B().Time().Build()).AsIntSlice()
-	if err != nil {
-		return time.Time{}, err
-	}
-	return time.Unix(parts[0], parts[1]*1000), nil
-}
+func (n Node) Clock(ctx context.Context) (time.Time, error) { return kv.ServerTime(ctx, n.client) }
 
 // Setting returns a value of the node's configuration. It is empty if the server
 // does not reveal it, as hosted servers do.

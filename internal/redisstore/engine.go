@@ -166,9 +166,6 @@ func (d *dump) key(key string) bool {
 			command = append(command, name, e.HGet(key, name))
 		}
 		d.add(command...)
-	case "list":
-		items, _ := e.List(key)
-		d.add(append([]string{"RPUSH", key}, items...)...)
 	case "set":
 		members, _ := e.Members(key)
 		d.add(append([]string{"SADD", key}, members...)...)

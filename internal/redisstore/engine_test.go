@@ -47,8 +47,6 @@ func randomCommand(r *rand.Rand) []string {
 		func() []string { return []string{"INCRBY", "counter", strconv.Itoa(r.IntN(100))} },
 		func() []string { return []string{"HSET", key("hash"), value(), value(), value(), value()} },
 		func() []string { return []string{"HDEL", key("hash"), value()} },
-		func() []string { return []string{pick("LPUSH", "RPUSH"), key("list"), value(), value()} },
-		func() []string { return []string{pick("LPOP", "RPOP"), key("list")} },
 		func() []string { return []string{"SADD", key("set"), value(), value()} },
 		func() []string { return []string{"SREM", key("set"), value()} },
 		func() []string { return []string{"ZADD", key("zset"), number(), value(), number(), value()} },
@@ -67,10 +65,10 @@ func randomCommand(r *rand.Rand) []string {
 		func() []string { return []string{"XACK", key("stream"), "g1", id()} },
 		func() []string { return []string{"XAUTOCLAIM", key("stream"), "g1", "c2", "0", "0"} },
 		func() []string {
-			return []string{"PEXPIRE", key(pick("string", "hash", "list", "set", "zset", "stream")), strconv.Itoa(1_000_000 + r.IntN(1_000_000))}
+			return []string{"PEXPIRE", key(pick("string", "hash", "set", "zset", "stream")), strconv.Itoa(1_000_000 + r.IntN(1_000_000))}
 		},
 		func() []string { return []string{"PERSIST", key("string")} },
-		func() []string { return []string{"DEL", key(pick("string", "hash", "list", "set", "zset", "stream"))} },
+		func() []string { return []string{"DEL", key(pick("string", "hash", "set", "zset", "stream"))} },
 		func() []string { return []string{"RENAME", key("stream"), key("stream")} },
 	}
 	return commands[r.IntN(len(commands))]()
@@ -111,7 +109,7 @@ func TestDumpRoundTrip(t *testing.T) {
 		from.Close()
 		to.Close()
 	}
-	for _, name := range []string{"SET", "HSET", "RPUSH", "SADD", "ZADD", "XADD", "XDEL", "XGROUP", "XCLAIM", "PEXPIREAT"} {
+	for _, name := range []string{"SET", "HSET", "SADD", "ZADD", "XADD", "XDEL", "XGROUP", "XCLAIM", "PEXPIREAT"} {
 		if !kinds[name] {
 			t.Errorf("no dump has the command %s", name)
 		}

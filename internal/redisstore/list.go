@@ -122,7 +122,7 @@ func (s *Store) describe(ctx context.Context, ids []string) (found []ChannelInfo
 func newChannelInfo(id string, fields map[string]string, now int64) ChannelInfo {
 	var flow [9]int64 // see loadChannel in channel.lua
 	for i, number := range strings.Fields(fields["flow"]) {
-		if i < len(flow) {
+		if i < len(flow) { // a newer version may have more
 			flow[i] = parseMillis(number)
 		}
 	}
@@ -133,9 +133,10 @@ func newChannelInfo(id string, fields map[string]string, now int64) ChannelInfo 
 	c := ChannelInfo{
 		ID: id, TeamID: fields["team"], EndpointID: fields["endpoint"], Mode: fields["mode"], State: fields["state"],
 		Claim: ClaimNone, Runtime: runtimeName(fields["claimedBy"]),
-		Browser:      fields["owner"] != "" && parseMillis(fields["ownerUntil"]) > now,
-		OpenedAt:     time.UnixMilli(openedAt),
-		LastActivity: time.UnixMilli(max(openedAt, parseMillis(entryAt), parseMillis(messageAt))), BacklogEntries: entries - committed, BacklogBytes: bytes - committedBytes,
+		Browser:        fields["owner"] != "" && parseMillis(fields["ownerUntil"]) > now,
+		OpenedAt:       time.UnixMilli(openedAt),
+		LastActivity:   time.UnixMilli(max(openedAt, parseMillis(entryAt), parseMillis(messageAt))),
+		BacklogEntries: entries - committed, BacklogBytes: bytes - committedBytes,
 	}
 	if c.Runtime != "" {
 		c.Claim = ClaimExpired

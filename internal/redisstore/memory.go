@@ -43,16 +43,16 @@ const (
 // although they are not read-only. All others are unknown. Whether a command is rejected
 // is as in Redis (its flag denyoom).
 var effects = map[string]effect{
-	"APPEND": adds, "COPY": adds, "HINCRBY": adds, "HSET": adds, "INCR": adds, "INCRBY": adds, "LPUSH": adds, "RPUSH": adds,
-	"SADD": adds, "SET": adds, "XADD": adds, "XGROUP": adds, "ZADD": adds,
+	"COPY": adds, "HSET": adds, "INCRBY": adds, "SADD": adds, "SET": adds, "XADD": adds, "XGROUP": adds, "ZADD": adds,
 
-	"DEL": removes, "EXPIRE": removes, "HDEL": removes, "LPOP": removes, "PERSIST": removes, "PEXPIRE": removes, "PEXPIREAT": removes,
-	"RENAME": removes, "RPOP": removes, "SREM": removes, "UNLINK": removes, "XACK": removes, "XAUTOCLAIM": removes, "XCLAIM": removes,
-	"XDEL": removes, "XREADGROUP": removes, "XTRIM": removes, "ZREM": removes, "ZREMRANGEBYSCORE": removes,
+	"DEL": removes, "HDEL": removes, "PERSIST": removes, "PEXPIRE": removes, "PEXPIREAT": removes, "RENAME": removes, "SREM": removes,
+	"UNLINK": removes, "XACK": removes, "XAUTOCLAIM": removes, "XCLAIM": removes, "XDEL": removes, "XREADGROUP": removes,
+	"XTRIM": removes, "ZREM": removes, "ZREMRANGEBYSCORE": removes,
 
-	"AUTH": none, "CLIENT": none, "CLUSTER": none, "COMMAND": none, "DISCARD": none, "ECHO": none, "HELLO": none, "INFO": none, "MEMORY": none, "MULTI": none, "OBJECT": none,
-	"PING": none, "PSUBSCRIBE": none, "PUBLISH": none, "PUBSUB": none, "PUNSUBSCRIBE": none, "QUIT": none, "SCRIPT": none, "SELECT": none, "SUBSCRIBE": none, "TIME": none,
-	"UNSUBSCRIBE": none, "UNWATCH": none, "WAIT": none, "WATCH": none, "XINFO": none,
+	"AUTH": none, "CLIENT": none, "CLUSTER": none, "COMMAND": none, "DISCARD": none, "ECHO": none, "HELLO": none, "INFO": none,
+	"MEMORY": none, "MULTI": none, "OBJECT": none, "PING": none, "PSUBSCRIBE": none, "PUBLISH": none, "PUBSUB": none,
+	"PUNSUBSCRIBE": none, "QUIT": none, "SCRIPT": none, "SELECT": none, "SUBSCRIBE": none, "TIME": none, "UNSUBSCRIBE": none,
+	"UNWATCH": none, "WAIT": none, "WATCH": none, "XINFO": none,
 }
 
 // memory limits the memory of an engine's content. Its count is an upper bound: what

@@ -103,10 +103,9 @@ end
 function callback(digest, kind, workItemID, callbackID, bodyDigest, duplicateFor, epoch, receipt, mayPark)
   local c = loadCredential(digest, kind, workItemID)
   if not c then return { 'invalid' } end
-  local channelScope = c.number == 0
-  local field = channelScope and digest .. ' ' .. (duplicateFor == '' and callbackID or bodyDigest) -- of this use
+  local channelScope, useField = c.number == 0, digest .. ' ' .. (duplicateFor == '' and callbackID or bodyDigest)
   if channelScope then
-    local id, body, first = findUse(field, callbackID)
+    local id, body, first = findUse(useField, callbackID)
     if id then c.callbackID, c.bodyDigest, c.receipt = id, body, first end
   end
 
@@ -125,7 +124,7 @@ function callback(digest, kind, workItemID, callbackID, bodyDigest, duplicateFor
   end
   for _, entry in ipairs(list) do addEntry(entry) end
   local forgetAt = math.min(c.deadline, now + (tonumber(duplicateFor) or RETRY_WINDOW))
-  recordUse(field, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt, forgetAt)
+  recordUse(useField, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt, forgetAt)
   saveAndNotify()
   return acceptedReply(c, 'routed', receipt)
 end

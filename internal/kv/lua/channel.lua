@@ -219,7 +219,6 @@ local function addSessionEvent(entry)
   saveAndNotify()
 end
 
--- Returns an entry of this channel as JSON.
 local function formatEntry(kind, member, value)
   return string.format('{"kind":"%s","channelId":"%s","at":%d,"%s":"%s"}', kind, CHANNEL_ID, now, member, value)
 end
@@ -277,8 +276,6 @@ end
 -- Applies the expired deadlines of a channel. It does not extend the channel's idle time.
 --
 -- returns  as untilDeadline, but -1 for ''; -2 if the channel has ended and all entries are committed
---
--- Atomic so that a work item either times out or is answered.
 function touch()
   runWhenFull()
   loadChannel('state')

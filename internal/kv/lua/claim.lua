@@ -64,18 +64,15 @@ end
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position, Unix ms of the last
 --          loss of data, offer of the session, untilDeadline, ID of the newest entry, 1 if the entry of resume is lost, ID of
 --          the newest visible message, ID of the newest message if it is held back}; empty where there is none; or
---          {'not_found'}   the channel does not exist
---          {'lost'}        the store has lost data that the runtime relies on
---          {'ended'}       the channel has ended: it cannot be opened, and not be claimed once all its entries are committed
---          {'foreign'}     the channel belongs to another team or endpoint
---          {'taken'}       another runtime has the claim, or a later request of this one
---          {'claim_lost'}  the claim to renew, resume or recover is lost
+--          {'not_found'}; {'lost'} if the store has lost data that the runtime relies on; {'ended'}; {'foreign'} if the channel
+--          belongs to another team or endpoint; {'taken'} by another runtime, or a later request of this one; {'claim_lost'}
+--          if that is the claim to renew, resume or recover
 --
 -- Atomic so that only one of two runtimes gets the channel.
 --
 -- With open, attach, resume and recover, a restarted runtime takes over the claim under its name. With accept it does not,
 -- because a session can be offered twice. Of two claims under one name the one that was requested later wins, even if the
--- other arrives later. An ended channel can be claimed, so that the runtime receives all entries acknowledged before the end.
+-- other arrives later. An ended channel can be claimed until all its entries are committed.
 function claim(runtime, token, lease, action, requestedAt)
   if action ~= 'open' or redis.call('EXISTS', META) == 1 then runWhenFull() end
   loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed',

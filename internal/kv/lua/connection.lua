@@ -35,11 +35,8 @@ local function isOutdated(requestedAt, grantedAt)
   return requestedAt ~= '' and toNumber(grantedAt) <= now and toNumber(requestedAt) + CLOCK_ERROR < toNumber(grantedAt)
 end
 
--- Returns why a connection does not own its session:
---   ended      the session has ended
---   expired    the connection's lease has expired, and there is no new owner
---   not_owner  another connection is the owner
---   lost       the store has lost the channel, or this connection: it has counted fewer than this one's number
+-- Returns why a connection does not own its session: ended, expired if there is no new owner, not_owner, or lost if the
+-- store has lost the channel or this connection: it has counted fewer than this one's number.
 local function ownerRejection(number) -- rare
   readFields('state', 'connections')
   if channel.state == '' then return 'lost' end
@@ -48,11 +45,8 @@ local function ownerRejection(number) -- rare
   return channel.owner == '' and 'expired' or 'not_owner'
 end
 
--- Returns why a connection cannot become the owner of a session, or nil if it can:
---   ended    the session has ended
---   foreign  it belongs to another team or endpoint
---   in_use   rejectDuplicate is 1, and another connection is the owner, except the one that is resumed
--- Needs state, team, endpoint, owner and ownerUntil.
+-- Returns why a connection cannot become the owner of a session, or nil if it can: ended, foreign if the session belongs to
+-- another team or endpoint, or in_use. The arguments are those of the script connect. Needs state, team and endpoint.
 local function connectRejection(connection, resumed, rejectDuplicate, team, endpoint)
   local owner = channel.owner
   if channel.state == '' then return nil end
@@ -62,9 +56,7 @@ local function connectRejection(connection, resumed, rejectDuplicate, team, endp
   if toNumber(channel.ownerUntil) > now then return 'in_use' end
 end
 
--- Checks whether the script connect would make a new connection the owner of a session. It changes nothing.
---
--- returns  'admitted', or as connectRejection
+-- Returns as connectRejection for a new connection, or 'admitted'. It changes nothing.
 function check_connect(resumed, rejectDuplicate, team, endpoint)
   inspect('team', 'endpoint')
   return connectRejection('', resumed, rejectDuplicate, team, endpoint) or 'admitted'
@@ -73,11 +65,8 @@ end
 -- Makes a connection the owner of a session's channel, which is opened if needed.
 --
 -- resumed          ID of the connection that it resumes; empty: none
--- rejectDuplicate  reject while another connection owns the session
--- lease            of the ownership
--- resume           resume from the cursor
--- cursorEpoch      epoch of the cursor; *: the current one
--- cursor           its ID
+-- rejectDuplicate  reject while another connection than the resumed one owns the session
+-- resume           resume from the cursor, of which cursor is the ID; cursorEpoch *: of the current epoch
 -- event            entry that reports the connection to the runtime; if the cursor cannot be resumed, it gets recovered:false
 -- sessionOffer     the session's offer to runtimes, a JSON object; empty: unknown
 -- ARGV[11…]        arguments for opening the channel, in the order of the script claim

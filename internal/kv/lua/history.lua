@@ -80,13 +80,9 @@ local function showMessages(last) -- rare
   setField('held', last == channel.outLast and '' or last)
 end
 
--- Reads the first page of the history after a cursor.
+-- Reads the first page of the history after the cursor of epoch and id.
 --
--- epoch, id  the cursor
--- returns  {1, {ID, message, ID, message …}}, an empty list after the newest message; or {0} if the history after the cursor
---          is incomplete
---
--- Atomic so that nothing is trimmed between the check and the read.
+-- returns  {1, {ID, message, ID, message …}}, or {0} if the history after the cursor is incomplete
 function since(epoch, id)
   runWhenFull()
   loadChannel('epoch', 'outLast', 'held')

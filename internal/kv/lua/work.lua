@@ -42,7 +42,7 @@ local function addPackedEntries(item, from)
   end
 end
 
--- Removes the parked parts of a streamed answer and returns them. Needs queue.
+-- Removes and returns the parked parts of a streamed answer. Needs queue.
 local function takeParts(number)
   local list = {}
   while true do
