@@ -166,7 +166,7 @@ func (r *Runtime) claimOffer(w *waitingOffer, d *Demand) {
 		}
 		cancel()
 	}
-	gone := err == nil || IsGone(err)
+	gone := err == nil || IsGone(err) // the session does not wait any more
 	switch {
 	case c != nil:
 		c.Offer = &w.offer // newer than that of the channel

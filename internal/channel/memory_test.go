@@ -65,12 +65,12 @@ func (m *memory) Append(_ context.Context, owner Owner, frames []Frame) ([]Outco
 	return slices.Repeat([]Outcome{m.outcome}, len(frames)), fmt.Sprintf("%d-1", len(m.appended)), m.err
 }
 
-func (m *memory) Renew(_ context.Context, owner Owner, lease time.Duration, retry bool) (RenewResult, error) {
+func (m *memory) Renew(_ context.Context, owner Owner, lease time.Duration, reoffer bool) (RenewResult, error) {
 	time.Sleep(m.renewTime)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.leases, m.owner = append(m.leases, lease), owner
-	return RenewResult{Outcome: m.outcome, Offer: (retry || m.mustOffer) && !m.claimed, Expired: m.expired, Newest: at(len(m.history)).ID}, m.err
+	return RenewResult{Outcome: m.outcome, Offer: (reoffer || m.mustOffer) && !m.claimed, Expired: m.expired, Newest: at(len(m.history)).ID}, m.err
 }
 
 func (m *memory) Claims(_ context.Context, ids []string) ([]*Claim, error) {

@@ -58,10 +58,10 @@ func (l ConnectionLimits) PingInterval() time.Duration {
 // SessionInfo describes the session of a connection.
 type SessionInfo struct {
 	wire.Offer
-	ExpiresAt time.Time
-	Profile   []byte // gatewayProfile as JSON
-	Reject    bool   // duplicatePolicy is reject
-	Redeemed  bool   // an earlier connection has redeemed the token
+	ExpiresAt       time.Time
+	Profile         []byte // gatewayProfile as JSON
+	RejectDuplicate bool   // duplicatePolicy is reject
+	Redeemed        bool   // an earlier connection has redeemed the token
 }
 
 // Sessions records what happens to sessions in the database. AddAction and Touch
@@ -115,10 +115,10 @@ func (s *Service) run(task func(ctx context.Context)) {
 func (s *Service) Limits() *ConnectionLimits { return &s.limits }
 
 // Open attaches a new connection to a session, before there is a socket, so that
-// errors can be HTTP responses. succeeds is the ID of the connection that the browser
+// errors can be HTTP responses. predecessor is the ID of the connection that the browser
 // replaces, resume the last cursor that it has received; both may be empty. The
 // caller calls Start once there is a socket, and Close at the end.
-func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resume string) (*Connection, error) {
+func (s *Service) Open(ctx context.Context, session SessionInfo, predecessor, resume string) (*Connection, error) {
 	profile := session.Profile
 	session.Profile = nil // only needed to open the channel; do not keep it for the connection's life
 	c := &Connection{
@@ -141,7 +141,7 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 		err = s.sessions.Redeem(ctx, session.SessionID)
 	}
 	if err == nil {
-		err = c.attach(ctx, profile, succeeds, resume)
+		err = c.attach(ctx, profile, predecessor, resume)
 	}
 	if err != nil {
 		c.unsubscribe()
@@ -164,8 +164,8 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 
 // attach makes the connection the owner of its session's channel. If it fails, it has no
 // effect later.
-func (c *Connection) attach(ctx context.Context, profile []byte, succeeds, resume string) error {
-	r := attachRequest(c.session, succeeds)
+func (c *Connection) attach(ctx context.Context, profile []byte, predecessor, resume string) error {
+	r := attachRequest(c.session, predecessor)
 	r.ConnectionID, r.Lease, r.Mode, r.Profile = c.id, c.service.lease(), c.session.Mode, profile
 	r.Entry, r.Offer = c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"}), encode(c.session.Offer)
 	if c.resumes {
@@ -203,13 +203,13 @@ func perSecond(limit int) *rate.Limiter { return rate.NewLimiter(rate.Limit(limi
 
 // CheckOpen returns the error that Open would return now, without changing
 // anything.
-func (s *Service) CheckOpen(ctx context.Context, session SessionInfo, succeeds string) error {
-	return s.store.CheckAttach(ctx, attachRequest(session, succeeds))
+func (s *Service) CheckOpen(ctx context.Context, session SessionInfo, predecessor string) error {
+	return s.store.CheckAttach(ctx, attachRequest(session, predecessor))
 }
 
-func attachRequest(session SessionInfo, succeeds string) AttachRequest {
+func attachRequest(session SessionInfo, predecessor string) AttachRequest {
 	return AttachRequest{
-		ChannelID: session.SessionID, Succeeds: succeeds, Reject: session.Reject, TeamID: session.TeamID, EndpointID: session.EndpointID,
+		ChannelID: session.SessionID, Predecessor: predecessor, RejectDuplicate: session.RejectDuplicate, TeamID: session.TeamID, EndpointID: session.EndpointID,
 	}
 }
 

@@ -25,9 +25,11 @@ type Message struct {
 type AttachRequest struct {
 	ChannelID    string
 	ConnectionID string
-	Succeeds     string        // ID of the connection that this one resumes; may be empty
-	Reject       bool          // fail if another connection owns the session
-	Lease        time.Duration // duration of the ownership; Renew extends it
+	Predecessor  string // ID of the connection that this one resumes; may be empty
+	// RejectDuplicate makes Attach fail if another connection than the predecessor owns the
+	// session.
+	RejectDuplicate bool
+	Lease           time.Duration // duration of the ownership; Renew extends it
 	// These are used to open the channel if it does not exist or was lost.
 	TeamID, EndpointID, Mode string
 	Profile                  []byte // gatewayProfile as JSON
@@ -115,9 +117,9 @@ type Store interface {
 	// It returns one outcome per frame. lastEntry is the ID of the newest entry.
 	Append(ctx context.Context, owner Owner, frames []Frame) (outcomes []Outcome, lastEntry string, err error)
 	// Renew extends the lease if the connection still owns the session and the
-	// store has kept all data that it acknowledged. retry ignores pending
-	// offers, since they may have failed.
-	Renew(ctx context.Context, owner Owner, lease time.Duration, retry bool) (RenewResult, error)
+	// store has kept all data that it acknowledged. With reoffer, the session is
+	// offered although it was before, since that may have failed.
+	Renew(ctx context.Context, owner Owner, lease time.Duration, reoffer bool) (RenewResult, error)
 	// Offer announces an unclaimed session to the runtimes. It does nothing
 	// while an earlier offer of the session waits for a runtime.
 	Offer(ctx context.Context, o wire.Offer) error

@@ -157,7 +157,7 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 			SessionID: issued.ID, TeamID: endpoint.TeamID, EndpointID: endpoint.ID, Mode: string(issued.Mode), // sockets share the endpoint's strings
 			Identity: issued.Identity, Metadata: issued.Metadata, ICEServers: s.deps.Sessions.RuntimeICEServers(issued),
 		},
-		Reject: issued.DuplicatePolicy == session.Reject, ExpiresAt: issued.ExpiresAt, Profile: profile, Redeemed: !issued.RedeemedAt.IsZero(),
+		RejectDuplicate: issued.DuplicatePolicy == session.Reject, ExpiresAt: issued.ExpiresAt, Profile: profile, Redeemed: !issued.RedeemedAt.IsZero(),
 	}, nil
 }
 

@@ -40,7 +40,7 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attached channel.AttachResult, err error) {
 	cursor := cmp.Or(a.Resume, &channel.Cursor{})
 	args := []string{
-		a.ConnectionID, a.Succeeds, kv.Flag(a.Reject), c.store.clock.At(a.ChannelID, time.Now()), kv.Millis(a.Lease),
+		a.ConnectionID, a.Predecessor, kv.Flag(a.RejectDuplicate), c.store.clock.At(a.ChannelID, time.Now()), kv.Millis(a.Lease),
 		kv.Flag(a.Resume != nil), cursor.Epoch, cursor.ID, string(a.Entry), string(a.Offer),
 		rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile),
 	}
@@ -66,7 +66,7 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 // CheckAttach implements channel.Store.
 func (c *Channels) CheckAttach(ctx context.Context, a channel.AttachRequest) error {
 	status, err := runScript(ctx, c.store, "check a connection", "check_connect", a.ChannelID, rueidis.RedisResult.ToString,
-		a.Succeeds, kv.Flag(a.Reject), a.TeamID, a.EndpointID)
+		a.Predecessor, kv.Flag(a.RejectDuplicate), a.TeamID, a.EndpointID)
 	if err != nil || status == "admitted" {
 		return err
 	}
@@ -121,9 +121,9 @@ func frameFlag(f channel.Frame) byte {
 }
 
 // Renew implements channel.Store.
-func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Duration, retry bool) (result channel.RenewResult, err error) {
+func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Duration, reoffer bool) (result channel.RenewResult, err error) {
 	reply, err := runScript(ctx, c.store, "renew a session", "renew", owner.ChannelID, rueidis.RedisResult.ToArray,
-		owner.ConnectionID, owner.Number, kv.Millis(lease), kv.Flag(retry), owner.Position.Epoch, owner.Position.ID, owner.LastEntry)
+		owner.ConnectionID, owner.Number, kv.Millis(lease), kv.Flag(reoffer), owner.Position.Epoch, owner.Position.ID, owner.LastEntry)
 	if err != nil {
 		return result, err
 	}

@@ -110,7 +110,7 @@ func crashedRuntimes(t *testing.T, opts Options) {
 		t.Error("renewing a session with a pending offer offers it again")
 	}
 	if !s.renew("a", true).Offer {
-		t.Error("renewing with retry does not offer the session")
+		t.Error("renewing with reoffer does not offer the session")
 	}
 	s.offer()
 	s.frame("a", "3")

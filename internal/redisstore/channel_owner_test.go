@@ -29,17 +29,17 @@ func sessionOwner(t *testing.T, opts Options) {
 	testkit.Must(t, err)
 	defer stop()
 	s.attach("a")
-	reject := func(a *channel.AttachRequest) { a.Reject = true }
+	reject := func(a *channel.AttachRequest) { a.RejectDuplicate = true }
 	rejected := s.attachment("b")
-	rejected.Reject = true
+	rejected.RejectDuplicate = true
 	testkit.WantFault(t, "attach a second connection", testkit.ErrorOf(s.channels.Attach(t.Context(), rejected)), fault.SessionInUse)
 	testkit.WantFault(t, "check of a second connection", s.channels.CheckAttach(t.Context(), rejected), fault.SessionInUse)
 	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); err != nil || subscriber.recorded() != "" {
 		t.Errorf("check of a connection that replaces the owner: %v; published %q, want nothing", err, subscriber.recorded())
 	}
-	rejected.Succeeds = "other"
-	testkit.WantFault(t, "connection that succeeds a non-owner", testkit.ErrorOf(s.channels.Attach(t.Context(), rejected)), fault.SessionInUse)
-	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
+	rejected.Predecessor = "other"
+	testkit.WantFault(t, "connection that resumes a non-owner", testkit.ErrorOf(s.channels.Attach(t.Context(), rejected)), fault.SessionInUse)
+	s.attach("b", reject, func(a *channel.AttachRequest) { a.Predecessor = "a" })
 	testkit.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b" })
 	s.attach("c")
 	testkit.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b replaced:c" })
@@ -48,7 +48,7 @@ func sessionOwner(t *testing.T, opts Options) {
 	}
 	s.attach("c", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
 	d := s.attachment("d")
-	d.Reject = true
+	d.RejectDuplicate = true
 	testkit.Until(t, "the lease expires", func() bool { return s.channels.CheckAttach(t.Context(), d) == nil })
 	s.attach("d", reject)
 	s.expectRenewal("c", channel.NotOwner)

@@ -179,9 +179,9 @@ func (s *channelFixture) detach(connection string) {
 	}
 }
 
-func (s *channelFixture) renew(connection string, retry bool) channel.RenewResult {
+func (s *channelFixture) renew(connection string, reoffer bool) channel.RenewResult {
 	s.Helper()
-	result, err := s.channels.Renew(s.Context(), s.owner(connection), time.Hour, retry)
+	result, err := s.channels.Renew(s.Context(), s.owner(connection), time.Hour, reoffer)
 	if err != nil {
 		s.Fatalf("renew: %v", err)
 	}

@@ -212,8 +212,8 @@ func (w *world) build(t *testing.T) {
 		w.browsers = append(w.browsers, &browser{
 			world: w, name: name, record: r, path: newHost(w, name), rng: w.rng(name), events: newMailbox[event](),
 			info: channel.SessionInfo{
-				Offer:  wire.Offer{SessionID: s.ID, TeamID: teamID, EndpointID: endpointID, Mode: "chat"},
-				Reject: s.DuplicatePolicy == session.Reject, ExpiresAt: s.ExpiresAt,
+				Offer:           wire.Offer{SessionID: s.ID, TeamID: teamID, EndpointID: endpointID, Mode: "chat"},
+				RejectDuplicate: s.DuplicatePolicy == session.Reject, ExpiresAt: s.ExpiresAt,
 			},
 		})
 	}

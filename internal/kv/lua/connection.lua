@@ -47,25 +47,25 @@ end
 
 -- Returns why a connection cannot become the owner of a session, or nil if it can: ended, foreign if the session belongs to
 -- another team or endpoint, or in_use. The arguments are those of the script connect. Needs state, team and endpoint.
-local function connectRejection(connection, resumed, rejectDuplicate, team, endpoint)
+local function connectRejection(connection, predecessor, rejectDuplicate, team, endpoint)
   local owner = channel.owner
   if channel.state == '' then return nil end
   if channel.state == 'ended' then return 'ended' end
   if channel.team ~= team or channel.endpoint ~= endpoint then return 'foreign' end
-  if rejectDuplicate ~= '1' or owner == '' or owner == connection or owner == resumed then return nil end
+  if rejectDuplicate ~= '1' or owner == '' or owner == connection or owner == predecessor then return nil end
   if toNumber(channel.ownerUntil) > now then return 'in_use' end
 end
 
 -- Returns as connectRejection for a new connection, or 'admitted'. It changes nothing.
-function check_connect(resumed, rejectDuplicate, team, endpoint)
+function check_connect(predecessor, rejectDuplicate, team, endpoint)
   inspect('team', 'endpoint')
-  return connectRejection('', resumed, rejectDuplicate, team, endpoint) or 'admitted'
+  return connectRejection('', predecessor, rejectDuplicate, team, endpoint) or 'admitted'
 end
 
 -- Makes a connection the owner of a session's channel, which is opened if needed.
 --
--- resumed          ID of the connection that it resumes; empty: none
--- rejectDuplicate  reject while another connection than the resumed one owns the session
+-- predecessor      ID of the connection that it resumes; empty: none
+-- rejectDuplicate  reject while another connection than the predecessor owns the session
 -- resume           resume from the cursor, of which cursor is the ID; cursorEpoch *: of the current epoch
 -- event            entry that reports the connection to the runtime; if the cursor cannot be resumed, it gets recovered:false
 -- sessionOffer     the session's offer to runtimes, a JSON object; empty: unknown
@@ -76,14 +76,14 @@ end
 -- Atomic so that only one of two connections owns the session, and so that no message is missing between the history that
 -- is read and the messages that are published later. Of two connections the one that was requested later wins, even if
 -- the other arrives later.
-function connect(connection, resumed, rejectDuplicate, requestedAt, lease, resume, cursorEpoch, cursor, event, sessionOffer)
+function connect(connection, predecessor, rejectDuplicate, requestedAt, lease, resume, cursorEpoch, cursor, event, sessionOffer)
   local team, endpoint = ARGV[12], ARGV[13]
   loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt',
     'outLast', 'cancelled', 'held', 'idleMs', 'keepMs')
   if string.find(' ' .. channel.cancelled .. ' ', ' ' .. connection .. ' ', 1, true) then
     return redis.error_reply('LATE the connection was cancelled')
   end
-  local rejection = connectRejection(connection, resumed, rejectDuplicate, team, endpoint)
+  local rejection = connectRejection(connection, predecessor, rejectDuplicate, team, endpoint)
   if rejection then return { rejection } end
   if isOutdated(requestedAt, channel.requestedAt) then return redis.error_reply('LATE a newer connection owns the session') end
   local isNew = channel.state == ''
@@ -127,11 +127,11 @@ end
 
 -- Renews a connection's ownership of its session.
 --
--- offerAgain  the last offer may have failed, so offer the session again
+-- reoffer  the last offer may have failed, so offer the session again
 -- returns  {'owned', takeOffer, ID of the newest message}, or as ownerRejection
 --
 -- Atomic so that a replaced connection cannot renew its successor's lease.
-function renew(connection, number, lease, offerAgain, epoch, message, entry)
+function renew(connection, number, lease, reoffer, epoch, message, entry)
   runWhenFull()
   liveConnection = connection
   loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed', 'held')
@@ -141,7 +141,7 @@ function renew(connection, number, lease, offerAgain, epoch, message, entry)
     reportLoss()
     return { 'lost' }
   end
-  if offerAgain == '1' and channel.offeredAt ~= '' then channel.offeredAt = '0' end
+  if reoffer == '1' and channel.offeredAt ~= '' then channel.offeredAt = '0' end
   setField('ownerUntil', string.format('%d', now + lease))
   keepAliveIfDue()
   local offer = takeOffer()
