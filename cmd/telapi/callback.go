@@ -37,7 +37,7 @@ it blocks the results of later work items on the channel. --scope channel blocks
 		if *ttl < time.Millisecond || *ttl > calls.MaxTTL {
 			return nil, c.usageError("invalid --ttl %q: use a duration from 1ms to %s", *ttl, calls.MaxTTL)
 		}
-		item, err := r.Observe(channelID, "").Await(ctx, calls.AwaitOptions{
+		item, err := r.Observe(channelID, "").Await(ctx, calls.AwaitOptions{ // on behalf of the runtime with the claim
 			Kind: wire.WorkItemKind(*kind), Scope: scopes[*scope], TTL: *ttl,
 		})
 		if err != nil {
@@ -113,7 +113,7 @@ COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply a
 		byExtension := map[string]string{".ndjson": callback.NDJSON, ".sse": callback.EventStream}
 		trial := callback.Trial{
 			Kind: wire.WorkItemKind(*kind), Body: body, MediaType: cmp.Or(*contentType, byExtension[filepath.Ext(args[0])]),
-			PerDelta: *split == "none", ChannelID: *channelID,
+			PerDelta: *split == "none", ChannelID: *channelID, // --split none: each delta is a part
 		}
 		result, err := callback.Try(trial, command.NewPolicy(profile, platform), time.Now())
 		if err != nil {

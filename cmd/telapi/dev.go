@@ -60,11 +60,11 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		if err != nil {
 			return nil, err
 		}
-		demoTeam := &app.Demo{}
+		setup := &app.Demo{}
 		if !*noDemo && cfg.FeatureAPIAccess {
-			demoTeam.Bot = &app.Bot{URL: *bot}
+			setup.Bot = &app.Bot{URL: *bot}
 		}
-		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: &app.Development{Demo: demoTeam}}
+		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: &app.Development{Demo: setup}}
 		if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
 			stopMedia, mediaErr := startMedia(ctx, &cfg, opts)
 			if mediaErr != nil {
@@ -73,8 +73,8 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			defer func() { err = errors.Join(err, stopMedia()) }()
 		}
 		if *instances > 1 {
-			demoTeam.Instances = *instances
-			demoTeam.Command = func(ctx context.Context) *exec.Cmd { return c.instanceCommand(ctx, cfg) }
+			setup.Instances = *instances
+			setup.Command = func(ctx context.Context) *exec.Cmd { return c.instanceCommand(ctx, cfg) }
 		}
 		a, err := app.New(ctx, cfg, opts)
 		if err != nil {
@@ -83,7 +83,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		tasks, ctx := errgroup.WithContext(ctx)
 		tasks.Go(func() error { return a.Run(ctx) })
 		tasks.Go(func() error {
-			if err := c.printBanner(ctx, a, cfg, demoTeam.Bot); ctx.Err() == nil {
+			if err := c.printBanner(ctx, a, cfg, setup.Bot); ctx.Err() == nil {
 				return err // an error stops the server
 			}
 			return nil // the server ended before the demo was ready
@@ -177,8 +177,8 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, bo
 	})
 }
 
-// botCommand returns the command line that starts a bot at a URL, which accepts
-// callbacks to the service. The bot of the examples listens on 127.0.0.1.
+// botCommand returns the command line that starts a bot at a URL. The bot posts its
+// answers only to the service. The bot of the examples listens on 127.0.0.1.
 func botCommand(bot, service string) string {
 	u, _ := url.Parse(bot) // isLocalURL has parsed it
 	return fmt.Sprintf("TELAPI_URL=%s PORT=%s node examples/bot-node/bot.mjs", service, cmp.Or(u.Port(), "80"))

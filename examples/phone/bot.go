@@ -16,7 +16,7 @@ import (
 
 const maxDigits = 64 // that are collected
 
-// pressed handles one key of the caller.
+// pressed handles one key of the caller. Enabled collects keys; otherwise each is submitted.
 func (c *call) pressed(digit string) {
 	s := c.settings
 	submits := s.Enabled && digit == s.Terminator

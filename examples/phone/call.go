@@ -292,7 +292,7 @@ func (p *Phone) receive(ctx context.Context, channel *callruntime.Channel, handl
 			continue
 		case err == nil:
 			handle(d.Entry)
-		case d.Position == "": // otherwise the entry cannot be decoded
+		case d.Position == "": // with a position, the entry cannot be decoded and is skipped
 			return err
 		}
 		_ = channel.Commit(ctx, d.Position) // Receive reports a lost claim

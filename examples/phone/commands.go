@@ -113,7 +113,7 @@ func (c *call) apply(command wire.Command) error {
 	case *wire.SendDTMF:
 		return c.leg.audio.Press(cmd.Digits)
 	case *wire.PlayAudio:
-		c.queue = slices.Insert(c.queue, 0, &item{address: audioAddress(cmd.Media)}) // next: the command has its turn
+		c.queue = slices.Insert(c.queue, 0, &item{address: audioAddress(cmd.Media)}) // at the front: play has just removed the item of this command
 	case *wire.SetContext:
 		var values map[string]jsontext.Value
 		if err := json.Unmarshal(cmd.Values, &values); err != nil || len(values)+len(c.context) > maxContext {

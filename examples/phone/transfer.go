@@ -103,7 +103,7 @@ func (t *transfer) done(other *leg, err error) {
 		c.end("transferred", c.sipHeaders(headers, reasonHeader(cmp.Or(t.HandoverReason, t.HangupReason), 16))...)
 	case other == nil:
 		c.end("transferred", c.sipHeaders(nil)...)
-	case t.method != "sip_invite_bridge":
+	case t.method != "sip_invite_bridge": // a bridge keeps the channel until one hangs up
 		c.endChannel("transferred")
 	}
 	c.other = other

@@ -167,7 +167,7 @@ func Migrate(ctx context.Context, cfg config.Config, w io.Writer, statusOnly boo
 	if err := s.openDatabase(cfg, toolLogger(cfg, w)); err != nil {
 		return sqlstore.SchemaStatus{}, err
 	}
-	schema, err := s.connectDatabase(ctx, cfg)
+	schema, err := s.schemaStatus(ctx, cfg)
 	if err == nil && !statusOnly {
 		if err = s.sql.Migrate(ctx); err == nil {
 			schema, err = s.sql.SchemaStatus(ctx)

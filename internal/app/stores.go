@@ -102,7 +102,7 @@ func redisOptions(cfg config.Config, log *slog.Logger) (redisstore.Options, erro
 // ensureSchema creates the schema of an empty database. It does not upgrade an existing
 // one: the operator decides when to do that.
 func (s *stores) ensureSchema(ctx context.Context, cfg config.Config) error {
-	schema, err := s.connectDatabase(ctx, cfg)
+	schema, err := s.schemaStatus(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -115,9 +115,9 @@ func (s *stores) ensureSchema(ctx context.Context, cfg config.Config) error {
 	return nil
 }
 
-// connectDatabase returns which migrations the database has. telapi's commands call it before
+// schemaStatus returns which migrations the database has. telapi's commands call it before
 // they use the database: its error explains why the database is unavailable.
-func (s *stores) connectDatabase(ctx context.Context, cfg config.Config) (sqlstore.SchemaStatus, error) {
+func (s *stores) schemaStatus(ctx context.Context, cfg config.Config) (sqlstore.SchemaStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	schema, err := s.sql.SchemaStatus(ctx)

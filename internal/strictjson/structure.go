@@ -19,8 +19,8 @@ const (
 	// maxItems bounds the members of each object, whose names are stored to find
 	// duplicates, and the elements of each array that is decoded into a Go value, because
 	// a short JSON text can become a large value. Items of 32 bytes fill a body of 1 MiB
-	// before they reach it. If the caller checks a lower bound for a field, the tag "max"
-	// has it, for the message. An array in a jsontext.Value needs no more memory than its
+	// before they reach it. If the caller allows fewer items in a field, the tag "max" has
+	// that number, for the message. An array in a jsontext.Value needs no more memory than its
 	// text and has no bound.
 	maxItems = 32_768
 )

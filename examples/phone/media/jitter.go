@@ -13,8 +13,8 @@ type jitter struct {
 	next, end uint32          // timestamps of the next frame, and after the newest packet
 }
 
-// put adds the audio of a packet. Late audio is dropped, unless it is the newest: then the
-// buffer has run empty and playout starts again.
+// put adds the audio of a packet. Late audio is dropped, unless it is the newest (the
+// buffer has run empty) or its clock is another one: then playout starts again.
 func (j *jitter) put(at uint32, alaw []byte) {
 	ahead, newest := int32(at-j.next), int32(at-j.end) >= 0
 	if ahead < 0 && ahead > -ringBytes && !newest {

@@ -93,8 +93,8 @@ func Offer(local netip.AddrPort) []byte {
 	return []byte(head(local) + stream(local, "sendrecv", offeredEvent, pcma, pcmu))
 }
 
-// Reoffer returns the offer to send to the side that wrote d what it has described: for
-// another side.
+// Reoffer returns an offer for another side: to exchange audio directly with the side that
+// wrote d.
 func (d Description) Reoffer() []byte {
 	return []byte(head(d.Remote) + stream(d.Remote, d.Direction, d.Event, d.Codec))
 }

@@ -62,8 +62,8 @@ func Frames(alaw []byte) (frames []Frame) {
 	return frames
 }
 
-// Stream is the RTP stream of one call leg. Its owner calls Tick every 20 ms. Everything
-// but Queue is safe for concurrent use.
+// Stream is the RTP stream of one call leg. Its owner calls Tick every 20 ms. Only the
+// owner uses Queue, Press and Tick; the rest is safe for concurrent use.
 type Stream struct {
 	Queue []Frame // what Tick sends next
 
