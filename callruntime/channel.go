@@ -102,7 +102,7 @@ func (c *Channel) push(p wire.Push) error {
 		c.lostAt, c.queue, c.newest, c.last, c.failure = p.At, nil, "", "", nil
 		c.lose(ErrLost)
 	case p.Event == wire.PushClaimLost && p.Claim == c.Claim:
-		c.last = "" // another runtime commits the end
+		c.last = "" // so that the cause is ErrClaimLost: another runtime commits the end
 		c.close(ErrClaimLost)
 	}
 	close(c.changed) // wakes the calls of Receive

@@ -193,7 +193,7 @@ func (r *Runtime) exchange(ctx, life context.Context, head wire.Request, content
 				delete(s.pending, q.ID)
 			}
 		case unavailable:
-			if head.Channel != "" && head.Op != wire.OpCommit && !head.Retry {
+			if head.Channel != "" && head.Op != wire.OpCommit && !head.Retry { // later requests may overtake a commit
 				head.Retry = true
 				content = append([]byte(`{"retry":true,`), content[1:]...)
 			}
@@ -254,13 +254,13 @@ func (r *Runtime) claim(q *request) {
 	if old := r.channels[c.ID]; old != nil && old.Claim == c.Claim { // opened twice
 		c = old
 	} else if old != nil {
-		old.last = "" // the new claim commits the end
+		old.last = "" // so that the cause is ErrClaimLost: the new claim commits the end
 		old.close(ErrClaimLost)
 	}
 	q.claimed, r.channels[c.ID] = c, c
 	release := q.abandoned
 	for _, p := range r.socket.pending {
-		release = release && (p == q || p.Op != wire.OpOpen || p.Channel != c.ID) // the reply to another open follows
+		release = release && (p == q || p.Op != wire.OpOpen || p.Channel != c.ID) // unless the reply to another open follows
 	}
 	if release {
 		r.running.Go(func() { _ = c.Close(r.ctx) })

@@ -46,10 +46,10 @@ type Request struct {
 	Op      Op     `json:"op"`
 	Channel string `json:"channel,omitzero"`
 	// Claim is that of the channel. With it, a request that arrives late has no effect on a session
-	// that the connection has accepted again. Open always returns the same claim.
+	// that the connection has accepted again. All Opens of a channel by a runtime return the same claim.
 	Claim string `json:"claim,omitzero"`
-	// Retry is set in the first request that is repeated after SERVICE_UNAVAILABLE. Until then,
-	// later requests on the channel fail too, so that none overtakes another.
+	// Retry says that the runtime knows of a SERVICE_UNAVAILABLE on the channel. Until then, later
+	// requests get it too, except commit and cancel, so that none overtakes a repeated one.
 	Retry bool `json:"retry,omitzero"`
 }
 

@@ -103,7 +103,7 @@ the stream yet; tail reports it on stderr.`}
 		if err != nil {
 			return nil, err
 		}
-		ch := r.Observe(channelID, cmp.Or(last.Position, *from))
+		ch := r.Observe(channelID, cmp.Or(last.Position, *from)) // *from if its entry does not exist yet
 		reported := map[string]bool{}
 		for {
 			if err := c.printParked(ctx, ch, reported); err != nil || !*follow || last.Entry.Kind == wire.KindChannelEnded {

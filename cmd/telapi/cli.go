@@ -171,8 +171,8 @@ type adminBody = func(ctx context.Context, a *app.Admin, args []string) (any, er
 // withAdmin is like withConfig, for a command that needs existing stores.
 func (c *cli) withAdmin(body adminBody) runE { return c.openAdmin(app.Existing, body) }
 
-// withSetup is like withAdmin, for a command that creates the database if there is none.
-func (c *cli) withSetup(body adminBody) runE { return c.openAdmin(app.Create, body) }
+// withEnsuredDatabase is like withAdmin, for a command that creates the database if there is none.
+func (c *cli) withEnsuredDatabase(body adminBody) runE { return c.openAdmin(app.Create, body) }
 
 func (c *cli) openAdmin(mode app.OpenMode, body adminBody) runE {
 	return c.withConfig(func(ctx context.Context, args []string) (any, error) {

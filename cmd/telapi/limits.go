@@ -32,7 +32,7 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 	maxRequests := cmd.Flags().Int64("max", 0, "requests per window and client address")
 	window := cmd.Flags().Duration("window", 0, "length of the window, such as 1m (default: unchanged)")
 	oneOf(cmd, "tier", ratelimit.Tiers)
-	cmd.RunE = c.withSetup(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+	cmd.RunE = c.withEnsuredDatabase(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 		if cmd.Flags().Changed("window") && (*window < ratelimit.MinWindow || *window > ratelimit.MaxWindow) {
 			return nil, c.usageError("invalid --window %q: use a duration from %s to %s", *window, ratelimit.MinWindow, ratelimit.MaxWindow)
 		}

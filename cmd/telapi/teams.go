@@ -33,7 +33,7 @@ func (c *cli) teamCommand() *cobra.Command {
 
 func (c *cli) teamCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "create NAME", Short: "Create a team", Example: "  telapi team create 'Acme Ltd'"}
-	cmd.RunE = c.withSetup(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+	cmd.RunE = c.withEnsuredDatabase(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		t, err := a.Teams.Create(ctx, team.Team{Name: args[0]})
 		return t.View(nil), withFlags(cmd, err, map[string]string{"/name": "NAME"})
 	})

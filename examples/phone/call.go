@@ -276,7 +276,7 @@ func (c *call) show(t wire.MessageType, content map[string]any) {
 // The state directory has an empty file for each channel of a live call. After a crash
 // the calls are gone, but their channels stay open until they are idle for a day; the
 // next start ends them.
-func (p *Phone) note(channelID string) error {
+func (p *Phone) recordChannel(channelID string) error {
 	return errors.Join(os.MkdirAll(p.config.StateDir, 0o700), os.WriteFile(filepath.Join(p.config.StateDir, channelID), nil, 0o600))
 }
 

@@ -133,11 +133,11 @@ func (l *leg) reinvite(ctx context.Context, offer []byte) error {
 	if err != nil {
 		return err
 	}
-	return l.negotiated(&res.MessageData)
+	return l.takeRemote(&res.MessageData)
 }
 
-// negotiated takes the other side's contact and SDP from a message.
-func (l *leg) negotiated(m *sip.MessageData) error {
+// takeRemote takes the other side's contact and SDP from a message.
+func (l *leg) takeRemote(m *sip.MessageData) error {
 	if contact := m.Contact(); contact != nil {
 		l.target.Store(&contact.Address)
 	}
@@ -154,7 +154,7 @@ func (l *leg) answer(req *sip.Request) ([]byte, error) {
 	if l.direct.Load() {
 		return nil, errors.New("the audio goes to the target of a transfer")
 	}
-	err := l.negotiated(&req.MessageData)
+	err := l.takeRemote(&req.MessageData)
 	if len(req.Body()) == 0 {
 		return media.Offer(l.audio.Local()), nil
 	}
@@ -164,7 +164,7 @@ func (l *leg) answer(req *sip.Request) ([]byte, error) {
 // onAck confirms the dialog, or the answer to a re-INVITE. The ACK of an INVITE without
 // SDP has the answer.
 func (l *leg) onAck(req *sip.Request, tx sip.ServerTransaction) {
-	_ = l.negotiated(&req.MessageData) // usually there is no SDP
+	_ = l.takeRemote(&req.MessageData) // usually there is no SDP
 	if server, ok := l.dialog.(*sipgo.DialogServerSession); ok {
 		_ = server.ReadAck(req, tx) // an ACK with another number confirms nothing
 	}

@@ -20,7 +20,7 @@ type item struct {
 	execute func()
 	comfort bool // a comfort prompt
 
-	frames    []media.Frame // after those of the text or address
+	frames    []media.Frame // all when ready; before, those that follow the text or address
 	requested bool          // the audio of the text or address
 	ready     bool          // the frames are complete
 	started   bool
@@ -128,7 +128,7 @@ func (c *call) interrupt(cause string) {
 	c.status(map[string]any{"event": "playback", "state": "interrupted", "by": cause})
 }
 
-// stopFirst stops the first item of the queue. Digits are sent on.
+// stopFirst stops the first item of the queue. Digits, whose command has left the queue, are still sent.
 func (c *call) stopFirst() {
 	if c.queue[0].started {
 		c.leg.audio.Queue = nil

@@ -74,7 +74,7 @@ func NewPhone(ctx context.Context, config Config, runtime *callruntime.Runtime, 
 		_ = l.dialog.ReadBye(req, tx) // an unanswered BYE is repeated and gets 481
 	}))
 	server.OnNotify(p.inDialog((*leg).onNotify))
-	server.OnCancel(unknownDialog)
+	server.OnCancel(unknownDialog) // the library handles the CANCEL of a pending INVITE
 	server.OnOptions(func(req *sip.Request, tx sip.ServerTransaction) {
 		respond(req, tx, sip.StatusOK, "OK", sip.NewHeader("Accept", "application/sdp"))
 		tx.Terminate() // a repeated request gets another response, so that a flood needs no memory
@@ -220,7 +220,7 @@ func (p *Phone) dial(ctx context.Context, to sip.Uri, offer []byte, headers []si
 	invite, response := dialog.InviteRequest, dialog.InviteResponse
 	l.begin(dialog, invite.CallID(), invite.From().Params)
 	l.replaces = invite.CallID().Value() + ";to-tag=" + response.To().Params.GetOr("tag", "") + ";from-tag=" + invite.From().Params.GetOr("tag", "")
-	if err = errors.Join(dialog.Ack(ctx), l.negotiated(&response.MessageData)); err != nil {
+	if err = errors.Join(dialog.Ack(ctx), l.takeRemote(&response.MessageData)); err != nil {
 		l.hangUp(nil)
 		return nil, fmt.Errorf("call %s: %w", l.remote, err)
 	}
@@ -236,7 +236,7 @@ func (p *Phone) open(ctx context.Context, l *leg, transaction string) (*call, er
 		return nil, err
 	}
 	id := "phone-" + uuid.NewString()
-	if err := p.note(id); err != nil {
+	if err := p.recordChannel(id); err != nil {
 		return nil, err
 	}
 	callID := l.callID

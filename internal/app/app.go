@@ -41,8 +41,8 @@ type Options struct {
 
 // Development marks a process of telapi dev: pages of any origin may open sockets.
 type Development struct {
-	// Demo is nil in an instance: a process that the one with the demo has started to serve
-	// the API behind it. An instance uses the stores that the other process has opened.
+	// Demo is nil in an instance. Instances serve the API behind the process with the demo, which
+	// starts them and opens the stores that they use.
 	Demo *Demo
 }
 
@@ -196,7 +196,7 @@ func (a *App) assembleConversations(_ context.Context, deps *httpapi.Deps) error
 	deps.Channels = channel.NewService(channels, sessions{deps.Sessions, sweeper, actions}, limits, a.log, registry)
 	a.onClose(deps.Channels.Close)
 	deps.Runtimes = runtimeapi.New(runtimeapi.Deps{
-		Connect: func() (*calls.Runtime, error) {
+		Connect: func() (*calls.Runtime, error) { // Name is only a default: each claim has its own
 			return calls.New(calls.Options{Store: kv.ClientOption(), Name: a.opts.Version, Lease: runtimeapi.Lease, Limits: channelLimits(a.cfg), MinReplicas: a.cfg.KVMinReplicas})
 		},
 		Secrets: a.secrets, Instance: rand.Text(), TeamShare: a.cfg.TeamShare, Log: a.log, Registry: registry,

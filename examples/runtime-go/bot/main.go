@@ -76,7 +76,7 @@ func ask(ctx context.Context, call *callruntime.Channel, e wire.Entry) error {
 	var chat struct{ Text string }
 	_ = json.Unmarshal(e.Message.Chat, &chat)
 	callback := map[string]any{"url": item.URL, "token": item.Token, "expiresAt": time.UnixMilli(item.Deadline)}
-	body, _ := json.Marshal(map[string]any{"kind": wire.BotItem, "channelId": call.ID, "workItemId": item.WorkItemID, "text": chat.Text, "part": 1, "callback": callback})
+	body, _ := json.Marshal(map[string]any{"kind": wire.BotItem, "channelId": call.ID, "workItemId": item.WorkItemID, "text": chat.Text, "part": 1, "callback": callback}) // asks for part 1 of the answer only
 	resp, err := http.Post(os.Getenv("BOT_URL"), "application/json", bytes.NewReader(body))
 	if err == nil {
 		_ = resp.Body.Close() // its status is enough
