@@ -216,7 +216,7 @@ func (c *cli) withChannel(find func(args []string) string, body func(ctx context
 	return c.withConfig(func(ctx context.Context, args []string) (any, error) {
 		channelID := find(args)
 		if !wire.ValidID(channelID) {
-			return nil, c.usageError("invalid channel ID %q: use 1 to 128 letters, digits and . _ : -, but not . or ..", channelID)
+			return nil, c.usageError("invalid channel ID %q: use 1 to 128 letters, digits and . _ : - (not . or .. alone)", channelID)
 		}
 		r, err := app.OpenRuntime(c.cfg)
 		if err != nil {

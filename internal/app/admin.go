@@ -79,7 +79,7 @@ func checkDatabase(cfg config.Config, mode OpenMode) error {
 		return nil
 	}
 	return fmt.Errorf("no database in the data directory %s: change to the server's directory, or set DATA_DIR or DATABASE_URL as for the server. "+
-		"telapi dev, telapi serve, telapi migrate and 'telapi team create' each create a database", cfg.DataDir)
+		"telapi dev, telapi serve, telapi migrate, 'telapi team create' and 'telapi limits set' each create a database", cfg.DataDir)
 }
 
 // Admin returns access to this server's stores.

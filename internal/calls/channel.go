@@ -111,7 +111,7 @@ type Claim struct {
 }
 
 func invalidID(kind, id string) error {
-	return fmt.Errorf("invalid %s ID %q: use 1 to 128 letters, digits and . _ : -, but not . or ..", kind, id)
+	return fmt.Errorf("invalid %s ID %q: use 1 to 128 letters, digits and . _ : - (not . or .. alone)", kind, id)
 }
 
 func (r *Runtime) claimChannel(ctx context.Context, claim Claim, channelID, action string, args ...string) (*Channel, error) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path"
 	"slices"
+	"sync"
 	"time"
 
 	"telapi/callruntime/wire"
@@ -245,9 +246,11 @@ func (s *Server) feed(x *exchange, r *http.Request) error {
 	}
 	defer s.feeds.Return(x.holder, 1)
 	ctx, stop := context.WithCancel(x.ctx)
+	var checks sync.WaitGroup
+	defer checks.Wait()
 	defer stop()
 	defer context.AfterFunc(s.streams, stop)()
-	go endWhenRejected(ctx, stop, s.credentialCheck(x, r))
+	checks.Go(func() { endWhenRejected(ctx, stop, s.credentialCheck(x, r)) })
 	batches, err := s.deps.Playground.Feed(ctx, id, ended)
 	if err != nil {
 		return fault.Unavailable("The key-value store", err)

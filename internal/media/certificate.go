@@ -27,7 +27,8 @@ type Certificate struct {
 // LoadCertificate loads a certificate and its key.
 func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log}
-	return c, c.load()
+	err := c.load()
+	return c, err
 }
 
 // load reads the files. If that fails, the current certificate remains.

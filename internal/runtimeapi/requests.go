@@ -146,7 +146,7 @@ func onChannel[T any](c *Conn, envelope wire.Request, frame []byte, check func(*
 }
 
 func checkID(issues *fault.Issues, path, id string) {
-	issues.Check(wire.ValidID(id), path, fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : -, but not . or ..")
+	issues.Check(wire.ValidID(id), path, fault.IssueValue, "Must be 1 to 128 letters, digits and . _ : - (not . or .. alone).")
 }
 
 func checkOpen(r *wire.Open, issues *fault.Issues) {

@@ -224,7 +224,7 @@ func (c cleanup) reconcile(ctx context.Context) error {
 	defer stop()
 	v, err, hasVariant := nextVariant()
 	b, blobErr, hasBlob := nextBlob()
-	if err = errors.Join(err, blobErr); err != nil {
+	if err := errors.Join(err, blobErr); err != nil {
 		return err
 	}
 	switch {
