@@ -98,6 +98,17 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 	}
 }
 
+// sendfile has its own way to wait for the client: see sendFile.
+func TestClientThatDoesNotReadAFileIsDisconnected(t *testing.T) {
+	s := serve(t, newBlobDir(t, map[string]string{"/large.pcm": strings.Repeat("x", 16<<20)}), nil, func(srv *http.Server) {
+		srv.WriteTimeout, srv.IdleTimeout = 100*time.Millisecond, time.Hour
+	})
+	c := s.dial(t)
+	c.send(plainGet("/large.pcm"))
+	_, _ = c.in.Peek(1) // until the response has started, or timed out already
+	testkit.Until(t, "the connection to end", func() bool { return s.fastPath.Connections() == 0 })
+}
+
 func TestShutdownFinishesResponses(t *testing.T) {
 	blobs := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
 	for name, first := range map[string]string{
