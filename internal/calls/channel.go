@@ -264,7 +264,8 @@ func (c *Channel) renewClaim(ctx context.Context) error {
 }
 
 // itemRetention is how long after its deadline a work item must still be known to the
-// store, which keeps it for an hour. It is longer than a failover.
+// store, which keeps it for an hour, or until 1,024 later ones are settled. It is longer
+// than a failover.
 const itemRetention = 10 * time.Minute
 
 // lastItem returns the ID of the work item that was registered last. It is empty
