@@ -74,7 +74,7 @@ type Connection struct {
 	mu        sync.Mutex
 	phase     phase
 	socket    Socket    // nil in the phase opening
-	position  Cursor    // of the last queued message
+	cursor    Cursor    // of the last queued message
 	page      []Message // rest of the page that is being replayed
 	replayed  int       // messages since Start
 	behind    bool      // messages have arrived that were not delivered: when the phase ends, read the history
@@ -101,7 +101,7 @@ func (c *Connection) Start(socket Socket) {
 	c.attached.Missed = nil // do not keep it for the connection's life
 	c.phase, c.page = firstReplay, a.Missed
 	c.replayPart()
-	if len(a.Missed) == 0 || c.position == a.Head {
+	if len(a.Missed) == 0 || c.cursor == a.Head {
 		c.endReplay()
 	} else {
 		c.replayNext()
@@ -182,7 +182,7 @@ func (c *Connection) detachBeforeStop(ctx context.Context) {
 func (c *Connection) owner() Owner {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Owner{c.session.SessionID, c.id, c.attached.Number, c.position, c.lastEntry}
+	return Owner{c.session.SessionID, c.id, c.attached.Number, c.cursor, c.lastEntry}
 }
 
 // UntilHeartbeat returns the time until Heartbeat is due: with the next ping or
@@ -242,7 +242,7 @@ func (c *Connection) heartbeat(ctx context.Context) error {
 func (c *Connection) checkPosition(newest string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.position.ID != newest {
+	if c.cursor.ID != newest {
 		c.catchUp()
 	}
 }

@@ -280,5 +280,5 @@ func TestInvalidMessagesAreDropped(t *testing.T) {
 	if n := testkit.MetricValue(t, c.service.metrics.dropped); n != 6 || strings.Count(log.String(), "\n") != 6 || strings.Contains(log.String(), "secret") {
 		t.Errorf("%v messages counted as dropped, want 6 in the log, without content:\n%s", n, log.String())
 	}
-	testkit.Equal(t, "position", c.position, at(len(list)))
+	testkit.Equal(t, "cursor", c.cursor, at(len(list)))
 }

@@ -49,7 +49,7 @@ func (c *Connection) endReplay() {
 	}
 }
 
-// catchUp delivers the messages after the position from the history, in the background. In
+// catchUp delivers the messages after the cursor from the history, in the background. In
 // another phase than live it only sets behind: endReplay then calls it. The caller holds mu.
 func (c *Connection) catchUp() {
 	if c.phase != live {
@@ -82,7 +82,7 @@ func (c *Connection) replayMore(ctx context.Context) (found, complete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.page) == 0 {
-		from := c.position
+		from := c.cursor
 		c.mu.Unlock()
 		page, complete, err := c.service.store.Since(ctx, c.session.SessionID, from)
 		c.mu.Lock()

@@ -186,11 +186,11 @@ func (c *Connection) attach(ctx context.Context, profile []byte, predecessor, re
 		return err
 	}
 	c.attached, c.lastEntry = a, a.LastEntry
-	c.start, c.position = a.Head, a.Head
+	c.start, c.cursor = a.Head, a.Head
 	if n := len(a.Missed); n > 0 {
 		// If the browser disconnects before it has received all missed
 		// messages, it resumes from the same cursor again.
-		c.start, c.position = Cursor{Epoch: a.Head.Epoch}, a.Missed[n-1].Cursor
+		c.start, c.cursor = Cursor{Epoch: a.Head.Epoch}, a.Missed[n-1].Cursor
 		if c.resumes && resume != Start {
 			c.start = *r.Resume
 		}

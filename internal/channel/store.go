@@ -33,7 +33,7 @@ type AttachRequest struct {
 	// These are used to open the channel if it does not exist or was lost.
 	TeamID, EndpointID, Mode string
 	Profile                  []byte // gatewayProfile as JSON
-	// Resume is the last position that the browser has received; nil if it has
+	// Resume is the last cursor that the browser has received; nil if it has
 	// none.
 	Resume *Cursor
 	// Entry is added to the runtime stream to report the connection.
@@ -61,7 +61,7 @@ type Owner struct {
 	ChannelID    string
 	ConnectionID string
 	Number       string // from AttachResult
-	Position     Cursor // of the newest message; used by Renew
+	Cursor       Cursor // of the newest message; used by Renew
 	LastEntry    string // from AttachResult or Append
 }
 
@@ -145,7 +145,7 @@ type Store interface {
 // subscriber do not overlap, and its methods must not block.
 type Subscriber interface {
 	// Messages delivers consecutive messages of the history. after is the
-	// position before the first one. A subscriber at another position has
+	// cursor before the first one. A subscriber at another cursor has
 	// missed messages and reads them with Store.Since.
 	Messages(after Cursor, list []Message)
 	// Audio delivers an audio frame. Audio is not part of the history.
@@ -172,7 +172,7 @@ const (
 
 var cursorPattern = regexp.MustCompile(`^([A-Za-z0-9]{1,64})\.([0-9]{1,19}-[0-9]{1,19})$`)
 
-// Cursor is a position in the history. Epoch identifies one version of the
+// Cursor is a place in the history. Epoch identifies one version of the
 // channel's data. Resuming from a cursor of another epoch fails.
 type Cursor struct {
 	Epoch string

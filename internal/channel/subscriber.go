@@ -12,8 +12,8 @@ import (
 
 var _ Subscriber = (*Connection)(nil)
 
-// Messages delivers the messages that follow the connection's position and skips
-// those that were replayed already. If the list neither contains the position nor
+// Messages delivers the messages that follow the connection's cursor and skips
+// those that were replayed already. If the list neither contains the cursor nor
 // starts right after it, Messages reads the history. It does not compare message
 // numbers, because a failover that lost messages makes the store use theirs again.
 func (c *Connection) Messages(after Cursor, list []Message) {
@@ -23,10 +23,10 @@ func (c *Connection) Messages(after Cursor, list []Message) {
 		c.behind = true
 		return
 	}
-	if i := slices.IndexFunc(list, func(m Message) bool { return m.Cursor == c.position }); i >= 0 {
-		after, list = c.position, list[i+1:]
+	if i := slices.IndexFunc(list, func(m Message) bool { return m.Cursor == c.cursor }); i >= 0 {
+		after, list = c.cursor, list[i+1:]
 	}
-	if after == c.position {
+	if after == c.cursor {
 		c.queue(c.advance(list)...)
 	} else {
 		c.catchUp()
@@ -71,13 +71,13 @@ func (c *Connection) Closed(string) {
 	c.service.run(func(ctx context.Context) { c.service.recordEnd(ctx, c.session.SessionID) })
 }
 
-// advance moves the position past messages and returns their frames. It drops
+// advance moves the cursor past messages and returns their frames. It drops
 // messages that are not JSON objects: a browser could not read them, and invalid
 // UTF-8 would close its socket. The caller holds mu.
 func (c *Connection) advance(messages []Message) [][]byte {
 	frames := make([][]byte, 0, len(messages))
 	for _, m := range messages {
-		c.position = m.Cursor
+		c.cursor = m.Cursor
 		if !c.isObject(m.JSON) {
 			continue
 		}

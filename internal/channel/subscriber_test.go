@@ -144,7 +144,7 @@ func TestReusedNumbersAreDetected(t *testing.T) {
 		c.Start(socket)
 		m.subscriber.Messages(m.send(1))
 		m.subscriber.Messages(m.send(2))
-		m.complete = false // the store does not know the position any more
+		m.complete = false // the store does not know the cursor any more
 		reused := Message{Cursor{"e", "2-9"}, []byte(`{"type":"chat","chat":{"n":22}}`)}
 		m.subscriber.Messages(at(1), []Message{reused})
 		synctest.Wait()
@@ -164,8 +164,8 @@ func TestHeartbeatFindsMissedMessage(t *testing.T) {
 		c.Heartbeat(t.Context())
 		synctest.Wait()
 		testkit.Equal(t, "the browser", socket.numbers(), "1 2")
-		if m.owner.Position != at(1) || m.owner.Number != "1" || m.owner.ConnectionID != c.id {
-			t.Errorf("renewed as %+v, want position %v", m.owner, at(1))
+		if m.owner.Cursor != at(1) || m.owner.Number != "1" || m.owner.ConnectionID != c.id {
+			t.Errorf("renewed as %+v, want cursor %v", m.owner, at(1))
 		}
 	})
 }

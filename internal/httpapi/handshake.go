@@ -72,7 +72,7 @@ func (x *exchange) checkNoBody(issues *fault.Issues) error {
 	return err
 }
 
-// resumption is the position at which a connection continues a session, and the
+// resumption is the cursor from which a connection continues a session, and the
 // connection that it replaces. Both may be empty.
 type resumption struct{ streamID, connectionID string }
 

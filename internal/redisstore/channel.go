@@ -123,7 +123,7 @@ func frameFlag(f channel.Frame) byte {
 // Renew implements channel.Store.
 func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Duration, reoffer bool) (result channel.RenewResult, err error) {
 	reply, err := runScript(ctx, c.store, "renew a session", "renew", owner.ChannelID, rueidis.RedisResult.ToArray,
-		owner.ConnectionID, owner.Number, kv.Millis(lease), kv.Flag(reoffer), owner.Position.Epoch, owner.Position.ID, owner.LastEntry)
+		owner.ConnectionID, owner.Number, kv.Millis(lease), kv.Flag(reoffer), owner.Cursor.Epoch, owner.Cursor.ID, owner.LastEntry)
 	if err != nil {
 		return result, err
 	}
@@ -139,7 +139,7 @@ func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Du
 // Detach implements channel.Store.
 func (c *Channels) Detach(ctx context.Context, owner channel.Owner, entry []byte) error {
 	_, err := runScript(ctx, c.store, "detach from a channel", "detach", owner.ChannelID, rueidis.RedisResult.ToString,
-		owner.ConnectionID, string(entry), owner.LastEntry, owner.Position.Epoch, kv.Flag(owner.Number == ""))
+		owner.ConnectionID, string(entry), owner.LastEntry, owner.Cursor.Epoch, kv.Flag(owner.Number == ""))
 	return err
 }
 

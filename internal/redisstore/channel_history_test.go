@@ -25,18 +25,18 @@ func historyPages(t *testing.T, opts Options) {
 		s.send(c, strings.Repeat("x", 20_000))
 	}
 	resumed := s.attach("a", resume(start))
-	pages, position := [][]channel.Message{resumed.Missed}, start
+	pages, cursor := [][]channel.Message{resumed.Missed}, start
 	for len(pages[len(pages)-1]) > 0 {
 		page := pages[len(pages)-1]
 		for _, m := range page {
-			if number, _, _ := strings.Cut(m.Cursor.ID, "-"); number <= "0" || m.Cursor == position {
-				t.Errorf("message %s follows %s", m.Cursor.ID, position.ID)
+			if number, _, _ := strings.Cut(m.Cursor.ID, "-"); number <= "0" || m.Cursor == cursor {
+				t.Errorf("message %s follows %s", m.Cursor.ID, cursor.ID)
 			}
-			position = m.Cursor
+			cursor = m.Cursor
 		}
-		next, complete, err := s.channels.Since(t.Context(), s.id, position)
+		next, complete, err := s.channels.Since(t.Context(), s.id, cursor)
 		if err != nil || !complete {
-			t.Fatalf("read after %s: complete %v, %v", position.ID, complete, err)
+			t.Fatalf("read after %s: complete %v, %v", cursor.ID, complete, err)
 		}
 		pages = append(pages, next)
 	}
@@ -50,8 +50,8 @@ func historyPages(t *testing.T, opts Options) {
 			t.Errorf("page of %d bytes, want at most 128 KiB and one message", size)
 		}
 	}
-	if total != count || position != resumed.Head {
-		t.Errorf("%d messages up to %v, want %d up to %v", total, position, count, resumed.Head)
+	if total != count || cursor != resumed.Head {
+		t.Errorf("%d messages up to %v, want %d up to %v", total, cursor, count, resumed.Head)
 	}
 }
 

@@ -161,7 +161,7 @@ func (s *channelFixture) attach(connection string, change ...func(*channel.Attac
 	if err != nil {
 		s.Fatalf("attach: %v", err)
 	}
-	s.owners[connection] = channel.Owner{ChannelID: s.id, ConnectionID: connection, Number: attached.Number, Position: attached.Head, LastEntry: attached.LastEntry}
+	s.owners[connection] = channel.Owner{ChannelID: s.id, ConnectionID: connection, Number: attached.Number, Cursor: attached.Head, LastEntry: attached.LastEntry}
 	return attached
 }
 

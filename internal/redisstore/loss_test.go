@@ -22,7 +22,7 @@ import (
 )
 
 // A failover loses an entry that replicas did not have, so that it was not acknowledged. A runtime
-// that has received it is notified; the browser keeps its position and gets every message.
+// that has received it is notified; the browser keeps its cursor and gets every message.
 func TestLossOfEarlyEntry(t *testing.T) {
 	t.Parallel()
 	master, replica := startReplicated(t)

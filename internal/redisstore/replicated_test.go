@@ -309,7 +309,7 @@ func lostConfirmation(t *testing.T, opts Options) {
 		current := s.attach("c").Head.Epoch
 		got := s.attach("c", resume(channel.Cursor{Epoch: cmp.Or(epoch, current), ID: shown}))
 		if want := (channel.Cursor{Epoch: current, ID: shown}); got.Recovered != recovered || got.Head != want || len(got.Missed) != 0 {
-			t.Errorf("resumed from %v: %+v, want the same position and no messages", shown, got)
+			t.Errorf("resumed from %v: %+v, want the same cursor and no messages", shown, got)
 		}
 		s.script("confirm", unseen)
 		if missed, ok, err := s.channels.Since(t.Context(), s.id, got.Head); err != nil || !ok || texts(missed) != "unseen" {

@@ -55,7 +55,7 @@ var simulated = []struct {
 	}},
 	{"detach without owner check", []change{{"internal/kv/lua/connection.lua", "if channel.state ~= 'open' or channel.owner ~= connection then", "if channel.state ~= 'open' then"}}},
 	{"one-shot credential reusable", []change{{"internal/kv/lua/work.lua", "  if c.callbackID ~= '' and not streaming then return 'consumed' end\n", ""}}},
-	{"live gap ignored", []change{{"internal/channel/subscriber.go", "if after == c.position {", "if after == c.position || len(list) > 0 {"}}},
+	{"live gap ignored", []change{{"internal/channel/subscriber.go", "if after == c.cursor {", "if after == c.cursor || len(list) > 0 {"}}},
 	{"late claim wins", []change{{"internal/kv/lua/claim.lua", " or isOutdated(requestedAt, channel.claimRequestedAt)", ""}}},
 	{"second cancel removed", []change{{"callruntime/channel.go", "\t\tgo func() { _ = c.Cancel(c.ctx, await.WorkItemID) }() // ends with the channel\n", ""}}}, // of an item whose await may be under way
 	{"no history read after resubscribing", []change{{"internal/redisstore/subscribe.go", "\tif p.wasDown {\n\t\tp.subscriber.Gap()\n\t}\n", ""}}},
