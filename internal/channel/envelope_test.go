@@ -305,6 +305,28 @@ func TestAcknowledgedBrowserActionsAreRecorded(t *testing.T) {
 	}
 }
 
+func TestFramesAboveRateCloseSocket(t *testing.T) {
+	audio := object(func(m map[string]any) { m["type"], m["audio"] = "audio", map[string]any{"data": ""} })
+	for name, oneMore := range map[string]func(*Connection){
+		"valid":   func(c *Connection) { c.Handle(t.Context(), object(nil)) },
+		"invalid": func(c *Connection) { c.Handle(t.Context(), []byte(`{}`)) },
+		"binary":  func(c *Connection) { c.HandleBinary(t.Context()) },
+	} {
+		c, w := openConnection(t, &memory{outcome: Appended, complete: true}, "") // limited to 1,000 frames a second
+		c.Start(w)
+		now := time.Now()
+		c.service.now = func() time.Time { return now }
+		for range 1000 {
+			c.Handle(t.Context(), object(nil))
+		}
+		c.Handle(t.Context(), audio) // has a limit of its own
+		testkit.Equal(t, name+": close code within the limit", w.code, 0)
+		oneMore(c)
+		testkit.Equal(t, name+": close code", w.code, CloseRateLimited)
+		testkit.Equal(t, name+": acknowledged frames", strings.Count(strings.Join(w.frames, ""), `"event":"ack"`), 1000)
+	}
+}
+
 func TestAudioAboveRateIsDropped(t *testing.T) {
 	m := &memory{outcome: Appended, complete: true}
 	c, w := openConnection(t, m, "") // limited to 1,000 bytes a second
