@@ -166,7 +166,10 @@ func TestMemoryIsCounted(t *testing.T) {
 			size, _ := c.do("MEMORY", "USAGE", key).(int)
 			want += size + 2*len(key) + keyOverhead
 		}
-		if e.memory.used < want || e.memory.used > want+want/4 || counted < want {
+		// MEMORY USAGE visits the consumers of a stream in random order, on which it depends
+		// whether it counts the 24 bytes of an empty slice again.
+		least := want - 100
+		if e.memory.used < least || e.memory.used > want+want/4 || counted < least {
 			t.Errorf("seed %d: counted %d bytes, after a tick %d, want %d or a little more", seed, counted, e.memory.used, want)
 		}
 		c.do("FLUSHALL")
