@@ -169,9 +169,8 @@ func usesAreBounded(t *testing.T, opts Options) {
 	d.expect(shared, fmt.Sprint(uses), callback.Duplicate)
 	d.expect(shared, "11", callback.Duplicate)
 	d.expect(shared, "10", callback.Routed)
-	for range 2 * remembered {
-		uses++
-		use(fmt.Sprint(uses))
+	for uses < 2*remembered+100 {
+		use(fmt.Sprint(uses + 1))
 	}
 	if n := d.number("HLEN", kv.MetaKey(d.id)); n > 2*remembered {
 		t.Errorf("%d fields of meta are kept, want less than two for each use that is remembered", n)

@@ -127,5 +127,25 @@ func (p *programs) fails(built *program, tests []*test, subtests, env string) bo
 	defer cancel()
 	command := p.command(ctx, built, "-test.run=^("+strings.Join(names, "|")+")$"+subtests, "-test.failfast", "-test.parallel=4", "-test.timeout="+limit.String())
 	command.Env = append(command.Env, env)
+	if subtests != "" { // parallel subtests of one test, which -test.failfast lets run to their ends
+		command.Args = append(command.Args, "-test.v")
+		command.Stdout = &failureWriter{stop: cancel}
+	}
 	return command.Run() != nil
+}
+
+// failureWriter calls stop when the output of a test program reports a failed test.
+type failureWriter struct {
+	stop func()
+	last []byte // the end of the last write, in which the report may have begun
+}
+
+func (w *failureWriter) Write(p []byte) (int, error) {
+	const report = "--- FAIL"
+	w.last = append(w.last, p...)
+	if bytes.Contains(w.last, []byte(report)) {
+		w.stop()
+	}
+	w.last = w.last[max(0, len(w.last)-len(report)):]
+	return len(p), nil
 }
