@@ -59,6 +59,21 @@ func TestRuntimeExamplesAreValid(t *testing.T) {
 	}
 }
 
+// HTTP clients remove the IDs . and .. from paths, so the service rejects them.
+func TestIDsThatTheServiceRejectsAreInvalid(t *testing.T) {
+	for _, request := range []string{
+		`{"id":1,"op":"accept","endpoints":["ID"]}`, `{"id":1,"op":"release","channel":"ID"}`,
+		`{"id":1,"op":"cancel","channel":"c","workItemId":"ID"}`, `{"id":1,"op":"await","channel":"c","workItemId":"ID"}`,
+	} {
+		for id, valid := range map[string]bool{".": false, "..": false, "...": true} {
+			frame := strings.Replace(request, "ID", id, 1)
+			if err := CheckRuntimeRequest([]byte(frame)); (err == nil) != valid {
+				t.Errorf("%s: %v, want valid %v", frame, err, valid)
+			}
+		}
+	}
+}
+
 // Every operation, event and kind of package wire has a message with an example, and no
 // others have one.
 func TestRuntimeMessagesMatchWire(t *testing.T) {
