@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,8 +116,9 @@ func (p *programs) command(ctx context.Context, built *program, args ...string) 
 }
 
 // fails runs tests with a mutant, which env switches on, and reports whether one fails
-// or hangs. subtests can limit the tests to some of their subtests.
-func (p *programs) fails(built *program, tests []*test, subtests, env string) bool {
+// or hangs. subtests can limit the tests to some of their subtests; then fails also
+// returns the name of one that failed.
+func (p *programs) fails(built *program, tests []*test, subtests, env string) (bool, string) {
 	var names []string
 	limit := 30 * time.Second
 	for _, t := range tests {
@@ -127,25 +129,30 @@ func (p *programs) fails(built *program, tests []*test, subtests, env string) bo
 	defer cancel()
 	command := p.command(ctx, built, "-test.run=^("+strings.Join(names, "|")+")$"+subtests, "-test.failfast", "-test.parallel=4", "-test.timeout="+limit.String())
 	command.Env = append(command.Env, env)
-	if subtests != "" { // parallel subtests of one test, which -test.failfast lets run to their ends
+	w := failureWriter{stop: cancel}
+	if subtests != "" { // they are parallel, so that -test.failfast lets all of them run
 		command.Args = append(command.Args, "-test.v")
-		command.Stdout = &failureWriter{stop: cancel}
+		command.Stdout = &w
 	}
-	return command.Run() != nil
+	return command.Run() != nil, w.failed
 }
 
-// failureWriter calls stop when the output of a test program reports a failed test.
+var failedTest = regexp.MustCompile(`--- FAIL: (\S+) `)
+
+// failureWriter reads the output of a test program and calls stop when a test fails.
 type failureWriter struct {
-	stop func()
-	last []byte // the end of the last write, in which the report may have begun
+	stop   func()
+	failed string // name of the test
+	output []byte
 }
 
 func (w *failureWriter) Write(p []byte) (int, error) {
-	const report = "--- FAIL"
-	w.last = append(w.last, p...)
-	if bytes.Contains(w.last, []byte(report)) {
-		w.stop()
+	if w.output = append(w.output, p...); w.failed == "" {
+		if found := failedTest.FindSubmatch(w.output); found != nil {
+			w.failed = string(found[1])
+			w.stop()
+		}
+		w.output = w.output[bytes.LastIndexByte(w.output, '\n')+1:]
 	}
-	w.last = w.last[max(0, len(w.last)-len(report)):]
 	return len(p), nil
 }

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -67,10 +69,16 @@ func (mutantFiles) ReadDir(name string) ([]os.DirEntry, error) { return embedded
 type runner struct {
 	*programs
 	mutants []*mutant
+
+	mu      sync.Mutex
+	killers map[string][]string // of a unit: the subtests on embedded stores that killed its last mutants
 }
 
+// maxKillers is the number of subtests that are tried before the others.
+const maxKillers = 8
+
 func newRunner(root, dir string, overlay map[string][]byte, mutants []*mutant, workers int) *runner {
-	return &runner{newPrograms(root, dir, overlay, workers), mutants}
+	return &runner{programs: newPrograms(root, dir, overlay, workers), mutants: mutants, killers: map[string][]string{}}
 }
 
 // run runs the mutants unit by unit.
@@ -136,8 +144,40 @@ func (r *runner) kills(m *mutant, built *program) bool {
 			}
 		}
 	}
+	if len(embedded) > 0 && r.killsEmbedded(m, built, embedded, env) {
+		return true
+	}
 	half := (len(tests) + 1) / 2
-	return len(embedded) > 0 && r.fails(built, embedded, "/^embedded$", env) ||
-		half > 0 && r.fails(built, tests[:half], "", env) ||
-		half < len(tests) && r.fails(built, tests[half:], "", env)
+	for _, part := range [][]*test{tests[:half], tests[half:]} {
+		if len(part) > 0 {
+			if failed, _ := r.fails(built, part, "", env); failed {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// killsEmbedded runs the subtests on embedded stores, first those that killed the last mutants of
+// the same unit.
+func (r *runner) killsEmbedded(m *mutant, built *program, tests []*test, env string) bool {
+	unit := built.path + " " + m.unit
+	r.mu.Lock()
+	killers := r.killers[unit]
+	r.mu.Unlock()
+	failed, name := false, ""
+	if len(killers) > 0 {
+		failed, name = r.fails(built, tests, "/^embedded$/^("+strings.Join(killers, "|")+")$", env)
+	}
+	if !failed {
+		failed, name = r.fails(built, tests, "/^embedded$", env)
+	}
+	if _, subtest, ok := strings.Cut(name, "/embedded/"); ok {
+		subtest = regexp.QuoteMeta(subtest)
+		r.mu.Lock()
+		others := slices.DeleteFunc(slices.Clone(r.killers[unit]), func(s string) bool { return s == subtest })
+		r.killers[unit] = append([]string{subtest}, others[:min(len(others), maxKillers-1)]...)
+		r.mu.Unlock()
+	}
+	return failed
 }
