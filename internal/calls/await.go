@@ -63,6 +63,7 @@ type WorkItem struct {
 	Token     string // the credential; the store keeps only its digest
 	Path      string // of the callback, below the service's address, with the trace in its query
 	ExpiresAt time.Time
+	number    string // among the channel's items; 0 for a channel credential
 }
 
 // LogValue omits the credential.
@@ -124,7 +125,7 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 		return item, err
 	}
 	deadline, err := strconv.ParseInt(reply[1], 10, 64)
-	item.ExpiresAt = time.UnixMilli(deadline)
+	item.ExpiresAt, item.number = time.UnixMilli(deadline), reply[2]
 	return item, err
 }
 

@@ -268,11 +268,11 @@ func (c *Channel) renewClaim(ctx context.Context) error {
 // than a failover.
 const itemRetention = 10 * time.Minute
 
-// lastItem returns the ID of the work item that was registered last. It is empty
-// if there is none or the store may have forgotten it.
+// lastItem returns number, @ and ID of the work item that was registered last. It is empty
+// if there is none or it expired long ago.
 func (c *Channel) lastItem() string {
 	if item := c.newestItem.Load(); item != nil && time.Now().Before(item.ExpiresAt.Add(itemRetention)) {
-		return item.ID
+		return item.number + "@" + item.ID
 	}
 	return ""
 }

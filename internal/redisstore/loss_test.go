@@ -217,6 +217,27 @@ func TestLossUnderAbandonedClaimIsReported(t *testing.T) {
 	}
 }
 
+// A channel remembers a limited number of settled work items. A runtime that notices late that it
+// has lost its claim must not take a forgotten one for lost.
+func TestForgottenWorkItemOfFormerClaimIsNotReported(t *testing.T) {
+	t.Parallel()
+	for forgotten, want := range map[bool]error{true: nil, false: calls.ErrLost} {
+		d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+		restore := d.snapshot()
+		item := d.await(calls.AwaitOptions{})
+		if forgotten {
+			testkit.Must(t, d.Cancel(t.Context(), item.ID))
+		} else {
+			restore()
+		}
+		next := d.attachRuntime("r")
+		d.do("HSET", kv.MetaKey(d.id), "queue", map[bool]string{true: "1026 1025 0", false: "1025 1024 0"}[forgotten]) // so many were settled since
+		testkit.Must(t, testkit.ErrorOf(next.Await(t.Context(), calls.AwaitOptions{Scope: wire.ScopeChannel})))        // looks for fields that are not needed any more
+		testkit.Must(t, d.CheckLoss(t.Context()))
+		testkit.WantError(t, fmt.Sprintf("the next claim, forgotten: %t", forgotten), next.Commit(t.Context(), ""), want)
+	}
+}
+
 // A session is claimed, but all replies are lost until the attempt times out. It is offered
 // again at once, rather than when the lease of the claim expires.
 func TestAcceptWithLostRepliesIsUndone(t *testing.T) {

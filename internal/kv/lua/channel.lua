@@ -7,7 +7,8 @@
 --   token                 of the claim; empty: act for the runtime that has the claim
 --   connection, number    ID of a browser's connection, and its number, which the script connect returns
 --   message, entry, item  ID of the newest message, entry, or awaited work item that has not expired, that the caller knows;
---                         empty if there is none. If it is missing, the store has lost data
+--                         empty if there is none. If it is missing, the store has lost data. An item has its number and @
+--                         before its ID
 --   early                 replicas may not have had what is lost. Then its loss concerns only the caller
 --   epoch                 of the channel when the caller joined it
 --   requestedAt           when a claim or a connection was requested, in Unix ms of the store's clock; empty: now

@@ -76,7 +76,7 @@ end
 function claim(runtime, token, lease, action, requestedAt)
   if action ~= 'open' or redis.call('EXISTS', META) == 1 then runWhenFull() end
   loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed',
-    'held', 'lostToken')
+    'held', 'lostToken', 'queue')
   local newest = newestToken()
   if channel.state == '' and action == 'open' then
     openChannel(6)
@@ -130,7 +130,7 @@ end
 -- Atomic so that a loss that concerns both sides is reported once: it starts a new epoch.
 function check_claim(runtime, token, requestedAt, epoch, message, item, early)
   runWhenFull()
-  loadChannel('state', 'epoch', 'claimRequestedAt', 'outLast', 'trimmed')
+  loadChannel('state', 'epoch', 'claimRequestedAt', 'outLast', 'trimmed', 'queue')
   if channel.state == '' then return 'kept' end
   local older = runtime ~= '' and isOutdated(channel.claimRequestedAt, requestedAt)
   local isOpen = channel.state == 'open' -- an ended channel needs its entries only

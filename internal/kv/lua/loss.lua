@@ -25,7 +25,12 @@ local function isEntryLost(id) return isLost(IN, id, lastEntryID(), committed) e
 -- Needs outLast and trimmed.
 local function isMessageLost(id) return isLost(OUT, id, channel.outLast, toNumber(channel.trimmed)) end
 
-local function isItemLost(id) return (id or '') ~= '' and redis.call('HEXISTS', META, '@' .. id) == 0 end
+-- The argument is that of the scripts. A work item that is settled may be forgotten, see forget. Needs queue.
+local function isItemLost(item)
+  local number, field = string.match(item or '', '^(%d+)(@.+)$')
+  if not number or number ~= '0' and tonumber(number) < head - MAX_SETTLED then return false end
+  return (channel[field] or redis.call('HGET', META, field) or '') == ''
+end
 
 -- Makes the session's connection run the script renew, which checks what the connection relies on and whether the session
 -- should be offered.

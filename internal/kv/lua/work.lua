@@ -119,25 +119,26 @@ end
 -- id            work item ID: 1 to 128 characters of A-Z a-z 0-9 . _ : -
 -- ttl           time to wait for the result: 1 to 86400000 (24 h)
 -- timeoutEntry  entry to add to the stream when the work item times out
--- returns  {'awaited', deadline in Unix ms}, also if called again with the same credential; {'exists'} if another work item
---          has this ID or credential; {'too_many'} if the channel has MAX_WORK_ITEMS; {'ended'}; {'unknown'} if the position
---          needs the script commit; {'lost'}, or as claimRejection
+-- returns  {'awaited', deadline in Unix ms, number of the work item or 0 for a channel credential}, also if called again
+--          with the same credential; {'exists'} if another work item has this ID or credential; {'too_many'} if the channel
+--          has MAX_WORK_ITEMS; {'ended'}; {'unknown'} if the position needs the script commit; {'lost'}, or as claimRejection
 --
 -- Atomic so that work items of several processes have one order.
 function await(token, digest, kind, scope, id, ttl, timeoutEntry, item, position)
-  local idField, knownField = '@' .. id, '@' .. item
+  local idField, knownField = '@' .. id, string.match(item, '@.+') or '@'
   loadChannel('state', 'claimToken', 'queue', 'epoch', 'shared', digest, idField, knownField)
   local rejection = claimRejection(token)
   if rejection then return { rejection } end
   local changes = commitFirst(position)
   if not changes then return { 'unknown' } end
-  if channel.state == 'open' and item ~= '' and channel[knownField] == '' then
+  if channel.state == 'open' and isItemLost(item) then
     reportLoss()
     return { 'lost' }
   end
   if channel[idField] == digest then
     if #changes > 0 then saveAndDrop(changes) end -- otherwise it works while the store is full
-    return { 'awaited', tostring(findCredential(digest).deadline) }
+    local c = findCredential(digest)
+    return { 'awaited', tostring(c.deadline), tostring(c.number) }
   end
   if channel[idField] ~= '' or channel[digest] ~= '' then return { 'exists' } end
   if channel.state == 'ended' then return { 'ended' } end
@@ -159,7 +160,7 @@ function await(token, digest, kind, scope, id, ttl, timeoutEntry, item, position
   forgetEvery(number, 1)
   keepAliveIfDue()
   notify()
-  return { 'awaited', tostring(deadline) }
+  return { 'awaited', tostring(deadline), tostring(number) }
 end
 
 -- Cancels an unsettled work item, or a channel credential.
