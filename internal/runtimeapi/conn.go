@@ -256,7 +256,7 @@ func (c *Conn) withdrawAccepts() {
 
 // register adds a connection that has said hello.
 func (s *Service) register(ctx context.Context, c *Conn) error {
-	if _, _, err := c.calls.KeepConnections(ctx, calls.Lifetime{ConnectionID: c.id, Left: c.resume + instanceGrace}); err != nil {
+	if _, _, err := c.calls.KeepConnections(ctx, s.lifetime(c)); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -94,6 +94,8 @@ type Service struct {
 	othersFirst time.Duration
 	commitDelay time.Duration
 
+	slow atomic.Bool // the store: rounds of keepAlive are late or fail
+
 	mu    sync.Mutex
 	conns map[*Conn]struct{} // those that have said hello
 
@@ -147,7 +149,9 @@ func (s *Service) Run(ctx context.Context) {
 	var sweeping sync.Mutex
 	for ; ctx.Err() == nil; _ = background.Sleep(ctx, tickInterval) {
 		expired, err := s.keepAlive(ctx, r)
-		if rounds.end(time.Now(), err) && len(expired) > 0 && sweeping.TryLock() {
+		sweep := rounds.end(time.Now(), err)
+		s.slow.Store(err != nil || rounds.late)
+		if sweep && len(expired) > 0 && sweeping.TryLock() {
 			working.Go(func() {
 				defer sweeping.Unlock()
 				s.sweep(ctx, r, expired)
@@ -185,13 +189,23 @@ func (s *Service) list() []*Conn {
 	return slices.Collect(maps.Keys(s.conns))
 }
 
+// lifetime returns how long a connection lives until its lifetime is extended again. While the
+// store is slow, that takes longer, and other instances sweep nevertheless.
+func (s *Service) lifetime(c *Conn) calls.Lifetime {
+	left := c.resume + instanceGrace
+	if s.slow.Load() {
+		left += storeTimeout
+	}
+	return calls.Lifetime{ConnectionID: c.id, Left: left}
+}
+
 // keepAlive extends the lifetimes of this instance's connections. It returns some of all
 // connections that have expired.
 func (s *Service) keepAlive(ctx context.Context, r *calls.Runtime) (expired []string, err error) {
 	conns := s.list()
 	lifetimes, byID := make([]calls.Lifetime, len(conns)), make(map[string]*Conn, len(conns))
 	for i, c := range conns {
-		lifetimes[i], byID[c.id] = calls.Lifetime{ConnectionID: c.id, Left: c.resume + instanceGrace}, c
+		lifetimes[i], byID[c.id] = s.lifetime(c), c
 	}
 	keeping, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
