@@ -149,8 +149,8 @@ func (s *Service) Run(ctx context.Context) {
 	var sweeping sync.Mutex
 	for ; ctx.Err() == nil; _ = background.Sleep(ctx, tickInterval) {
 		expired, err := s.keepAlive(ctx, r)
-		sweep := rounds.end(time.Now(), err)
-		s.slow.Store(err != nil || rounds.late)
+		sweep, slow := rounds.end(time.Now(), err)
+		s.slow.Store(slow)
 		if sweep && len(expired) > 0 && sweeping.TryLock() {
 			working.Go(func() {
 				defer sweeping.Unlock()
@@ -168,19 +168,20 @@ type rounds struct {
 	sweepFrom time.Time
 }
 
-// end ends a round of keepAlive and reports whether to sweep. The first late round is taken for
-// an outage. More of them are not: otherwise nothing would be swept while the store is slow.
-func (r *rounds) end(now time.Time, err error) (sweep bool) {
+// end ends a round of keepAlive. It reports whether to sweep, and whether rounds are late or fail.
+// The first late round is taken for an outage. More of them are not: otherwise nothing would be
+// swept while the store is slow.
+func (r *rounds) end(now time.Time, err error) (sweep, slow bool) {
 	if err != nil {
 		r.late = false
-		return false
+		return false, true
 	}
 	late := now.Sub(r.last) > instanceGrace-2*tickInterval
 	if late && !r.late {
 		r.sweepFrom = now.Add(instanceGrace) // once other instances have kept their connections
 	}
 	r.last, r.late = now, late
-	return now.After(r.sweepFrom)
+	return now.After(r.sweepFrom), late
 }
 
 func (s *Service) list() []*Conn {
