@@ -34,8 +34,8 @@ const (
 
 // Socket is the transport of a connection. Its methods do not block.
 type Socket interface {
-	// Send queues frames to be written together. It returns false if the queue
-	// is full.
+	// Send queues frames, if any, to be written together. It returns false if
+	// they do not fit into the queue.
 	Send(frames ...[]byte) bool
 	// AfterWrites calls f once all queued frames are written, so that history is
 	// read as fast as the client takes it. It does not call f if the socket is
@@ -94,14 +94,14 @@ func (c *Connection) Start(socket Socket) {
 	c.socket = socket
 	a, limits := c.attached, c.service.limits
 	c.send(wire.TypeStatus, c.frame(wire.TypeStatus, readyPayload{
-		Event: "ready", ConnectionID: c.id, StreamID: c.start.String(), Resumed: c.resumes && a.Recovered,
+		Event: "ready", ConnectionID: c.id, StreamID: c.start.String(), Resumed: a.Recovered,
 		PingIntervalMs: limits.PingIntervalMs, MaxMessageBytes: limits.FrameBytes,
 		TextChat: a.TextChat, ExpiresAt: c.session.ExpiresAt.UTC(), ReconnectJitterMs: limits.ReconnectJitter.Milliseconds(),
 	}))
 	c.attached.Missed = nil // do not keep it for the connection's life
 	c.phase, c.page = firstReplay, a.Missed
 	c.replayPart()
-	if len(a.Missed) == 0 || c.cursor == a.Head {
+	if c.cursor == a.Head {
 		c.endReplay()
 	} else {
 		c.replayNext()
@@ -328,7 +328,7 @@ func (c *Connection) send(t wire.MessageType, frames ...[]byte) {
 
 // queue queues frames. The caller holds mu.
 func (c *Connection) queue(frames ...[]byte) {
-	if len(frames) > 0 && !c.socket.Send(frames...) {
+	if !c.socket.Send(frames...) {
 		c.socket.Close(CloseSlowReader)
 	}
 }

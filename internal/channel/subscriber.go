@@ -99,13 +99,12 @@ func (c *Connection) isObject(message jsontext.Value) bool {
 	return false
 }
 
-// typeOf returns a message's type for the metrics. It only looks at the start of
-// the message, where the type usually is: decoding a message would cost more
-// than sending it.
+// typeOf returns the type of a message, a JSON object, for the metrics. It only looks
+// at the start of the message, where the type usually is: decoding a message would cost
+// more than sending it.
 func typeOf(json []byte) wire.MessageType {
-	rest, ok := bytes.CutPrefix(json, []byte(`{"type":"`))
-	name, _, found := bytes.Cut(rest, []byte{'"'})
-	if t := wire.MessageType(name); ok && found && t.Known() {
+	name, _, _ := bytes.Cut(bytes.TrimPrefix(json, []byte(`{"type":"`)), []byte{'"'})
+	if t := wire.MessageType(name); t.Known() {
 		return t
 	}
 	return "other"
