@@ -58,8 +58,8 @@ func (c *Connection) catchUp() {
 	}
 	c.phase, c.behind = catchingUp, false
 	c.service.run(func(ctx context.Context) {
-		if found, complete := c.replayMore(ctx); found || !complete {
-			c.service.metrics.recovered(complete)
+		if c.replayMore(ctx) {
+			c.service.metrics.recovered(true)
 		}
 	})
 }
@@ -68,17 +68,13 @@ func (c *Connection) catchUp() {
 // needs no more memory than a page. The caller holds mu.
 func (c *Connection) replayNext() {
 	c.socket.AfterWrites(func() {
-		c.service.run(func(ctx context.Context) {
-			if _, complete := c.replayMore(ctx); !complete {
-				c.service.metrics.recovered(false)
-			}
-		})
+		c.service.run(func(ctx context.Context) { c.replayMore(ctx) })
 	})
 }
 
-// replayMore delivers the rest of the page or reads the next one. It closes the
-// socket if the history no longer contains all messages.
-func (c *Connection) replayMore(ctx context.Context) (found, complete bool) {
+// replayMore delivers the rest of the page or reads the next one. It returns false if no
+// messages are left, and closes the socket if the history no longer contains all of them.
+func (c *Connection) replayMore(ctx context.Context) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.page) == 0 {
@@ -89,17 +85,18 @@ func (c *Connection) replayMore(ctx context.Context) (found, complete bool) {
 		switch {
 		case err != nil:
 			c.socket.Close(CloseStoreUnavailable)
-			return false, true
+			return false
 		case !complete:
+			c.service.metrics.recovered(false)
 			c.socket.Close(CloseHistoryLost)
-			return false, false
+			return false
 		case len(page) == 0:
 			c.endReplay()
-			return false, true
+			return false
 		}
 		c.page = page
 	}
 	c.replayPart()
 	c.replayNext()
-	return true, true
+	return true
 }
