@@ -93,6 +93,15 @@ func TestParseFrameReportsEveryIssue(t *testing.T) {
 	}
 }
 
+func TestTimestampBounds(t *testing.T) {
+	for timestamp, valid := range map[float64]bool{-1: false, 0: true, 1 << 62: true, 1<<62 + 1<<10: false} {
+		m, err := ParseFrame(object(set("timestamp", timestamp)), sessionID)
+		if (err == nil) != valid || valid && m.Timestamp != int64(timestamp) {
+			t.Errorf("timestamp %f: read as %d (%v)", timestamp, m.Timestamp, err)
+		}
+	}
+}
+
 func TestEveryFrameTypeNeedsItsPayload(t *testing.T) {
 	objects := map[wire.MessageType]string{
 		"chat": "chat", "browser_action": "browserAction", "action": "action", "action_result": "actionResult", "audio": "audio",
@@ -216,6 +225,12 @@ func TestBatchIsAppendedAndAcknowledgedInOrder(t *testing.T) {
 	m := &memory{outcome: Appended, complete: true}
 	c, w := openConnection(t, m, "")
 	c.Start(w)
+	for n := range maxBatch + 1 {
+		c.Handle(t.Context(), object(nil))
+		testkit.Equal(t, fmt.Sprintf("appended frames after %d", n+1), len(m.appended), (n+1)/maxBatch*maxBatch)
+	}
+	c.Flush(t.Context())
+	m.appended, m.calls = nil, 0
 	var batch [][]byte
 	for n := range 3 {
 		batch = append(batch, object(set("messageId", fmt.Sprintf("00000000-0000-0000-0000-%012d", n))))
@@ -243,8 +258,10 @@ func TestFrameEntryMatchesEncoder(t *testing.T) {
 	c, _ := openConnection(t, &memory{complete: true}, "")
 	now := time.UnixMilli(1700000000123)
 	c.service.now = func() time.Time { return now }
-	c.handshake = trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
-	for _, kind := range wire.MessageTypes {
+	for i, kind := range slices.Concat(wire.MessageTypes, wire.MessageTypes) {
+		if i == len(wire.MessageTypes) { // the second half is traced
+			c.handshake = trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
+		}
 		m := wire.ChannelMessage{Type: kind, SessionID: sessionID, MessageID: messageID, Timestamp: 17, Direction: wire.ToRuntime, Trace: c.trace()}
 		payload, _ := m.Payload()
 		if payload == nil {
@@ -260,12 +277,28 @@ func TestFrameEntryMatchesEncoder(t *testing.T) {
 	}
 }
 
-func TestMalformedFrameGetsPosition(t *testing.T) {
-	c, w := openConnection(t, &memory{complete: true}, "")
+func TestErrorFrameDescribesIssues(t *testing.T) {
+	for frame, want := range map[string]string{
+		`{"type":chat}`:                 `"code":"MALFORMED_JSON","message":"Invalid JSON: syntax error at byte 8."`,
+		string(object(without("type"))): `"message":"/type: type must be one of`,
+		`{}`:                            `"message":"The frame has 5 issues. See the member issues.","fatal":false,"issues":[{"path":"/messageId"`,
+	} {
+		c, w := openConnection(t, &memory{complete: true}, "")
+		c.Start(w)
+		handle(t, c, []byte(frame))
+		testkit.Contains(t, frame, w.frames[len(w.frames)-1], want)
+	}
+}
+
+func TestPings(t *testing.T) {
+	m := &memory{complete: true}
+	c, w := openConnection(t, m, "")
 	c.Start(w)
-	handle(t, c, []byte(`{"type":chat}`))
-	if last := w.frames[len(w.frames)-1]; !strings.Contains(last, `"code":"MALFORMED_JSON","message":"Invalid JSON: syntax error at byte 8."`) {
-		t.Errorf("frame %s, want MALFORMED_JSON with the position of the error", last)
+	for _, kind := range []string{"ping", "pong"} {
+		handle(t, c, object(set("type", kind)))
+	}
+	if len(w.frames) != 2 || !strings.Contains(w.frames[1], `"type":"pong"`) || len(m.appended) > 0 {
+		t.Errorf("frames %q, appended %+v; want ready and a pong", w.frames, m.appended)
 	}
 }
 
@@ -283,7 +316,7 @@ func TestTenthInvalidFrameInARowClosesSocket(t *testing.T) {
 	if w.code != 0 {
 		t.Fatalf("closed with %d", w.code)
 	}
-	handle(t, c, []byte(`{}`))
+	c.HandleBinary(t.Context())
 	testkit.Equal(t, "close code", w.code, CloseInvalidFrames)
 	all := strings.Join(w.frames, "")
 	if strings.Count(all, `"fatal":false`) != 18 || strings.Count(all, `"fatal":true`) != 1 || !strings.Contains(w.frames[len(w.frames)-1], `"fatal":true`) {
@@ -302,15 +335,19 @@ func TestAcknowledgedBrowserActionsAreRecorded(t *testing.T) {
 		if len(m.actions) != want {
 			t.Errorf("%s: recorded %v", outcome, m.actions)
 		}
+		if m.appended[0].Chat || !m.appended[1].Chat {
+			t.Errorf("appended %+v, want a browser action and chat", m.appended)
+		}
 	}
 }
 
 func TestFramesAboveRateCloseSocket(t *testing.T) {
 	audio := object(func(m map[string]any) { m["type"], m["audio"] = "audio", map[string]any{"data": ""} })
 	for name, oneMore := range map[string]func(*Connection){
-		"valid":   func(c *Connection) { c.Handle(t.Context(), object(nil)) },
-		"invalid": func(c *Connection) { c.Handle(t.Context(), []byte(`{}`)) },
-		"binary":  func(c *Connection) { c.HandleBinary(t.Context()) },
+		"valid":         func(c *Connection) { c.Handle(t.Context(), object(nil)) },
+		"invalid":       func(c *Connection) { c.Handle(t.Context(), []byte(`{}`)) },
+		"invalid audio": func(c *Connection) { c.Handle(t.Context(), object(set("type", "audio"))) },
+		"binary":        func(c *Connection) { c.HandleBinary(t.Context()) },
 	} {
 		c, w := openConnection(t, &memory{outcome: Appended, complete: true}, "") // limited to 1,000 frames a second
 		c.Start(w)
