@@ -45,99 +45,104 @@ func TestSessionIsOfferedUntilOfferSucceeds(t *testing.T) {
 	}
 }
 
-func TestEndedSessionIsNotOpened(t *testing.T) {
-	m := &memory{redeemErr: fault.New(fault.SessionEnded, "Ended.")}
-	s := NewService(m, m, ConnectionLimits{PingIntervalMs: 1000}, slog.New(slog.DiscardHandler), nil)
-	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}}, "", "")
-	if c != nil || !fault.Is(err, fault.SessionEnded) || m.offered > 0 || m.released != 2 {
-		t.Errorf("opened %v (%v), offered %d times, released %d", c, err, m.offered, m.released)
-	}
-}
-
-// A session that was redeemed before may have an open connection, which a failed
-// one must not replace.
-func TestReconnectIsRedeemedBeforeAttach(t *testing.T) {
-	m := &memory{redeemErr: fault.New(fault.ServiceUnavailable, "The database is unavailable.")}
-	s := NewService(m, m, ConnectionLimits{PingIntervalMs: 1000}, slog.New(slog.DiscardHandler), nil)
-	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, Redeemed: true}, "", "")
-	if c != nil || !fault.Is(err, fault.ServiceUnavailable) || len(m.leases) > 0 || m.released != 1 {
-		t.Errorf("opened %v (%v), attached with leases %v, released %d; want nothing attached and 1 released", c, err, m.leases, m.released)
-	}
-}
-
-func TestResumeReplaysMissedMessages(t *testing.T) {
-	m := &memory{complete: true}
-	for n := range 3 {
-		m.send(n + 1)
-	}
-	c, w := openConnection(t, m, at(1).String())
-	c.Start(w)
-	testkit.Equal(t, "replayed", w.numbers(), "2 3")
-	if last := w.frames[len(w.frames)-1]; !strings.Contains(last, `"recovered":true,"count":2`) {
-		t.Errorf("last frame is %s", last)
-	}
-	foreign, w2 := openConnection(t, m, Cursor{"other", "1-1"}.String())
-	foreign.Start(w2)
-	if last := w2.frames[len(w2.frames)-1]; !strings.Contains(last, `"recovered":false,"count":0`) || w2.numbers() != "" {
-		t.Errorf("a foreign cursor got %q", w2.frames)
-	}
-}
-
-func TestHeartbeatClosesLostConnection(t *testing.T) {
-	for outcome, want := range map[Outcome]CloseCode{Owned: 0, NotOwner: CloseReplaced, Expired: CloseStoreUnavailable, Ended: CloseEnded, Lost: CloseHistoryLost} {
-		m := &memory{outcome: outcome, complete: true}
-		c, w := openConnection(t, m, "")
-		c.Start(w)
-		c.Heartbeat(t.Context())
-		testkit.Equal(t, fmt.Sprintf("%s: closed with", outcome), w.code, want)
-		if two := 2 * time.Second; !slices.Equal(m.leases, []time.Duration{two, two}) {
-			t.Errorf("leases %v", m.leases)
+// A session that was redeemed before may have an open connection, which a failed one must not
+// replace. Of another session, the channel must exist before: if it ends later, the channel ends.
+func TestSessionIsRedeemedWhenOpened(t *testing.T) {
+	ended, unavailable := fault.New(fault.SessionEnded, "Ended."), fault.New(fault.ServiceUnavailable, "The database is unavailable.")
+	for name, tt := range map[string]struct {
+		number   string
+		redeemed bool
+		err      error
+		order    string
+		released int
+	}{
+		"first connection":               {"1", false, nil, " attach redeem", 0},
+		"earlier one was not redeemed":   {"2", false, nil, " attach redeem", 0},
+		"redeemed":                       {"2", true, nil, " redeem attach", 0},
+		"redeemed, and channel lost":     {"1", true, nil, " redeem attach redeem", 0},
+		"ended":                          {"1", false, ended, " attach redeem", 2},
+		"redeemed, database unavailable": {"2", true, unavailable, " redeem", 1},
+	} {
+		m := &memory{number: tt.number, redeemErr: tt.err}
+		s := NewService(m, m, ConnectionLimits{PingIntervalMs: 1000}, slog.New(slog.DiscardHandler), nil)
+		session := SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour), Redeemed: tt.redeemed}
+		c, err := s.Open(t.Context(), session, "", "")
+		testkit.WantError(t, name, err, tt.err)
+		testkit.Equal(t, name+": order", m.order, tt.order)
+		if (c == nil) != (tt.err != nil) || m.released != tt.released || (m.offered > 0) != (tt.err == nil) {
+			t.Errorf("%s: opened %v, released %d, offered %d times", name, c, m.released, m.offered)
 		}
-	}
-	m := &memory{outcome: Owned, complete: true}
-	c, w := openConnection(t, m, "")
-	c.session.ExpiresAt = time.Now()
-	c.Start(w)
-	if c.Heartbeat(t.Context()); w.code != CloseExpired {
-		t.Errorf("expired: closed with %d", w.code)
 	}
 }
 
 // A failover can lose a Detach that succeeded together with the newest acknowledged
 // entry. Only the connection that received the entry as a frame knows it.
 func TestClosedConnectionIsDetachedAgain(t *testing.T) {
-	for outcome, want := range map[Outcome]int{Appended: 1, Duplicate: 1, "": 0} {
-		synctest.Test(t, func(t *testing.T) {
-			m := &memory{outcome: outcome}
+	for name, tt := range map[string]struct {
+		store     *memory
+		frames    int
+		want      int    // times
+		lastEntry string // that the connection knows
+	}{
+		"frame appended":                         {&memory{outcome: Appended}, 1, 1, "1-1"},
+		"frame repeated":                         {&memory{outcome: Duplicate}, 1, 1, "1-1"},
+		"entry ID hidden until replicas have it": {&memory{outcome: Appended, noEntryID: true}, 1, 0, "0-7"},
+		"no frames":                              {&memory{}, 0, 0, "0-7"},
+	} {
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			m := tt.store
 			c, socket := openConnection(t, m, "")
 			c.Start(socket)
-			if outcome != "" {
-				handle(t, c, object(set("messageId", "00000000-0000-0000-0000-000000000001")))
+			for range tt.frames {
+				handle(t, c, object(nil))
 			}
 			c.Close()
 			synctest.Wait()
-			detached := m.releases()
-			time.Sleep(confirmDelay + time.Second)
-			if got := m.releases() - detached; got != want || want > 0 && m.owner.LastEntry != "1-1" {
-				t.Errorf("frame %q: detached %d times after Close, with newest entry %q, want %d times with 1-1", outcome, got, m.owner.LastEntry, want)
+			if m.releases() != 2 || m.touched != 1 { // unsubscribed and detached
+				t.Errorf("released %d times, touched %d times", m.releases(), m.touched)
 			}
+			time.Sleep(time.Hour)
+			testkit.Equal(t, "detached times later", m.releases()-2, tt.want)
+			testkit.Equal(t, "newest entry", m.owner.LastEntry, tt.lastEntry)
 		})
 	}
 }
 
-// An instance that stops does not wait, but checks first.
+func TestFailedDetachIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{detachErr: errors.New("unavailable")}
+		c, _ := openConnection(t, m, "")
+		c.Close()
+		detached := m.releases()
+		for _, step := range []struct {
+			after time.Duration
+			want  int // times
+		}{{cancelInterval, 1}, {storeTimeout - 1, 0}, {1, 1}, {time.Hour, detachAttempts - 2}} {
+			time.Sleep(step.after)
+			synctest.Wait()
+			testkit.Equal(t, fmt.Sprintf("detached times %v later", step.after), m.releases()-detached, step.want)
+			detached = m.releases()
+		}
+	})
+}
+
+// An instance that stops does not wait, but detaches once more if that may have been lost.
 func TestStoppingInstanceDetachesAgain(t *testing.T) {
-	for after, want := range map[time.Duration]int{confirmDelay / 2: 1, 0: 0} {
+	for _, tt := range []struct {
+		after  time.Duration
+		failed error // of the first time
+		want   int
+	}{{confirmDelay / 2, nil, 1}, {minConfirmDelay, nil, 0}, {0, nil, 0}, {0, errors.New("unavailable"), 1}} {
 		synctest.Test(t, func(t *testing.T) {
-			m := &memory{outcome: Appended}
+			m := &memory{outcome: Appended, detachErr: tt.failed}
 			c, socket := openConnection(t, m, "")
 			c.Start(socket)
-			handle(t, c, object(set("messageId", "00000000-0000-0000-0000-000000000001")))
+			handle(t, c, object(nil))
 			c.Close()
-			time.Sleep(after)
+			time.Sleep(tt.after)
 			detached := m.releases()
 			c.service.Close()
-			testkit.Equal(t, fmt.Sprintf("stopped after %v: detached times again", after), m.releases()-detached, want)
+			testkit.Equal(t, fmt.Sprintf("stopped after %v, first %v: detached times again", tt.after, tt.failed), m.releases()-detached, tt.want)
 		})
 	}
 }
@@ -150,7 +155,7 @@ func TestStoppingInstanceRetriesDetach(t *testing.T) {
 			m := &memory{outcome: Appended}
 			c, socket := openConnection(t, m, "")
 			c.Start(socket)
-			handle(t, c, object(set("messageId", "00000000-0000-0000-0000-000000000001")))
+			handle(t, c, object(nil))
 			unavailable := fault.Unavailable("The store", errors.New("down"))
 			if !detached {
 				m.failDetach(unavailable)
@@ -166,6 +171,17 @@ func TestStoppingInstanceRetriesDetach(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestStoppingInstanceDoesNotWaitForLongOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{detachErr: fault.Unavailable("The store", errors.New("down"))}
+		c, _ := openConnection(t, m, "")
+		c.Close()
+		start := time.Now()
+		c.service.Close()
+		testkit.Equal(t, "waited", time.Since(start), storeTimeout)
+	})
 }
 
 func TestCloseCancelsAndAwaitsBackgroundWork(t *testing.T) {
@@ -199,15 +215,17 @@ func TestCloseCancelsAndAwaitsBackgroundWork(t *testing.T) {
 func TestRunOffersUnclaimedSessions(t *testing.T) {
 	for name, tt := range map[string]struct {
 		claim   *Claim
+		failed  bool // the connection's last offer
 		err     error
 		offered int // after one interval
 		metrics [3]float64
 	}{
-		"claimed":           {&Claim{Claimed: true}, nil, 0, [3]float64{1, 0, 0}},
-		"ended":             {nil, nil, 0, [3]float64{}},
-		"not offered":       {&Claim{Waiting: time.Hour}, nil, 1, [3]float64{0, 1, 5}}, // the browser waits for 5 s only
-		"offered":           {&Claim{Offered: true, Waiting: 3 * time.Second}, nil, 0, [3]float64{0, 1, 3}},
-		"store unavailable": {&Claim{}, errors.New("unavailable"), 0, [3]float64{}},
+		"claimed":           {&Claim{Claimed: true}, true, nil, 0, [3]float64{1, 0, 0}},
+		"ended":             {nil, true, nil, 0, [3]float64{}},
+		"not offered":       {&Claim{Waiting: time.Hour}, false, nil, 1, [3]float64{0, 1, 5}}, // the browser waits for 5 s only
+		"offered":           {&Claim{Offered: true, Waiting: 3 * time.Second}, false, nil, 0, [3]float64{0, 1, 3}},
+		"last offer failed": {&Claim{Offered: true, Waiting: 3 * time.Second}, true, nil, 1, [3]float64{0, 1, 3}},
+		"store unavailable": {&Claim{}, true, errors.New("unavailable"), 0, [3]float64{}},
 	} {
 		testkit.RunBubble(t, name, func(t *testing.T) {
 			m := &memory{outcome: Owned, claimed: true, complete: true}
@@ -216,6 +234,7 @@ func TestRunOffersUnclaimedSessions(t *testing.T) {
 			connection.Heartbeat(t.Context()) // as with the first ping
 			m.claimed, m.claim, m.err = false, tt.claim, tt.err
 			m.mustOffer = true
+			connection.reoffer.Store(tt.failed)
 			s := connection.service
 			go s.Run(t.Context())
 			time.Sleep(claimInterval)
@@ -231,6 +250,17 @@ func TestRunOffersUnclaimedSessions(t *testing.T) {
 			testkit.Equal(t, "sessions wait after the connection was closed", testkit.MetricValue(t, s.metrics.waiting), 0)
 		})
 	}
+}
+
+func TestClaimsAreReadInBatches(t *testing.T) {
+	m := &memory{claim: &Claim{Claimed: true}}
+	c, _ := openConnection(t, m, "")
+	for range claimBatch {
+		c.service.open.Store(&Connection{session: c.session}, nil)
+	}
+	c.service.checkClaims(t.Context())
+	testkit.Equal(t, "claimed sessions", testkit.MetricValue(t, c.service.metrics.claimed), claimBatch+1)
+	testkit.Equal(t, "queries", m.queries, [][]string{slices.Repeat([]string{sessionID}, claimBatch), {sessionID}})
 }
 
 func TestExpiredClaimsAreCounted(t *testing.T) {
@@ -266,6 +296,7 @@ func TestInvalidMessagesAreDropped(t *testing.T) {
 	m := &memory{complete: true}
 	c, socket := openConnection(t, m, "")
 	c.service.log = slog.New(slog.NewTextHandler(&log, nil))
+	c.Audio([]byte(`{}`)) // before there is a socket
 	c.Start(socket)
 	ready := len(socket.frames)
 	list := []string{`{"type":"chat","chat":{"n":1}}`, `{"secret":`, `[1]`, "{\"a\":\"\xff\"}", `{} {}`, `{ }`, ``, `{"type":"chat","chat":{"n":2}}`}
@@ -273,12 +304,18 @@ func TestInvalidMessagesAreDropped(t *testing.T) {
 		c.Messages(at(i), []Message{{at(i + 1), []byte(json)}})
 	}
 	c.Audio([]byte(`nothing`))
-	if got := strings.Join(socket.frames[ready:], "\n"); strings.Count(got, "\n") != 2 || socket.numbers() != "1 2" ||
-		!strings.Contains(got, "\n"+`{"streamId":"`+at(6).String()+`"}`+"\n") {
-		t.Errorf("the browser received %s, want messages 1, 2 and an empty object", got)
-	}
+	c.Audio([]byte(`{}`))
+	testkit.Equal(t, "audio frames", socket.audio, 1)
+	testkit.Equal(t, "frames", socket.frames[ready:], []string{
+		`{"streamId":"` + at(1).String() + `","type":"chat","chat":{"n":1}}`, `{"streamId":"` + at(6).String() + `"}`, `{"streamId":"` + at(8).String() + `","type":"chat","chat":{"n":2}}`,
+	})
 	if n := testkit.MetricValue(t, c.service.metrics.dropped); n != 6 || strings.Count(log.String(), "\n") != 6 || strings.Contains(log.String(), "secret") {
 		t.Errorf("%v messages counted as dropped, want 6 in the log, without content:\n%s", n, log.String())
 	}
 	testkit.Equal(t, "cursor", c.cursor, at(len(list)))
+}
+
+func TestDefaultHistoryIsThatOfChannels(t *testing.T) {
+	limits, history := DefaultConnectionLimits(), wire.DefaultChannelLimits()
+	testkit.Equal(t, "seconds", time.Duration(limits.HistorySeconds)*time.Second, time.Duration(history.HistoryMs)*time.Millisecond)
 }

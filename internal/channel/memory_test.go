@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,10 @@ import (
 type memory struct {
 	mu         sync.Mutex
 	history    []Message
+	page       int // messages that are read at a time; 0: all
+	reads      int // calls of Since
 	outcome    Outcome
+	noEntryID  bool // Append does not return the ID of its newest entry
 	err        error
 	complete   bool
 	subscriber Subscriber
@@ -36,6 +40,11 @@ type memory struct {
 	actions    []string
 	ended      []string
 	leases     []time.Duration
+	request    AttachRequest // the last one
+	number     string        // of the connection; empty: 1
+	order      string        // of the calls of Attach and Redeem
+	touched    int
+	queries    [][]string    // of Claims
 	renewTime  time.Duration // that Renew takes
 	owner      Owner         // of the last Append or Renew
 	redeemErr  error
@@ -46,12 +55,15 @@ type memory struct {
 }
 
 func (m *memory) Attach(_ context.Context, a AttachRequest) (AttachResult, error) {
-	m.leases = append(m.leases, a.Lease)
+	m.leases, m.request, m.order = append(m.leases, a.Lease), a, m.order+" attach"
 	if m.attachErr != nil {
 		return AttachResult{}, m.attachErr
 	}
-	attached := AttachResult{Number: "1", Head: at(len(m.history)), Offer: !m.offering && !m.claimed, TextChat: true}
-	if a.Resume != nil && a.Resume.Epoch == "e" {
+	attached := AttachResult{Number: cmp.Or(m.number, "1"), Head: at(len(m.history)), LastEntry: "0-7", Offer: !m.offering && !m.claimed, TextChat: true}
+	switch {
+	case a.Resume == nil && attached.Number == "1":
+		attached.Missed = m.after(at(0))
+	case a.Resume != nil && (a.Resume.Epoch == "e" || a.Resume.Epoch == anyEpoch):
 		attached.Recovered, attached.Missed = true, m.after(*a.Resume)
 	}
 	return attached, nil
@@ -62,7 +74,11 @@ func (m *memory) CheckAttach(context.Context, AttachRequest) error { return nil 
 func (m *memory) Append(_ context.Context, owner Owner, frames []Frame) ([]Outcome, string, error) {
 	m.appended, m.owner = append(m.appended, frames...), owner
 	m.calls++
-	return slices.Repeat([]Outcome{m.outcome}, len(frames)), fmt.Sprintf("%d-1", len(m.appended)), m.err
+	outcomes := slices.Repeat([]Outcome{m.outcome}, len(frames))
+	if m.noEntryID {
+		return outcomes, "", m.err
+	}
+	return outcomes, fmt.Sprintf("%d-1", len(m.appended)), m.err
 }
 
 func (m *memory) Renew(_ context.Context, owner Owner, lease time.Duration, reoffer bool) (RenewResult, error) {
@@ -76,6 +92,7 @@ func (m *memory) Renew(_ context.Context, owner Owner, lease time.Duration, reof
 func (m *memory) Claims(_ context.Context, ids []string) ([]*Claim, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.queries = append(m.queries, ids)
 	return slices.Repeat([]*Claim{m.claim}, len(ids)), m.err
 }
 
@@ -90,9 +107,7 @@ func (m *memory) Offer(_ context.Context, o wire.Offer) error {
 	return nil
 }
 func (m *memory) Redeem(context.Context, string) error {
-	if len(m.leases) == 0 && m.redeemErr == nil {
-		return errors.New("redeemed before the channel was opened")
-	}
+	m.order += " redeem"
 	return m.redeemErr
 }
 func (m *memory) Detach(_ context.Context, owner Owner, _ []byte) error {
@@ -118,7 +133,7 @@ func (m *memory) releases() int {
 }
 func (m *memory) SendAudio(context.Context, string, []byte) error { m.audio++; return nil }
 func (m *memory) AddAction(_, id string, _ time.Time, _ []byte)   { m.actions = append(m.actions, id) }
-func (m *memory) Touch(string)                                    {}
+func (m *memory) Touch(string)                                    { m.touched++ }
 func (m *memory) End(_ context.Context, id string) error          { m.ended = append(m.ended, id); return nil }
 func (m *memory) Subscribe(_ context.Context, _ string, s Subscriber) (func(), error) {
 	m.subscriber = s
@@ -132,12 +147,13 @@ func (m *memory) Since(ctx context.Context, _ string, c Cursor) ([]Message, bool
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.reads++
 	return m.after(c), m.complete, m.err
 }
 
 func (m *memory) after(c Cursor) (missed []Message) {
 	for _, message := range m.history {
-		if message.number() > (Message{Cursor: c}).number() {
+		if message.number() > (Message{Cursor: c}).number() && (m.page == 0 || len(missed) < m.page) {
 			missed = append(missed, message)
 		}
 	}
@@ -171,10 +187,13 @@ type fakeSocket struct {
 	frames []string
 	full   bool
 	code   CloseCode
+	audio  int
+	slow   bool   // does not write until the test calls then
+	then   func() // continues after writes
 }
 
 func (w *fakeSocket) Send(frames ...[]byte) bool {
-	if w.full {
+	if w.full && len(frames) > 0 {
 		return false
 	}
 	for _, frame := range frames {
@@ -182,8 +201,15 @@ func (w *fakeSocket) Send(frames ...[]byte) bool {
 	}
 	return true
 }
-func (w *fakeSocket) AfterWrites(f func()) { f() }
-func (w *fakeSocket) SendAudio([]byte)     {}
+
+func (w *fakeSocket) AfterWrites(f func()) {
+	if w.slow {
+		w.then = f
+	} else {
+		f()
+	}
+}
+func (w *fakeSocket) SendAudio([]byte) { w.audio++ }
 func (w *fakeSocket) Close(code CloseCode) {
 	if w.code == 0 {
 		w.code = code

@@ -1,10 +1,10 @@
 package channel
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,66 +21,36 @@ func TestMessagesArriveOnceAndInOrder(t *testing.T) {
 		c, w := openConnection(t, m, "")
 		m.subscriber.Messages(m.send(1)) // before Start
 		c.Start(w)
-		synctest.Wait()
+		reads := func(what string, want int) {
+			t.Helper()
+			synctest.Wait()
+			testkit.Equal(t, "reads of the history after "+what, m.reads, want)
+			m.reads = 0
+		}
+		reads("Start", 2) // the second finds that there are no more messages
 		m.subscriber.Messages(m.send(2))
-		m.send(3)                        // not announced
-		m.subscriber.Messages(m.send(4)) // reveals the gap
-		synctest.Wait()
-		m.subscriber.Messages(at(1), m.history[1:2]) // repeated
+		reads("a message", 0)
+		m.send(3) // not announced
+		m.subscriber.Messages(m.send(4))
+		reads("a gap", 2)
+		m.subscriber.Messages(at(1), m.history[1:2])
+		reads("an old message", 1)
 		m.send(5)
+		m.subscriber.Messages(at(3), m.history[3:])
 		m.send(6)
-		m.subscriber.Messages(at(3), m.history[3:]) // partly repeated
+		m.subscriber.Messages(at(3), m.history[3:])
+		m.subscriber.Messages(at(5), m.history[5:])
+		reads("partly repeated messages", 0)
 		m.send(7)
 		m.subscriber.Gap()
-		synctest.Wait()
+		reads("an interruption", 2)
 		testkit.Equal(t, "messages of the browser", w.numbers(), "1 2 3 4 5 6 7")
+		testkit.Equal(t, "recoveries", recoveries(t, c), "recovered recovered recovered") // of 1, 3 and 7
 		if !strings.Contains(w.frames[0], `"event":"ready"`) || !strings.Contains(w.frames[1], `"streamId":"`+at(1).String()) {
 			t.Errorf("frames are %q", w.frames[:2])
 		}
 		testkit.Equal(t, "offers", m.offered, 1)
 	})
-}
-
-func TestCatchUpRepeatsWhileMessagesArrive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &memory{complete: true}
-		c, socket := openConnection(t, m, "")
-		c.Start(socket)
-		m.send(1)
-		n := 1
-		m.reading = func(ctx context.Context) error {
-			time.Sleep(time.Second)
-			if n < 10 {
-				n++
-				c.Messages(m.send(n))
-			}
-			return ctx.Err()
-		}
-		c.Gap()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if got := socket.numbers(); got != "1 2 3 4 5 6 7 8 9 10" || socket.code != 0 {
-			t.Errorf("got %s, closed with %d", got, socket.code)
-		}
-	})
-}
-
-func TestFailedCatchUpClosesSocket(t *testing.T) {
-	for want, m := range map[CloseCode]*memory{
-		CloseHistoryLost:      {complete: false},
-		CloseStoreUnavailable: {complete: true, err: fault.Unavailable("The store", nil)},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			c, w := openConnection(t, m, "")
-			c.Start(w)
-			m.send(1)
-			m.subscriber.Messages(m.send(2))
-			synctest.Wait()
-			if w.code != want || w.numbers() != "" {
-				t.Errorf("closed with %d after %q, want %d and nothing", w.code, w.numbers(), want)
-			}
-		})
-	}
 }
 
 func TestSlowReaderIsClosed(t *testing.T) {
@@ -92,26 +62,39 @@ func TestSlowReaderIsClosed(t *testing.T) {
 	testkit.Equal(t, "close code", w.code, CloseSlowReader)
 }
 
-func TestReplacedConnectionIsClosed(t *testing.T) {
-	for outcome, want := range map[Outcome]CloseCode{Owned: 0, NotOwner: CloseReplaced, Ended: CloseEnded} {
-		for _, early := range []bool{true, false} {
-			synctest.Test(t, func(t *testing.T) {
-				m := &memory{outcome: outcome, complete: true}
-				c, w := openConnection(t, m, "")
-				if !early {
-					c.Start(w)
-				}
-				m.subscriber.Replaced("another")
-				if outcome == Ended && early {
-					m.subscriber.Closed("over")
-				}
-				synctest.Wait()
-				if early {
-					c.Start(w)
-				}
-				synctest.Wait()
-				testkit.Equal(t, fmt.Sprintf("%s, before Start: %t: closed with", outcome, early), w.code, want)
-			})
+// What a heartbeat or the check of a notice finds before Start closes the socket after it.
+func TestConnectionThatLostSessionIsClosed(t *testing.T) {
+	for outcome, want := range map[Outcome]CloseCode{Owned: 0, NotOwner: CloseReplaced, Expired: CloseStoreUnavailable, Ended: CloseEnded, Lost: CloseHistoryLost} {
+		for name, check := range map[string]func(*Connection){
+			"notice":    func(c *Connection) { c.Replaced("another") },
+			"heartbeat": func(c *Connection) { c.Heartbeat(t.Context()) },
+		} {
+			for _, early := range []bool{true, false} {
+				testkit.RunBubble(t, fmt.Sprintf("%s/%s/before Start %t", outcome, name, early), func(t *testing.T) {
+					m := &memory{outcome: outcome, complete: true}
+					c, w := openConnection(t, m, "")
+					m.send(1) // not announced
+					if early {
+						check(c)
+					} else {
+						c.Start(w)
+						c.Replaced(c.id)
+					}
+					synctest.Wait()
+					if name == "notice" && len(m.leases) != 1 {
+						t.Error("renewed before Start, or after a notice that the connection caused itself")
+					}
+					if early {
+						c.Start(w)
+					} else {
+						check(c)
+					}
+					synctest.Wait()
+					testkit.Equal(t, "close code", w.code, want)
+					testkit.Equal(t, "got the message", w.numbers() == "1", want == 0)
+					testkit.Equal(t, "leases", slices.Compact(m.leases), []time.Duration{2 * time.Second})
+				})
+			}
 		}
 	}
 }
@@ -124,11 +107,14 @@ func TestExpiredSessionClosesWithExpired(t *testing.T) {
 			"append":        func(c *Connection) { handle(t, c, object(nil)) },
 		} {
 			synctest.Test(t, func(t *testing.T) {
-				c, socket := openConnection(t, &memory{outcome: Ended}, "")
+				m := &memory{outcome: Ended}
+				c, socket := openConnection(t, m, "")
 				c.Start(socket)
 				time.Sleep(when)
 				notice(c)
 				synctest.Wait()
+				testkit.Equal(t, name+": recorded", len(m.ended) == 1, name == "closed notice")
+				testkit.Equal(t, name+": renewed", len(m.leases) > 1, name == "heartbeat" && want == CloseEnded)
 				testkit.Equal(t, fmt.Sprintf("%s, after %s: close code", name, when), socket.code, want)
 			})
 		}
@@ -160,6 +146,9 @@ func TestHeartbeatFindsMissedMessage(t *testing.T) {
 		c, socket := openConnection(t, m, "")
 		c.Start(socket)
 		m.subscriber.Messages(m.send(1))
+		c.Heartbeat(t.Context())
+		synctest.Wait()
+		testkit.Equal(t, "reads of the history, which has no other message", m.reads, 0)
 		m.send(2) // not announced
 		c.Heartbeat(t.Context())
 		synctest.Wait()
@@ -172,21 +161,34 @@ func TestHeartbeatFindsMissedMessage(t *testing.T) {
 
 // A notice that asks for a renewal is not repeated, but the reply to the renewal can be lost.
 func TestRequestedRenewalIsRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &memory{complete: true, outcome: Owned}
-		c, socket := openConnection(t, m, "")
-		c.Start(socket)
-		m.send(1) // not announced
-		m.err = errors.New("reply lost")
-		m.subscriber.Replaced("")
-		synctest.Wait()
-		m.mu.Lock()
-		m.err = nil
-		m.mu.Unlock()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		testkit.Equal(t, "the browser", socket.numbers(), "1")
-	})
+	for outage, tt := range map[time.Duration]struct {
+		least, most int // renewals, which get rarer
+		messages    string
+	}{
+		time.Millisecond: {2, 2, "1"},
+		time.Minute:      {4, 20, ""}, // longer than storeTimeout; the next heartbeat finds the message
+	} {
+		testkit.RunBubble(t, outage.String(), func(t *testing.T) {
+			m := &memory{complete: true, outcome: Owned, err: errors.New("reply lost"), renewTime: time.Microsecond}
+			c, socket := openConnection(t, m, "")
+			c.Start(socket)
+			m.leases = nil
+			m.send(1) // not announced
+			m.subscriber.Replaced("")
+			synctest.Wait()
+			m.subscriber.Replaced("") // the next renewal is an answer to it, too
+			time.Sleep(outage)
+			m.mu.Lock()
+			m.err = nil
+			m.mu.Unlock()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			testkit.Equal(t, "the browser", socket.numbers(), tt.messages)
+			if n := len(m.leases); n < tt.least || n > tt.most {
+				t.Errorf("renewed %d times, want %d to %d", n, tt.least, tt.most)
+			}
+		})
+	}
 }
 
 func TestNoticesDuringRenewalCauseOneMore(t *testing.T) {
@@ -230,23 +232,27 @@ func TestNoticeDuringFailedRenewalIsNotLost(t *testing.T) {
 // Attach may have succeeded although its reply was lost, or may be under way. When
 // Open fails, it is cancelled or its deadline has passed.
 func TestFailedAttachIsCancelled(t *testing.T) {
+	unavailable := func(cause error) error { return fault.Unavailable("The key-value store", cause) }
 	for name, tt := range map[string]struct {
-		cause, detachErr error
-		took             time.Duration // by Open
-		least, most      int           // calls that release something
+		err, detachErr error
+		took           time.Duration // by Open
+		least, most    int           // calls that release something
+		ended          []string      // sessions whose end is recorded
 	}{
-		"reply lost":        {cause: errors.New("reply lost"), least: 2, most: 2}, // unsubscribed and detached
-		"store unavailable": {cause: errors.New("reply lost"), detachErr: errors.New("unavailable"), took: attachTimeout, least: 10 + detachAttempts, most: 100},
-		"not sent":          {cause: ErrNotSent, least: 1, most: 1},
+		"reply lost":        {err: unavailable(errors.New("reply lost")), least: 2, most: 2}, // unsubscribed and detached
+		"store unavailable": {err: unavailable(errors.New("reply lost")), detachErr: errors.New("unavailable"), took: attachTimeout, least: 30 + detachAttempts, most: 35 + detachAttempts},
+		"not sent":          {err: unavailable(ErrNotSent), least: 1, most: 1},
+		"session in use":    {err: fault.New(fault.SessionInUse, "In use."), least: 1, most: 1},
+		"session ended":     {err: fault.New(fault.SessionEnded, "Ended."), least: 1, most: 1, ended: []string{sessionID}},
 	} {
 		testkit.RunBubble(t, name, func(t *testing.T) {
-			m := &memory{attachErr: fault.Unavailable("The key-value store", tt.cause), detachErr: tt.detachErr}
+			m := &memory{attachErr: tt.err, detachErr: tt.detachErr}
 			s := NewService(m, m, DefaultConnectionLimits(), slog.New(slog.DiscardHandler), nil)
 			defer s.Close()
 			since := time.Now()
 			_, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", "")
-			if took := time.Since(since); !fault.Is(err, fault.ServiceUnavailable) || took != tt.took {
-				t.Fatalf("open: %v after %v, want %s after %v", err, took, fault.ServiceUnavailable, tt.took)
+			if took := time.Since(since); !errors.Is(err, tt.err) || took != tt.took {
+				t.Fatalf("open: %v after %v, want %v after %v", err, took, tt.err, tt.took)
 			}
 			m.mu.Lock()
 			number := m.owner.Number
@@ -258,22 +264,15 @@ func TestFailedAttachIsCancelled(t *testing.T) {
 			if got := m.releases(); got < tt.least || got > tt.most {
 				t.Errorf("released %d times, want %d to %d", got, tt.least, tt.most)
 			}
+			testkit.Equal(t, "ended sessions", m.ended, tt.ended)
 		})
 	}
 }
 
-// A notice that arrives before the socket exists must not be checked with the
-// state of a connection that is not attached yet.
-func TestNoticeBeforeStartIsCheckedAfterStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &memory{complete: true, outcome: NotOwner}
-		c, socket := openConnection(t, m, "")
-		renewals := len(m.leases)
-		c.Replaced("other")
-		synctest.Wait()
-		testkit.Equal(t, "renewed times before Start", len(m.leases)-renewals, 0)
-		c.Start(socket)
-		synctest.Wait()
-		testkit.Equal(t, "closed with", socket.code, CloseReplaced)
-	})
+func TestTypeOfMessage(t *testing.T) {
+	for message, want := range map[string]wire.MessageType{
+		`{"type":"chat","chat":{}}`: wire.TypeChat, `{"type":"shout"}`: "other", `{"chat":{},"type":"chat"}`: "other", `{}`: "other",
+	} {
+		testkit.Equal(t, message, typeOf([]byte(message)), want)
+	}
 }
