@@ -257,6 +257,7 @@ func TestCredentialBelongsToOneWorkItem(t *testing.T) {
 	d.await(first)
 	d.await(first) // again
 	testkit.WantError(t, "second work item with the same credential", testkit.ErrorOf(d.Await(t.Context(), calls.AwaitOptions{WorkItemID: "second", Token: first.Token})), calls.ErrWorkItemExists)
+	testkit.Must(t, d.Cancel(t.Context(), d.await(calls.AwaitOptions{}).ID))
 	if items, err := d.WorkItems(t.Context()); err != nil || len(items) != 1 || items[0].WorkItemID != "first" {
 		t.Errorf("open items: %+v, %v; want the first", items, err)
 	}

@@ -64,6 +64,7 @@ var channelTests = map[string]func(*testing.T, Options){
 	"message IDs are bounded whatever else is added":       boundedMessageIDs,
 	"session is offered after a loss and a lost runtime":   lossThenRelease,
 	"session is offered after its release is lost":         lostRelease,
+	"released claim is not renewed":                        releasedClaim,
 	"every loss has a time":                                recovery,
 	"loss is found after the end":                          resumeAfterEnd,
 }

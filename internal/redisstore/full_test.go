@@ -56,6 +56,10 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 			}
 
 			d.fill(settle)
+			token, lost := d.claimToken(), "99999999999999-1"
+			testkit.Equal(t, "released claim in a full store", d.script("revoke", token)[0], token)
+			testkit.Equal(t, "check in a full store", d.script("check_claim", "", token, "", d.field(kv.MetaKey(d.id), "epoch"), lost, "", "")[0], "kept")
+			testkit.Equal(t, "claim token after a loss", d.claimToken(), "")
 			testkit.NoError(t, "end a channel in a full store", d.channels.EndChannel(t.Context(), d.id, "test"))
 		})
 	}
@@ -128,6 +132,8 @@ func (d *callbackFixture) checkFull(answer callback.DeliverParams) {
 	if limits == nil && !saved {
 		limits = errors.New("not saved")
 	}
+	claimedBy, epoch := d.field(kv.MetaKey(d.id), "claimedBy"), d.field(kv.MetaKey(d.id), "epoch")
+	testkit.Equal(d, "renewal of a claim in a full store", d.script("claim", claimedBy, d.claimToken(), "60000", "renew", "", "", "", "", epoch, "")[0], "claimed")
 	_, renew := d.channels.Renew(ctx, d.owner("browser"), time.Hour, false)
 	_, _, since := d.channels.Since(ctx, d.id, channel.Cursor{})
 	for name, err := range map[string]error{"ping": d.store.Ping(ctx), "rate limit": lease, "lower limits": limits, "renewal": renew, "history": since} {

@@ -164,7 +164,7 @@ func TestReleasedClaimIsFreeWhateverTheClock(t *testing.T) {
 	for _, name := range []string{"released", "revoked", "later"} {
 		c := s.attachRuntime(name)
 		if name == "revoked" {
-			s.script("revoke", s.field(kv.MetaKey(s.id), "claimToken"))
+			s.script("revoke", s.claimToken())
 		} else {
 			testkit.Must(t, c.Close(t.Context()))
 		}
@@ -314,7 +314,8 @@ func lossThenRelease(t *testing.T, opts Options) {
 		restore := s.snapshot()
 		s.frame("a", "1")
 		restore()
-		s.renew("a", false) // finds the loss
+		s.renew("a", false)                                                                                       // finds the loss
+		s.script("check_claim", "", "former", "", s.field(kv.MetaKey(s.id), "epoch"), "99999999999999-1", "", "") // finds another one
 		testkit.Must(s, release())
 		if c, err := s.runtime("next").Attach(s.Context(), calls.Claim{}, s.id); err != nil || c.LostAt.IsZero() {
 			s.Errorf("the next runtime got %+v, %v; want the channel and the time of the loss", c, err)
@@ -324,6 +325,15 @@ func lossThenRelease(t *testing.T, opts Options) {
 		}
 		testkit.Must(s, r.Sweep(s.Context(), "connection")) // has no effect
 		testkit.WantError(s, "another runtime", testkit.ErrorOf(s.runtime("other").Attach(s.Context(), calls.Claim{}, s.id)), calls.ErrClaimed)
+	})
+}
+
+// releasedClaim renews a claim that was released, as an instance does that was taken for dead.
+func releasedClaim(t *testing.T, opts Options) {
+	forEachRelease(t, opts, func(s *channelFixture, _ *calls.Runtime, _ *calls.Channel, release func() error) {
+		testkit.Must(s, release())
+		renewed := s.script("claim", "r/1", "connection/1", "60000", "renew", "", "", "", "", s.field(kv.MetaKey(s.id), "epoch"), "")
+		testkit.Equal(s, "renewal", renewed[0], "claim_lost")
 	})
 }
 

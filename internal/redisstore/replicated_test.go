@@ -198,6 +198,12 @@ func (s *channelFixture) script(name string, args ...string) (words []string) {
 	return words
 }
 
+// claimToken returns the token of the channel's claim.
+func (s *channelFixture) claimToken() string {
+	s.Helper()
+	return s.field(kv.MetaKey(s.id), "claimToken")
+}
+
 // hold sends a message that the browser may not see yet, and returns its ID.
 func (s *channelFixture) hold(text string) string {
 	s.Helper()

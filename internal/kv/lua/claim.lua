@@ -155,6 +155,5 @@ function revoke(token)
   local current = newestToken()
   if channel.state == '' or string.sub(current, 1, #token) ~= token then return { '', '' } end
   redis.call('HSET', META, 'claimedBy', '', 'claimUntil', now, 'offeredAt', now)
-  local drained = channel.state == 'ended' and committed == entries
-  return { current, not drained and redis.call('HGET', META, 'offer') or '' }
+  return { current, redis.call('HGET', META, 'offer') or '' } -- a drained channel has none
 end

@@ -135,7 +135,7 @@ function renew(connection, number, lease, reoffer, epoch, message, entry)
   runWhenFull()
   liveConnection = connection
   loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed', 'held')
-  if channel.owner ~= connection or connection == '' then return { ownerRejection(number) } end
+  if channel.owner ~= connection then return { ownerRejection(number) } end
   if channel.epoch ~= epoch then return { 'lost' } end
   if isMessageLost(message) or isEntryLost(entry) then
     reportLoss()
