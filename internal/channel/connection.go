@@ -124,8 +124,6 @@ func (c *Connection) Close() {
 		c.service.log.WarnContext(ctx, "connection not detached; will retry", "session_id", c.session.SessionID, "error", err)
 		c.detachLater(cancelInterval)
 	case c.hasFrames:
-		// A failover can lose the first time, together with the newest acknowledged entry. Only
-		// this connection knows that entry, so only it can report the loss.
 		c.detachLater(confirmDelay)
 	}
 }
@@ -150,17 +148,22 @@ func (c *Connection) cancelAttach(deadline time.Time) {
 
 // detachLater detaches the connection in the background after a delay, or when the instance stops
 // before, until that succeeds. Otherwise the session would be in use until the lease expires.
+// After confirmDelay it is detached again, because a failover can lose the first time together with
+// the newest acknowledged entry. Only this connection knows that entry, so only it can report the loss.
 func (c *Connection) detachLater(delay time.Duration) {
 	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
-		start := time.Now()
+		start, confirms := time.Now(), delay == confirmDelay
 		for range detachAttempts {
 			if background.Sleep(ctx, delay) != nil { // the instance stops
-				if delay != confirmDelay || time.Since(start) > minConfirmDelay {
+				if !confirms || time.Since(start) > minConfirmDelay {
 					c.detachBeforeStop(ctx)
 				}
 				return
 			}
 			if c.detach(ctx) == nil {
+				if c.hasFrames && !confirms {
+					c.detachLater(confirmDelay)
+				}
 				return
 			}
 			delay = storeTimeout

@@ -85,6 +85,7 @@ func TestClosedConnectionIsDetachedAgain(t *testing.T) {
 		lastEntry string // that the connection knows
 	}{
 		"frame appended":                         {&memory{outcome: Appended}, 1, 1, "1-1"},
+		"frame appended, store unavailable":      {&memory{outcome: Appended, detachErr: errors.New("unavailable")}, 1, 2, "1-1"},
 		"frame repeated":                         {&memory{outcome: Duplicate}, 1, 1, "1-1"},
 		"entry ID hidden until replicas have it": {&memory{outcome: Appended, noEntryID: true}, 1, 0, "0-7"},
 		"no frames":                              {&memory{}, 0, 0, "0-7"},
@@ -101,6 +102,7 @@ func TestClosedConnectionIsDetachedAgain(t *testing.T) {
 			if m.releases() != 2 || m.touched != 1 { // unsubscribed and detached
 				t.Errorf("released %d times, touched %d times", m.releases(), m.touched)
 			}
+			m.failDetach(nil)
 			time.Sleep(time.Hour)
 			testkit.Equal(t, "detached times later", m.releases()-2, tt.want)
 			testkit.Equal(t, "newest entry", m.owner.LastEntry, tt.lastEntry)
