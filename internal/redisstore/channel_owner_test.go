@@ -20,9 +20,7 @@ import (
 
 func sessionOwner(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
-	for _, connection := range []string{"", "a"} {
-		s.expectFrame(connection, "unknown channel", channel.Lost)
-	}
+	s.expectFrame("a", "unknown channel", channel.Lost)
 	subscribe(t, s.store)
 	subscriber := &browser{}
 	stop, err := s.channels.Subscribe(t.Context(), s.id, subscriber)

@@ -30,8 +30,8 @@ var simulated = []struct {
 	edits []change
 }{
 	{"owner fence", []change{
-		{"internal/kv/lua/frame.lua", "local rejection = (channel.owner ~= connection or connection == '') and ownerRejection(number)", "local rejection = channel.owner == '' and ownerRejection(number)"},
-		{"internal/kv/lua/connection.lua", "  if channel.owner ~= connection or connection == '' then return { ownerRejection(number) } end\n", ""},
+		{"internal/kv/lua/frame.lua", "local rejection = channel.owner ~= connection and ownerRejection(number)", "local rejection = channel.owner == '' and ownerRejection(number)"},
+		{"internal/kv/lua/connection.lua", "  if channel.owner ~= connection then return { ownerRejection(number) } end\n", ""},
 	}},
 	{"frame dedupe", []change{
 		{"internal/kv/lua/frame.lua", "outcomes[i] = repeated and 'repeated' or refusal or 'appended'", "outcomes[i] = refusal or 'appended'"},
@@ -47,7 +47,7 @@ var simulated = []struct {
 	{"loss keeps the epoch", []change{{"internal/kv/lua/loss.lua", "  setField('epoch', string.sub(channel.epoch, 1, EPOCH_LENGTH) .. string.format('%d', now))\n", ""}}},
 	{"isLost by number only", []change{{"internal/kv/lua/loss.lua", "if item then return item[1] ~= id end", "if item then return false end"}}},
 	{"disconnect of a dead lease not reported", []change{{"internal/kv/lua/channel.lua", "    addSessionEvent(formatEntry('session', 'event', 'disconnected'))\n", ""}}},
-	{"no second detach", []change{{"internal/channel/connection.go", "c.detachLater(confirmDelay)", "_ = confirmDelay"}}},
+	{"no second detach", []change{{"internal/channel/connection.go", "case c.hasFrames:\n\t\tc.detachLater(confirmDelay)", "case c.hasFrames:"}}},
 	{"commit marks everything", []change{
 		{"internal/kv/lua/commit.lua", "  committed = number\n", "  committed = entries\n"},
 		{"internal/kv/lua/commit.lua", "{} or { 'committed', position }", "{} or { 'committed', lastEntryID() }"},

@@ -17,7 +17,7 @@ function frame(connection, number, entry, flags)
   local count, ids = #flags, {}
   for i = 1, count do ids[i] = '<' .. ARGV[4 + i] end
   loadChannel('chatOff', 'epoch', 'claimUntil', 'offeredAt', 'seen', 'lastFrame', unpack(ids))
-  local rejection = (channel.owner ~= connection or connection == '') and ownerRejection(number)
+  local rejection = channel.owner ~= connection and ownerRejection(number)
   if not rejection and entry ~= channel.lastFrame and isEntryLost(entry) then -- lastFrame was written with that entry
     reportLoss()
     rejection = 'lost'
