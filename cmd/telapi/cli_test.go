@@ -51,6 +51,7 @@ func TestByteOrderMarkIsNotPartOfFirstText(t *testing.T) {
 func TestNotFoundErrorHasIDWithoutSecret(t *testing.T) {
 	secret := strings.Repeat("s3cret-", 6) + "x"
 	for id, want := range map[string]string{
+		"":                    `API key "" not found`,
 		"id":                  "API key id not found",
 		"id\x1b[31m":          "API key id\ufffd[31m not found",
 		"tk_abc123_" + secret: "API key tk_abc123_[redacted] not found",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -142,7 +143,7 @@ func withID(err error, kind, id string) error {
 		return err
 	}
 	command := strings.TrimPrefix(kind, "API ")
-	return fmt.Errorf("%s %s not found: telapi %s list shows all", kind, printable(redact.Text(id)), command)
+	return fmt.Errorf("%s %s not found: telapi %s list shows all", kind, cmp.Or(printable(redact.Text(id)), `""`), command)
 }
 
 func printUsage(w io.Writer, summary speech.UsageSummary) {

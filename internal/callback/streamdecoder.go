@@ -265,11 +265,14 @@ func (s *streamDecoder) addChunk(event []byte) (parts []string, err error) {
 // finishWithError ends the answer as if the last line were an error envelope.
 func (s *streamDecoder) finishWithError(e modelError) (parts []string, err error) {
 	var code string
-	if strictjson.Present(e.Code) {
-		code = strings.Trim(string(e.Code), `"`) // a string or a number
+	switch e.Code.Kind() {
+	case '"':
+		_ = json.Unmarshal(e.Code, &code) // cannot fail: the string was decoded before
+	case '0':
+		code = string(e.Code)
 	}
 	members := map[string]string{"code": cmp.Or(code, e.Type, "model_error"), "message": e.Message}
-	problem, _ := json.Marshal(members, json.Deterministic(true)) // cannot fail: the strings were decoded before
+	problem, _ := json.Marshal(members, json.Deterministic(true)) // cannot fail either
 	return s.finish(Result{failure: &errorEnvelope{Error: problem}, allKnown: true}, []byte(`{"done":true,"error":`+string(problem)+`}`))
 }
 

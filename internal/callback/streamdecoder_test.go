@@ -64,6 +64,21 @@ func TestStreamNamesTheLineOfAnError(t *testing.T) {
 	}
 }
 
+func TestErrorOfAModelEndsTheAnswer(t *testing.T) {
+	for members, code := range map[string]string{
+		`"code":"rate\u005flimit","type":"t"`:       "rate_limit",
+		`"code":429`:                                "429",
+		`"code":{"reason":"x"},"type":"overloaded"`: "overloaded",
+		`"code":null`:                               "model_error",
+	} {
+		_, s, err := decodeStream(EventStream, `{"error":{"message":"m",`+members+`}}`, 7, false)
+		if err != nil {
+			t.Fatalf("%s: %v", members, err)
+		}
+		testkit.Equal(t, members, string(s.result.failure.Error), `{"code":"`+code+`","message":"m"}`)
+	}
+}
+
 func FuzzStream(f *testing.F) {
 	for _, body := range []string{"{\"delta\":\"a. B\"}\n{\"done\":true}", "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]\n", "{\"error\":{\"message\":\"x\"}}", "{\"done\":true,\"error\":{\"code\":\"a\",\"message\":\"b\"}}"} {
 		f.Add(body, 3, true)

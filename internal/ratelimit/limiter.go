@@ -136,9 +136,9 @@ type Granted interface {
 // UsedToday returns the requests of teams that count against their quotas of this UTC
 // day. It includes permits that instances have and did not use yet.
 func UsedToday(ctx context.Context, counts Granted, teamIDs ...string) ([]int64, error) {
-	names := make([]string, len(teamIDs))
+	names, now := make([]string, len(teamIDs)), time.Now()
 	for i, id := range teamIDs {
-		names[i] = quotaName(id, time.Now())
+		names[i] = quotaName(id, now)
 	}
 	used, err := counts.Granted(ctx, names)
 	if err != nil {
