@@ -40,9 +40,10 @@ type recordingStore struct {
 	calls     []string
 	profile   []byte // if set, replaces that of channels
 	delivered []callback.DeliverParams
+	streamed  []callback.StreamParams
 
 	checkErr, parkedErr error
-	// deliver, if set, replaces Deliver; next calls the engine.
+	// deliver, if set, replaces Deliver and DeliverStream; next calls the engine.
 	deliver func(next func() (callback.DeliverResult, error)) (callback.DeliverResult, error)
 }
 
@@ -75,6 +76,16 @@ func (s *recordingStore) Deliver(ctx context.Context, p callback.DeliverParams) 
 	s.calls = append(s.calls, "deliver")
 	s.delivered = append(s.delivered, p)
 	next := func() (callback.DeliverResult, error) { return s.Store.Deliver(ctx, p) }
+	if s.deliver != nil {
+		return s.deliver(next)
+	}
+	return next()
+}
+
+func (s *recordingStore) DeliverStream(ctx context.Context, p callback.StreamParams) (callback.DeliverResult, error) {
+	s.calls = append(s.calls, "stream")
+	s.streamed = append(s.streamed, p)
+	next := func() (callback.DeliverResult, error) { return s.Store.DeliverStream(ctx, p) }
 	if s.deliver != nil {
 		return s.deliver(next)
 	}
