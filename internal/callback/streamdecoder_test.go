@@ -152,6 +152,16 @@ func TestTextIsCutIntoSentences(t *testing.T) {
 		{"lists", "Options:\n1. Red. Warm.\n2. Blue\n- [x] Done\n", "Options:|Red.|Warm.|Blue|Done"},
 		{"headings and rules", "# Title #\n---\nText.\n| a | b |\n|---|---|\n", "Title|Text.|a b"},
 		{"a code block", "Do:\n```go\nx := 1. Y\n*p = 2\n```\nDone. Bye.", "Do:|x := 1. Y|*p = 2|Done.|Bye."},
+		{"a code block with other marks", "````sh\n```\n~~~\n````go\nx\n````\nDone.", "```|~~~|````go|x|Done."},
+		{"an indented code block", "  ~~~\n# x. Y\n  ~~~ \n# Zoo. A", "# x. Y|Zoo.|A"},
+		{"code without an end", "```\n# x. Y", "# x. Y"},
+		{"a code block without lines", "Do:\n```go", "Do:"},
+		{"marks of code within a line", "Run ```a. B``` now. Go", "Run a. B now.|Go"},
+		{"markers within a line", "Take it: yes! # 5 is first. > 6 is next. 1. Good. - no", "Take it: yes!|# 5 is first. > 6 is next.|1. Good. - no"},
+		{"numbers and letters", "It was 1984. On 12. May or 123. Is it I? x. Y. Go", "It was 1984.|On 12. May or 123.|Is it I?|x. Y. Go"},
+		{"open markup", "Take [a. B](c. D\n**a. B\nc.** Use ~~d. E\nFoo. G", "Take [a. B](c. D|**a. B|c.**|Use ~~d. E|Foo.|G"},
+		{"marks alone", "? ! .\n... Hi. You", "? ! .|... Hi.|You"},
+		{"carriage returns", "One\r\nTwo.\rThree. Four", "One|Two.|Three.|Four"},
 		{"tags", "A <b>bold</b> move. One &lt; two <br> ok.", "A bold move.|One < two\nok."},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -193,6 +203,31 @@ func TestLongSentenceIsCutBetweenWords(t *testing.T) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+func TestSentenceHasAtMost300Characters(t *testing.T) {
+	for _, c := range []struct{ text, want string }{ // lengths of the sentences
+		{strings.Repeat("x", 299) + ". Next", "300|4"},
+		{strings.Repeat("x", 300) + ". Next", "300|6"},
+		{strings.Repeat("中", 299) + "。Next", "300|4"},
+		{strings.Repeat("中", 300) + "。Next", "300|5"},
+		{strings.Repeat("x", 600) + ". Next", "300|300|6"},
+		{strings.Repeat("x", 290) + "\u00a0" + strings.Repeat("y", 600) + ". Next", "290|300|300|6"},
+		{strings.Repeat("ä ", 149) + "bc. Next", "297|3|4"},
+		{strings.Repeat(" ", 800) + "bc. Next", "3|4"},
+		{"b" + strings.Repeat(" ", 700) + "bc. Next", "1|3|4"},
+		{"**" + strings.Repeat("very bold ", 40) + "** *and `x` c*. Next", "294|114|4"},
+		{"**" + strings.Repeat("bold ", 80) + "\n- *next*", "294|104|4"},
+		{"```\n" + strings.Repeat("x. ", 150) + "\nAB. C\n```\nNext. B", "299|149|5|5|1"},
+	} {
+		for _, n := range []int{0, 1, 7} {
+			var lengths []string
+			for _, sentence := range splitText(c.text, n) {
+				lengths = append(lengths, fmt.Sprint(utf8.RuneCountInString(sentence)))
+			}
+			testkit.Equal(t, fmt.Sprintf("%.20q… in pieces of %d characters", c.text, n), strings.Join(lengths, "|"), c.want)
+		}
 	}
 }
 
