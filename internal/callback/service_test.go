@@ -1,6 +1,7 @@
 package callback_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
@@ -77,6 +80,17 @@ func TestDeliveryIsRetriedOnceIfTheStoreIsDown(t *testing.T) {
 			t.Errorf("%v after %d attempts, want %d", err, len(f.store.delivered), want)
 		}
 	}
+}
+
+func TestDeliveryIsNotRetriedForClosedConnection(t *testing.T) {
+	f := newFixture(t, options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	f.store.deliver = func(func() (callback.DeliverResult, error)) (callback.DeliverResult, error) {
+		cancel()
+		return callback.DeliverResult{}, errStoreDown
+	}
+	testkit.WantFault(t, "accept", testkit.ErrorOf(f.service.Accept(ctx, f.request(wire.BotItem, helloBody))), fault.ServiceUnavailable)
+	f.checkCalls("channel deliver")
 }
 
 func TestReceiptListsEveryCommand(t *testing.T) {
@@ -245,6 +259,40 @@ func TestTeamsShareParkedBytes(t *testing.T) {
 	if receipt := f.accept(rejected); receipt.Status != "accepted" {
 		t.Errorf("receipt %+v of the rejected callback, want accepted", receipt)
 	}
+}
+
+func TestUnclaimedSessionIsOfferedAgain(t *testing.T) {
+	f := newFixture(t, options{})
+	for _, offer := range []string{"", "first", "second"} {
+		f.store.deliver = always(callback.DeliverResult{Status: callback.Routed, Offer: []byte(offer)}, nil)
+		f.accept(f.request(wire.BotItem, helloBody))
+	}
+	testkit.Equal(t, "offers", f.offers, []string{"first", "second"})
+}
+
+func TestSpanHasTeamAndDecisions(t *testing.T) {
+	f := newFixture(t, options{profile: profileJSON})
+	recorder := tracetest.NewSpanRecorder()
+	ctx, span := trace.NewTracerProvider(trace.WithSpanProcessor(recorder)).Tracer("").Start(t.Context(), "callback")
+	_, err := f.service.Accept(ctx, f.request(wire.BotItem, hangupBody))
+	testkit.Must(t, err)
+	span.End()
+	spans := recorder.Ended()
+	recorded := spans[len(spans)-1]
+	text := fmt.Sprint(recorded.Attributes())
+	for _, e := range recorded.Events() {
+		text += fmt.Sprint(e.Attributes)
+	}
+	testkit.Contains(t, "attributes", text, "team", "hangup", "c1", "allowed", "transfer", "denied", "type_not_allowed")
+}
+
+func TestParkedCallbackTakesItsSize(t *testing.T) {
+	f := newFixture(t, options{})
+	f.request(wire.BotItem, helloBody)
+	f.accept(f.request(wire.BotItem, helloBody))
+	size := int64(1<<10 + len(f.store.delivered[0].Entries[0]) + len(f.store.delivered[0].Receipt))
+	testkit.NoError(t, "the rest of the share", f.service.TakeParked("team", f.service.ParkedShare()-size))
+	testkit.WantFault(t, "one byte more", f.service.TakeParked("team", 1), fault.RateLimitExceeded)
 }
 
 // A team whose profiles are large loses its own policies, not those of others.

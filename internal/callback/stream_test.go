@@ -48,6 +48,19 @@ func TestStreamIsInterruptedByNotices(t *testing.T) {
 			f.service.StreamNotices().Down(nil)
 			f.service.StreamNotices().Up()
 		}, ""},
+		"no notice missed": {func(f *fixture, id string) {
+			f.service.StreamNotices().Down(nil)
+			f.service.StreamNotices().Up()
+			f.service.Close() // waits for the check
+			testkit.Must(f, f.channel.Cancel(f.Context(), id))
+			f.service.StreamNotices().Up()
+		}, ""},
+		"missed cancellation with the store down": {func(f *fixture, id string) {
+			f.service.StreamNotices().Down(nil)
+			testkit.Must(f, f.channel.Cancel(f.Context(), id))
+			f.store.checkErr = errStoreDown
+			f.service.StreamNotices().Up()
+		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, options{})
