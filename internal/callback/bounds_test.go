@@ -218,9 +218,9 @@ func TestMessagesWithEqualSequenceKeepTheirOrder(t *testing.T) {
 }
 
 func TestAmplificationIsLimited(t *testing.T) {
-	body := func(from string, messages int, actions string) []byte {
+	body := func(avatar string, messages int, actions string) []byte {
 		list := strings.TrimSuffix(strings.Repeat(`{"content":{"voiceMessage":"a"}},`, messages), ",")
-		return fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"from":{"avatar":%q},"messages":{"message":[%s]},"actions":[%s]}`, from, list, actions)
+		return fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"from":{"avatar":%q,"identifier":{"id":"12345","name":"12345"}},"messages":{"message":[%s]},"actions":[%s]}`, avatar, list, actions)
 	}
 	zeros := func(n int) string { return strings.TrimSuffix(strings.Repeat("0,", n), ",") }
 	for name, tt := range map[string]struct {
@@ -233,10 +233,14 @@ func TestAmplificationIsLimited(t *testing.T) {
 		"101 actions":                    {body("", 1, zeros(101)), fault.IssueTooMany},
 		"an avatar of 20 KB, 200 times":  {body(strings.Repeat("a", 20_000), 200, ""), ""},
 		"an avatar of 500 KB, 100 times": {body(strings.Repeat("a", 500_000), 100, ""), fault.IssueTooLong},
+		"4 MiB of copies":                {body(strings.Repeat("a", 1<<18-10), 16, ""), ""},
+		"one byte more":                  {body(strings.Repeat("a", 1<<18-9), 16, ""), fault.IssueTooLong},
 		"an avatar of 500 KB, once":      {body(strings.Repeat("a", 500_000), 1, ""), ""},
 	} {
 		testkit.Equal(t, fmt.Sprintf("%s: issue", name), issue(t, tt.body), tt.want)
 	}
+	_, err := Parse(wire.BotItem, body(strings.Repeat("a", 1<<19), 16, ""), "c")
+	testkit.Contains(t, "error", fmt.Sprint(err), "with 16 messages, they can have at most 262144 bytes")
 }
 
 // Lists that are too long to be decoded get the bound of their field.

@@ -17,6 +17,10 @@ import (
 
 func TestRejectedCallbacks(t *testing.T) {
 	notJSON := func(r *callback.Request) { r.Body = []byte("{") }
+	longest := func(r *callback.Request) {
+		const start, end = `{"content":1,"pad":"`, `"}`
+		r.Body = []byte(start + strings.Repeat("a", callback.MaxUncheckedBody-len(start+end)) + end)
+	}
 	large := func(r *callback.Request) { // was read only after a check, so its credential's own error is known
 		r.Body = []byte(`{"content":1,"pad":"` + strings.Repeat("a", callback.MaxUncheckedBody) + `"}`)
 	}
@@ -58,6 +62,8 @@ func TestRejectedCallbacks(t *testing.T) {
 			code: fault.Validation, calls: "check"},
 		"large invalid body and consumed token": {kind: wire.LLMItem, prepare: func(f *fixture, r *callback.Request) { f.accept(*r); large(r) },
 			code: fault.CallbackConsumed, calls: "channel deliver check"},
+		"invalid body of the longest that needs no check, and consumed token": {kind: wire.LLMItem, prepare: func(f *fixture, r *callback.Request) { f.accept(*r); longest(r) },
+			code: fault.CallbackToken, calls: "channel deliver check"},
 		"large invalid body and ended channel": {kind: wire.LLMItem, prepare: func(f *fixture, r *callback.Request) { f.end(); large(r) },
 			code: fault.ConversationEnded, calls: "check"},
 		"large invalid body and unknown token": {kind: wire.LLMItem, prepare: func(_ *fixture, r *callback.Request) { r.Digest = "unknown"; large(r) },
@@ -215,6 +221,10 @@ func TestInvalidProfileDeniesCommands(t *testing.T) {
 	if receipt := f.accept(f.request(wire.BotItem, hangupBody)); receipt.Commands[0].Decision != "denied" {
 		t.Errorf("receipt %+v, want all commands denied", receipt)
 	}
+	testkit.Contains(t, "log", f.log.String(), "invalid gateway profile")
+	f = newFixture(t, options{})
+	f.accept(f.request(wire.BotItem, helloBody))
+	testkit.Equal(t, "log without a profile", f.log.String(), "")
 }
 
 func always(result callback.DeliverResult, err error) func(func() (callback.DeliverResult, error)) (callback.DeliverResult, error) {
@@ -265,6 +275,12 @@ func TestReceiptCountsMessages(t *testing.T) {
 	} {
 		testkit.Equal(t, fmt.Sprintf("%s %s: messages", tt.kind, tt.body), f.accept(f.request(tt.kind, tt.body)).Messages, tt.want)
 	}
+	for kind, want := range map[wire.WorkItemKind]int{wire.BotItem: 2, wire.LLMItem: 1} {
+		st, _, _ := f.streamFor(kind)
+		receipt, err := st.Write(t.Context(), []byte("{\"delta\":\"One. Two\"}\n{\"done\":true}\n"))
+		testkit.Must(t, err)
+		testkit.Equal(t, fmt.Sprintf("%s stream: messages", kind), receipt.Messages, want)
+	}
 }
 
 // A callback that was not parked must not use up the team's share.
@@ -272,7 +288,7 @@ func TestRoutedCallbackTakesNoShare(t *testing.T) {
 	f := newFixture(t, options{profile: profileJSON})
 	f.accept(f.request(wire.BotItem, helloBody))
 	f.store.deliver = func(func() (callback.DeliverResult, error)) (callback.DeliverResult, error) {
-		return callback.DeliverResult{}, errStoreDown
+		return callback.DeliverResult{Status: callback.Parked}, errStoreDown
 	}
 	if _, err := f.service.Accept(t.Context(), f.request(wire.BotItem, helloBody)); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Fatalf("error %v, want %s", err, fault.ServiceUnavailable)
@@ -288,5 +304,10 @@ func TestDryRunReportsPathsInBody(t *testing.T) {
 	report, err := f.service.Try(callback.Trial{Kind: wire.BotItem, Body: []byte(strings.TrimSuffix(helloBody, "}") + `,"colour":1}`)}, wire.GatewayProfile{})
 	if err != nil || len(report.Entries) != 1 || report.Entries[0].ChannelID != channelID || len(report.Warnings) != 1 || report.Warnings[0].Path != "/body/colour" {
 		t.Errorf("report %+v, error %v, want an entry of %s and a warning at /body/colour", report, err, channelID)
+	}
+	stream := "{\"delta\":\"Hello\"}\n" + strings.TrimSuffix(helloBody, "}") + ",\"done\":true,\"colour\":1}\n"
+	report, err = f.service.Try(callback.Trial{Kind: wire.BotItem, MediaType: callback.NDJSON, Body: []byte(stream)}, wire.GatewayProfile{})
+	if err != nil || len(report.Entries) != 2 || report.Entries[0].ChannelID != channelID || len(report.Warnings) != 1 || report.Warnings[0].Path != "/body/colour" {
+		t.Errorf("report %+v of a stream, error %v, want a part and an end of %s and a warning at /body/colour", report, err, channelID)
 	}
 }

@@ -11,3 +11,6 @@ func (s *Service) ParkedShare() int64 { return s.parked.budget.Share() }
 
 // TakeParked takes bytes from a team's share, as parked callbacks do.
 func (s *Service) TakeParked(teamID string, n int64) error { return s.parked.budget.Take(teamID, n) }
+
+// StreamChannels returns the number of channels with open streams.
+func (s *Service) StreamChannels() int { return len(s.streams.open) }

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -59,7 +58,7 @@ func (s *recordingStore) Channel(ctx context.Context, id string) (callback.Chann
 func (s *recordingStore) CheckCredential(ctx context.Context, c callback.Credential) (callback.CredentialState, error) {
 	s.calls = append(s.calls, "check")
 	if s.checkErr != nil {
-		return callback.CredentialState{}, s.checkErr
+		return callback.CredentialState{Status: callback.Ended}, s.checkErr
 	}
 	return s.Store.CheckCredential(ctx, c)
 }
@@ -103,6 +102,7 @@ type fixture struct {
 	channel  *calls.Channel
 	now      time.Time // of the service
 	offers   []string
+	log      testkit.Buffer
 }
 
 // Reoffer implements callback.Offers.
@@ -132,7 +132,7 @@ func newFixture(t *testing.T, o options) *fixture {
 func (f *fixture) useService() {
 	f.Helper()
 	f.registry = prometheus.NewRegistry()
-	f.service = callback.NewService(f.store, f, command.PlatformPolicy{}, slog.New(slog.DiscardHandler), f.registry, func() time.Time { return f.now }, 25)
+	f.service = callback.NewService(f.store, f, command.PlatformPolicy{}, f.log.Logger(), f.registry, func() time.Time { return f.now }, 25)
 }
 
 func (f *fixture) open(id, profile string) *calls.Channel {

@@ -159,9 +159,9 @@ func TestLintReportsMembersWithoutEffect(t *testing.T) {
 		`{"error":{"code":"a","message":"b"},"conversation":{"identifier":{"ID":"c"}}}`: {wire.ToolItem, []string{
 			`/conversation/identifier/ID: "ID" has no effect. Did you mean "id"?`,
 		}},
-		`{` + id + `,"messages":{"message":[{"sequence":2,"content":{"event":{"pause":1,"wait":1,"custom":{"name":"config","value":{"target":"tel:1"}}}}},{"sequence":1,"content":{}}]}}`: {wire.BotItem, []string{
-			`/messages/message/0/content/event/wait: "wait" has no effect.`,
-			`/messages/message/0/content/event/custom/value/target: "target" has no effect.`,
+		`{` + id + `,"messages":{"message":[{"sequence":2,"content":{}},{"sequence":1,"content":{"event":{"pause":1,"wait":1,"custom":{"name":"config","value":{"target":"tel:1"}}}}}]}}`: {wire.BotItem, []string{
+			`/messages/message/1/content/event/wait: "wait" has no effect.`,
+			`/messages/message/1/content/event/custom/value/target: "target" has no effect.`,
 		}},
 		`{` + id + `,"messages":{"message":[{"content":{"event":{"custom":{"name":"hangup","value":{"target":"tel:1","hangupReason":"r","transferMethod":"sip_bye"}}}}}]}}`: {wire.BotItem, []string{
 			`/messages/message/0/content/event/custom/value/target: "target" has no effect.`,

@@ -42,10 +42,10 @@ type consumedDetails struct {
 
 // err returns the error for a rejected delivery, or nil if it was accepted.
 func (r DeliverResult) err() error {
-	switch r.Status {
-	case Routed, Parked:
+	if r.Accepted() {
 		return nil
-	case Duplicate:
+	}
+	if r.Status == Duplicate {
 		var receipt Receipt
 		if err := json.Unmarshal(r.Receipt, &receipt); err != nil {
 			return fmt.Errorf("decode receipt: %w", err)

@@ -41,7 +41,7 @@ type Result struct {
 func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error) {
 	if isErrorEnvelope(data) {
 		r, err := parseError(data, channelID)
-		toolResult := kind == wire.ToolItem && r.failure == nil && fault.Is(err, fault.Validation) // it only looks like an error
+		toolResult := kind == wire.ToolItem && r.failure == nil // it only looks like an error
 		if !toolResult {
 			return r, err
 		}

@@ -252,7 +252,7 @@ func TestTeamsShareParkedBytes(t *testing.T) {
 	if receipt := f.accept(first); receipt.Status != "accepted" {
 		t.Errorf("receipt %+v of the callback that others wait for, want accepted", receipt)
 	}
-	f.now = f.now.Add(time.Minute)
+	f.now = f.now.Add(time.Second)
 	if receipt := f.accept(f.requestOn(waiting, calls.AwaitOptions{}, helloBody)); receipt.Status != "parked" {
 		t.Errorf("receipt %+v after others were routed, want parked", receipt)
 	}

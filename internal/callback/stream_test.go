@@ -88,8 +88,11 @@ func TestStreamIsInterruptedByNotices(t *testing.T) {
 
 func TestStreamCountsPartsAndOpenStreams(t *testing.T) {
 	f := newFixture(t, options{})
-	st, _, _ := f.streamFor(wire.LLMItem)
-	testkit.Equal(t, "open streams", f.metric("telapi_callback_streams").GetGauge().GetValue(), 1)
+	st, request, _ := f.streamFor(wire.LLMItem)
+	second := f.repeat(request)
+	testkit.Equal(t, "open streams", f.metric("telapi_callback_streams").GetGauge().GetValue(), 2)
+	second.Close()
+	testkit.Equal(t, "open streams after one was closed", f.metric("telapi_callback_streams").GetGauge().GetValue(), 1)
 	if receipt, err := st.Write(context.Background(), []byte("{\"delta\":\"One. Two. T\"}\n")); err != nil || receipt != nil {
 		t.Errorf("receipt %v, %v before the end", receipt, err)
 	}
@@ -101,6 +104,7 @@ func TestStreamCountsPartsAndOpenStreams(t *testing.T) {
 	if open, parts := f.metric("telapi_callback_streams").GetGauge().GetValue(), f.metric("telapi_callback_parts_total", "llm").GetCounter().GetValue(); open != 0 || parts != 3 {
 		t.Errorf("%v open streams and %v parts, want 0 and 3", open, parts)
 	}
+	testkit.Equal(t, "channels with open streams", f.service.StreamChannels(), 0)
 	if len(f.entries()) != 4 {
 		t.Errorf("entries %+v, want 3 parts and the result", f.entries())
 	}
