@@ -42,6 +42,7 @@ type recordingStore struct {
 	streamed  []callback.StreamParams
 
 	checkErr, parkedErr error
+	onParked            func() // if set, runs during StillParked
 	// deliver, if set, replaces Deliver and DeliverStream; next calls the engine.
 	deliver func(next func() (callback.DeliverResult, error)) (callback.DeliverResult, error)
 }
@@ -65,6 +66,9 @@ func (s *recordingStore) CheckCredential(ctx context.Context, c callback.Credent
 
 func (s *recordingStore) StillParked(ctx context.Context, items []callback.ParkedItem) ([]bool, error) {
 	s.calls = append(s.calls, "parked")
+	if s.onParked != nil {
+		s.onParked()
+	}
 	if s.parkedErr != nil {
 		return nil, s.parkedErr
 	}
