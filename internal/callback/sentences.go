@@ -45,7 +45,7 @@ func (s *Splitter) Rest() string {
 }
 
 func (s *Splitter) split(atEnd bool) (list []string) {
-	for len(s.buf) > 0 && (atEnd || len(s.buf) >= maxSentence || mayEndSentence(s.buf)) {
+	for atEnd || len(s.buf) >= maxSentence || mayEndSentence(s.buf) {
 		n := s.next(atEnd)
 		if n == 0 {
 			break
@@ -127,16 +127,13 @@ func sentenceEnd(line []byte, complete bool) int {
 		}, line)
 	}
 	for n < len(line) {
-		advance, _, err := sentences.SplitFunc(masked[n:], complete)
-		if advance == 0 || err != nil {
+		advance, _, _ := sentences.SplitFunc(masked[n:], complete) // never fails
+		if advance == 0 {
 			return 0
 		}
 		if n += advance; endsSentence(line[:n]) {
 			return n
 		}
-	}
-	if !complete {
-		return 0
 	}
 	return n
 }
@@ -192,11 +189,8 @@ var abbreviations = strings.Fields(`
 
 // runeOffset returns the offset of the nth character, or the length of a shorter text.
 func runeOffset(text []byte, n int) int {
-	if len(text) <= n {
-		return len(text)
-	}
 	offset := 0
-	for ; n > 0 && offset < len(text); n-- {
+	for range n {
 		_, size := utf8.DecodeRune(text[offset:])
 		offset += size
 	}

@@ -156,12 +156,13 @@ func TestTextIsCutIntoSentences(t *testing.T) {
 		{"an indented code block", "  ~~~\n# x. Y\n  ~~~ \n# Zoo. A", "# x. Y|Zoo.|A"},
 		{"code without an end", "```\n# x. Y", "# x. Y"},
 		{"a code block without lines", "Do:\n```go", "Do:"},
-		{"marks of code within a line", "Run ```a. B``` now. Go", "Run a. B now.|Go"},
+		{"marks of code within a line", "Run ```a. B``` now! ```c``` too. Go", "Run a. B now!|c too.|Go"},
 		{"markers within a line", "Take it: yes! # 5 is first. > 6 is next. 1. Good. - no", "Take it: yes!|# 5 is first. > 6 is next.|1. Good. - no"},
 		{"numbers and letters", "It was 1984. On 12. May or 123. Is it I? x. Y. Go", "It was 1984.|On 12. May or 123.|Is it I?|x. Y. Go"},
 		{"open markup", "Take [a. B](c. D\n**a. B\nc.** Use ~~d. E\nFoo. G", "Take [a. B](c. D|**a. B|c.**|Use ~~d. E|Foo.|G"},
 		{"marks alone", "? ! .\n... Hi. You", "? ! .|... Hi.|You"},
-		{"carriage returns", "One\r\nTwo.\rThree. Four", "One|Two.|Three.|Four"},
+		{"carriage returns", "One\r\nTwo.\rThree. Dr\rFour", "One|Two.|Three.|Dr|Four"},
+		{"one character as a word", "他说 好. Next", "他说 好.|Next"},
 		{"tags", "A <b>bold</b> move. One &lt; two <br> ok.", "A bold move.|One < two\nok."},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -214,11 +215,14 @@ func TestSentenceHasAtMost300Characters(t *testing.T) {
 		{strings.Repeat("中", 300) + "。Next", "300|5"},
 		{strings.Repeat("x", 600) + ". Next", "300|300|6"},
 		{strings.Repeat("x", 290) + "\u00a0" + strings.Repeat("y", 600) + ". Next", "290|300|300|6"},
+		{strings.Repeat("abcdef,", 43) + ". Next", "300|7"},
+		{strings.Repeat("abcdefgh,", 34) + ". Next", "297|10|4"},
 		{strings.Repeat("ä ", 149) + "bc. Next", "297|3|4"},
 		{strings.Repeat(" ", 800) + "bc. Next", "3|4"},
+		{strings.Repeat(" ", 12) + strings.Repeat("ab,", 110) + "Next", "288|46"},
 		{"b" + strings.Repeat(" ", 700) + "bc. Next", "1|3|4"},
 		{"**" + strings.Repeat("very bold ", 40) + "** *and `x` c*. Next", "294|114|4"},
-		{"**" + strings.Repeat("bold ", 80) + "\n- *next*", "294|104|4"},
+		{"**" + strings.Repeat("bold ", 80) + "\n- 2 * 3", "294|104|5"},
 		{"```\n" + strings.Repeat("x. ", 150) + "\nAB. C\n```\nNext. B", "299|149|5|5|1"},
 	} {
 		for _, n := range []int{0, 1, 7} {
@@ -229,6 +233,12 @@ func TestSentenceHasAtMost300Characters(t *testing.T) {
 			testkit.Equal(t, fmt.Sprintf("%.20q… in pieces of %d characters", c.text, n), strings.Join(lengths, "|"), c.want)
 		}
 	}
+}
+
+func TestLongSentenceIsCutBeforeItsEnd(t *testing.T) {
+	var s Splitter
+	testkit.Equal(t, "sentences", len(s.Add(strings.Repeat("x", 2*maxSentence))), 0)
+	testkit.Equal(t, "sentences after one more character", len(s.Add("x")), 1)
 }
 
 func FuzzSentencesDependOnTextAlone(f *testing.F) {
