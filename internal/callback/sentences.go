@@ -58,12 +58,12 @@ func (s *Splitter) split(atEnd bool) (list []string) {
 }
 
 // mayEndSentence reports whether next may find the end of a sentence in text. It is quick:
-// every character outside of ASCII counts, because 。 and ؟ end sentences, and ` and ~ because
-// they begin code blocks. A full stop at the end needs the text that follows.
+// every character outside of ASCII counts, because 。 and ؟ end sentences. A full stop at the end
+// needs the text that follows.
 func mayEndSentence(text []byte) bool {
 	for _, b := range bytes.TrimRight(text, ".!? ") {
 		switch b {
-		case '.', '!', '?', '\n', '\r', '`', '~':
+		case '.', '!', '?', '\n', '\r':
 			return true
 		}
 		if b >= utf8.RuneSelf {
@@ -78,18 +78,6 @@ func (s *Splitter) next(atEnd bool) int {
 	line, complete := s.buf, atEnd
 	if i := bytes.IndexByte(line, '\n'); i >= 0 {
 		line, complete = line[:i+1], true
-	}
-	if s.skipLine {
-		return len(line)
-	}
-	if !s.midLine && s.fence == "" {
-		text := bytes.TrimSpace(line)
-		switch mark := codeFence.Find(text); {
-		case mark != nil && len(mark) == len(text) && !complete:
-			return 0 // the marker may go on
-		case mark != nil:
-			return len(line)
-		}
 	}
 	// A sentence that is longer than maxSentence is cut, so that text far behind it cannot
 	// change the result. Without this bound, a long line would be scanned again and again.
@@ -115,16 +103,13 @@ func (s *Splitter) next(atEnd bool) int {
 // sentenceEnd returns the length of the first sentence of a line, or 0 if it depends on
 // the text that follows.
 func sentenceEnd(line []byte, complete bool) int {
-	n, masked := 0, line
 	// Unicode lets closing brackets follow a full stop, but knows no Markdown: "**Stop.** Go"
 	// has two sentences if its markers look like brackets.
-	if bytes.ContainsAny(line, "*_~`") {
-		masked = bytes.Map(func(r rune) rune {
-			if strings.ContainsRune("*_~`", r) {
-				return ')'
-			}
-			return r
-		}, line)
+	n, masked := 0, bytes.Clone(line)
+	for i, b := range masked {
+		if strings.IndexByte("*_~`", b) >= 0 {
+			masked[i] = ')'
+		}
 	}
 	for n < len(line) {
 		advance, _, _ := sentences.SplitFunc(masked[n:], complete) // never fails

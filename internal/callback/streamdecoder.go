@@ -86,7 +86,7 @@ func (s *streamDecoder) Write(data []byte) (parts []string, err error) {
 	if s.bytes += len(data); s.bytes > MaxStreamBytes {
 		return nil, fault.New(fault.PayloadTooLarge, "The stream is too long: the limit is %d bytes.", MaxStreamBytes)
 	}
-	for len(data) > 0 && !s.Done() {
+	for !s.Done() {
 		line, rest, complete := bytes.Cut(data, []byte("\n"))
 		data = rest
 		if !complete {
@@ -109,10 +109,10 @@ func (s *streamDecoder) Write(data []byte) (parts []string, err error) {
 // Close decodes a last line without line break. It returns an error if the stream is
 // incomplete.
 func (s *streamDecoder) Close() (parts []string, err error) {
-	if !s.Done() && len(s.line) > 0 {
+	if len(s.line) > 0 {
 		parts, err = s.addLine(s.line)
 	}
-	if err == nil && !s.Done() && len(s.event) > 0 {
+	if err == nil && len(s.event) > 0 {
 		var added []string
 		added, err = s.addChunk(s.event)
 		parts = append(parts, added...)
@@ -297,9 +297,7 @@ func (s *streamDecoder) count(parts []string) error {
 
 // finish ends the answer with the result of its last line. A text in it must be the streamed one.
 func (s *streamDecoder) finish(r Result, line []byte) (parts []string, err error) {
-	if !s.perDelta {
-		parts = s.splitter.End()
-	}
+	parts = s.splitter.End() // nothing if each delta is a part
 	if err := s.count(parts); err != nil {
 		return nil, err
 	}

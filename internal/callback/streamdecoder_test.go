@@ -210,6 +210,7 @@ func TestLongSentenceIsCutBetweenWords(t *testing.T) {
 func TestSentenceHasAtMost300Characters(t *testing.T) {
 	for _, c := range []struct{ text, want string }{ // lengths of the sentences
 		{strings.Repeat("x", 299) + ". Next", "300|4"},
+		{strings.Repeat("aa ", 99) + "ab. Next", "300|4"},
 		{strings.Repeat("x", 300) + ". Next", "300|6"},
 		{strings.Repeat("中", 299) + "。Next", "300|4"},
 		{strings.Repeat("中", 300) + "。Next", "300|5"},
@@ -233,6 +234,11 @@ func TestSentenceHasAtMost300Characters(t *testing.T) {
 			testkit.Equal(t, fmt.Sprintf("%.20q… in pieces of %d characters", c.text, n), strings.Join(lengths, "|"), c.want)
 		}
 	}
+}
+
+func TestInvalidUTF8IsCutIntoSentences(t *testing.T) {
+	var s Splitter
+	testkit.Equal(t, "sentences", s.Add("**Hi\xff\xff\xff!** Next"), []string{"Hi\xff\xff\xff!"})
 }
 
 func TestLongSentenceIsCutBeforeItsEnd(t *testing.T) {

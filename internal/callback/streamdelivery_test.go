@@ -56,6 +56,7 @@ func TestStreamedAnswerIsDelivered(t *testing.T) {
 	}{
 		"whole":                             {pieces: whole, want: "accepted", calls: "channel stream", entries: "llm_part 1|llm_part 2|llm_result 0"},
 		"lines":                             {pieces: lines, want: "accepted", calls: "check channel stream stream", entries: "llm_part 1|llm_part 2|llm_result 0"},
+		"last line alone":                   {pieces: []string{end}, want: "accepted", calls: "channel stream", entries: "llm_result 0"},
 		"bytes of a line":                   {pieces: []string{delta[:5], delta[5:9], delta[9:] + end}, want: "accepted", calls: "check channel stream", entries: "llm_part 1|llm_part 2|llm_result 0"},
 		"last line without line break":      {pieces: []string{delta, strings.TrimSpace(end)}, want: "accepted", calls: "check channel stream stream", entries: "llm_part 1|llm_part 2|llm_result 0"},
 		"bot":                               {pieces: lines, await: calls.AwaitOptions{Kind: wire.BotItem}, want: "accepted", calls: "check channel stream stream", entries: "bot_message 1|bot_message 2|bot_event 0"},
@@ -107,6 +108,7 @@ func TestStreamIsCheckedOnce(t *testing.T) {
 	for range 2 {
 		testkit.WantFault(t, "unknown token", st.Check(t.Context()), fault.CallbackToken)
 	}
+	testkit.WantFault(t, "whole answer after the check", testkit.ErrorOf(st.Write(t.Context(), []byte("{\"done\":true}\n"))), fault.CallbackToken)
 	f.checkCalls("check")
 	testkit.WantFault(t, "expired token", st.Expired(t.Context()), fault.CallbackToken)
 	testkit.WantError(t, "error of the request", st.Fail(context.Canceled), context.Canceled)
