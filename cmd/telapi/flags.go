@@ -115,7 +115,7 @@ func checkValues(cmd *cobra.Command) (err error) {
 // flagError replaces the parser's texts.
 func flagError(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		hint := map[string]string{"duration": "a duration such as 60s or 1m", "int64": "an integer", "bool": "true or false"}[e.GetFlag().Value.Type()]
+		hint := map[string]string{"duration": "a duration such as 60s or 1m", "int": "an integer", "int64": "an integer", "bool": "true or false"}[e.GetFlag().Value.Type()]
 		number, isDays := strings.CutSuffix(e.GetValue(), "d")
 		if days, err := strconv.Atoi(number); err == nil && isDays {
 			hint = fmt.Sprintf("hours instead of days: %dh", 24*days)

@@ -108,6 +108,7 @@ var mistakes = map[string]string{
 	"serve-second-in-folder":      "JWT_SECRET=$SECRET TELAPI_PORT=0 serve",
 	"dev-with-remote-bot":         "dev --bot https://bot.example/",
 	"dev-with-many-instances":     "dev --instances 9",
+	"dev-with-instances-as-text":  "dev --instances two",
 	"dev-with-bot-and-no-demo":    "dev --no-demo --bot http://127.0.0.1:8080/",
 	"database-unreachable":        "DATABASE_URL=postgres://telapi:hunter2@127.0.0.1:1/telapi team list",
 	"database-with-wrong-scheme":  "DATABASE_URL=mysql://telapi:hunter2@localhost/telapi team list",

@@ -161,7 +161,7 @@ func (s *Service) rejectBody(ctx context.Context, c Credential, checked bool, pr
 	switch status := state.Status; {
 	case err != nil:
 		return err
-	case status == Usable:
+	case status == Usable || status == Streaming:
 		return problem
 	case checked:
 		return DeliverResult{Status: status}.err()

@@ -135,6 +135,16 @@ func (f *fixture) repeat(r callback.Request) *callback.Stream {
 	return st
 }
 
+func TestBodyAfterABrokenStreamIsChecked(t *testing.T) {
+	f := newFixture(t, options{})
+	st, r, _ := f.streamFor(wire.LLMItem)
+	testkit.Must(t, testkit.ErrorOf(st.Write(t.Context(), []byte("{\"delta\":\"One. Two\"}\n"))))
+	for body, want := range map[string]fault.Code{`{"content":`: fault.MalformedJSON, `{"contnt":"x"}`: fault.Validation, `{"content":"x"}`: fault.CallbackConsumed} {
+		r.Body = []byte(body)
+		testkit.WantFault(t, body, testkit.ErrorOf(f.service.Accept(t.Context(), r)), want)
+	}
+}
+
 func wantDuplicate(err error) bool { return fault.Is(err, fault.CallbackConsumed) }
 
 // finish sends a whole answer.

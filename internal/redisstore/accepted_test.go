@@ -182,7 +182,7 @@ func streamedAnswers(t *testing.T, opts Options) {
 		"nothing but the end":     {[]step{{0, ".", 0, callback.Routed, nil}}, "end"},
 		"repeated after a break": {[]step{{0, "a", 1, callback.Routed, nil}, {0, "a b", 1, callback.Routed, nil}, {0, "a", 1, callback.Routed, nil},
 			{0, "a b c", 2, callback.Routed, nil}, {0, "a b c d.", 1, callback.Routed, nil}}, "a b c d end"},
-		"other text":                {[]step{{0, "a b", 2, callback.Routed, nil}, {0, "a x", 2, callback.Consumed, nil}, {0, "a.", 1, callback.Consumed, nil}, {0, "a b.", 0, callback.Routed, nil}}, "a b end"},
+		"other text":                {[]step{{0, "a b", 2, callback.Routed, nil}, {0, "a x", 2, callback.Streaming, nil}, {0, "a.", 1, callback.Streaming, nil}, {0, "a b.", 0, callback.Routed, nil}}, "a b end"},
 		"two streams with one text": {[]step{{0, "a", 1, callback.Routed, nil}, {0, "a b", 2, callback.Routed, nil}, {0, "a b", 1, callback.Routed, nil}, {0, "a b.", 0, callback.Routed, nil}, {0, "a b.", 0, callback.Duplicate, nil}}, "a b end"},
 		"repeated after the end": {[]step{{0, "a b.", 2, callback.Routed, nil}, {0, "a", 1, callback.Routed, nil}, {0, "x", 1, callback.Consumed, nil}, {0, "a b.", 1, callback.Duplicate, nil},
 			{0, "a b.z", 1, callback.Consumed, nil}, {0, "a b c", 1, callback.Consumed, nil}}, "a b end"},

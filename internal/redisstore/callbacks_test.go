@@ -39,6 +39,7 @@ var callbackTests = map[string]func(*testing.T, Options){
 	"channel credentials can be used repeatedly":          channelCredentials,
 	"digests are kept for an hour, tokens never":          retention,
 	"callbacks reset the idle timeout":                    callbacksResetIdleTimeout,
+	"a commit travels with a work item":                   commitWithWorkItem,
 }
 
 // callbackFixture is a channel with a runtime that awaits work items.

@@ -211,6 +211,8 @@ func TestOfferDropsExpiredOffers(t *testing.T) {
 	if ids := s.offers(); len(ids) != 1 {
 		t.Errorf("%d offers, want the new one", len(ids))
 	}
+	newChannelFixture(t, s.store.opts, nil).offerUntil(time.Now().Add(time.Hour))
+	testkit.Equal(t, "offers after that of another session", len(s.stream(kv.OffersStream)), 2)
 }
 
 func TestOldOffersAreTrimmed(t *testing.T) {

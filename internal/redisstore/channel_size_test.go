@@ -117,6 +117,10 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 	_, position := d.receive(d.Channel, "done")
 	testkit.Must(t, d.Commit(t.Context(), position))
 	testkit.Equal(t, "kept keys", strings.Join(d.existingKeys(), " "), "meta in out")
+	fields := d.do("HKEYS", kv.MetaKey(d.id))
+	if names, err := fields.AsStrSlice(); err != nil || slices.Contains(names, "profile") || !slices.Contains(names, "endReason") {
+		t.Errorf("kept fields: %q, %v, want endReason and not profile", names, err)
+	}
 	in, out := kv.RuntimeStreamKey(d.id), kv.HistoryKey(d.id)
 	for key, most := range map[string]time.Duration{kv.MetaKey(d.id): time.Hour + calls.DefaultTTL, in: 5 * time.Minute, out: 5 * time.Minute} {
 		if kept := time.Duration(d.number("PTTL", key)) * time.Millisecond; kept < most-5*time.Minute || kept > most {

@@ -60,6 +60,8 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 			testkit.Equal(t, "released claim in a full store", d.script("revoke", token)[0], token)
 			testkit.Equal(t, "check in a full store", d.script("check_claim", "", token, "", d.field(kv.MetaKey(d.id), "epoch"), lost, "", "")[0], "kept")
 			testkit.Equal(t, "claim token after a loss", d.claimToken(), "")
+			call := wire.Open{Request: wire.Request{Channel: d.id}, Team: "team", Endpoint: "endpoint"}
+			testkit.NoError(t, "open an existing channel in a full store", testkit.ErrorOf(d.runtime("next").Open(t.Context(), calls.Claim{}, call)))
 			testkit.NoError(t, "end a channel in a full store", d.channels.EndChannel(t.Context(), d.id, "test"))
 		})
 	}
@@ -134,9 +136,10 @@ func (d *callbackFixture) checkFull(answer callback.DeliverParams) {
 	}
 	claimedBy, epoch := d.field(kv.MetaKey(d.id), "claimedBy"), d.field(kv.MetaKey(d.id), "epoch")
 	testkit.Equal(d, "renewal of a claim in a full store", d.script("claim", claimedBy, d.claimToken(), "60000", "renew", "", "", "", "", epoch, "")[0], "claimed")
+	_, _, keep := d.runtime("r").KeepConnections(ctx, calls.Lifetime{ConnectionID: "connection", Left: time.Minute})
 	_, renew := d.channels.Renew(ctx, d.owner("browser"), time.Hour, false)
 	_, _, since := d.channels.Since(ctx, d.id, channel.Cursor{})
-	for name, err := range map[string]error{"ping": d.store.Ping(ctx), "rate limit": lease, "lower limits": limits, "renewal": renew, "history": since} {
+	for name, err := range map[string]error{"ping": d.store.Ping(ctx), "rate limit": lease, "lifetimes of connections": keep, "lower limits": limits, "renewal": renew, "history": since} {
 		testkit.NoError(d, fmt.Sprintf("%s in a full store", name), err)
 	}
 	if !d.store.Full() {

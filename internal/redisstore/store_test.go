@@ -223,6 +223,19 @@ func TestCommandErrorIsNotUnavailability(t *testing.T) {
 }
 
 // Not parallel: it checks all goroutines of the process.
+func TestFingerprintsAreListedUntilTheyExpire(t *testing.T) {
+	t.Parallel()
+	s, _ := connect(t, redisOptions(testkit.StartRedis(t)))
+	share := func(fingerprint string, ttl time.Duration) []string {
+		list, err := s.ShareFingerprint(t.Context(), fingerprint, ttl)
+		testkit.Must(t, err)
+		return list
+	}
+	share("expires", 50*time.Millisecond)
+	share("kept", time.Hour)
+	testkit.Until(t, "one expires", func() bool { return strings.Join(share("", time.Hour), " ") == "kept" })
+}
+
 func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 	r := testkit.StartRedis(t)
 	before := goleak.IgnoreCurrent()

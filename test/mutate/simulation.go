@@ -53,7 +53,7 @@ var simulated = []struct {
 		{"internal/kv/lua/commit.lua", "{} or { 'committed', position }", "{} or { 'committed', lastEntryID() }"},
 		{"internal/kv/lua/commit.lua", "saveAndDrop({ 'committed', position })", "saveAndDrop({ 'committed', lastEntryID() })"},
 	}},
-	{"detach without owner check", []change{{"internal/kv/lua/connection.lua", "if channel.state ~= 'open' or channel.owner ~= connection then", "if channel.state ~= 'open' then"}}},
+	{"detach without owner check", []change{{"internal/kv/lua/connection.lua", "if channel.owner ~= connection then -- an ended channel has no owner", "if channel.state ~= 'open' then"}}},
 	{"one-shot credential reusable", []change{{"internal/kv/lua/work.lua", "  if c.callbackID ~= '' and not streaming then return 'consumed' end\n", ""}}},
 	{"live gap ignored", []change{{"internal/channel/subscriber.go", "if after == c.cursor {", "if after == c.cursor || len(list) > 0 {"}}},
 	{"late claim wins", []change{{"internal/kv/lua/claim.lua", " or isOutdated(requestedAt, channel.claimRequestedAt)", ""}}},

@@ -178,7 +178,7 @@ function stream(digest, kind, workItemID, callbackID, digests, epoch, mayPark, r
 
   local known, sent = rejection and c.bodyDigest or '+', string.match(digests, '^[^.]+')
   local common = math.min(#known, #sent)
-  if string.sub(known, 1, common) ~= string.sub(sent, 1, common) or isLast and #sent < #known then return { 'consumed' } end
+  if string.sub(known, 1, common) ~= string.sub(sent, 1, common) or isLast and #sent < #known then return { 'streaming' } end
   local before, count = (#known - 1) / PART_DIGEST, (#sent - 1) / PART_DIGEST
   if count - parts > before then return { 'missing' } end
   if count <= before and not isLast then return { 'routed' } end

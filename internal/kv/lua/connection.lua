@@ -107,8 +107,7 @@ function connect(connection, predecessor, rejectDuplicate, requestedAt, lease, r
     missed = readVisible(1)
   end
 
-  local hasSpace = backlog(0) < 2 -- as in addSessionEvent
-  if hasSpace then addEntry(event) end
+  if backlog(0) < 2 then addEntry(event) end -- as in addSessionEvent
   if isNew then
     -- Redis allocates 4 KB for the first entry of a stream, but no more than needed for a copy. Servers and users without
     -- COPY keep the first one.
@@ -120,7 +119,7 @@ function connect(connection, predecessor, rejectDuplicate, requestedAt, lease, r
   local offer = takeOffer()
   save('owner', connection, 'ownerUntil', channel.ownerUntil, 'connections', number, 'offer', sessionOffer, 'offeredAt', channel.offeredAt,
     'requestedAt', string.format('%d', requestedAt == '' and now or math.min(now, requestedAt)))
-  if hasSpace then notify() end
+  notify()
   return { 'attached', number, channel.epoch, newestVisible(), lastEntryID(), offer, channel.chatOff == '' and 1 or 0,
     recovered, missed }
 end
@@ -163,7 +162,7 @@ function detach(connection, event, entry, epoch, cancelConnect)
   -- The browser may have another connection already, which does not know the entry. A loss that was reported before has
   -- started a new epoch.
   if channel.state == 'open' and channel.epoch == epoch and isEntryLost(entry) then reportLoss() end
-  if channel.state ~= 'open' or channel.owner ~= connection then
+  if channel.owner ~= connection then -- an ended channel has no owner
     if cancelConnect == '1' then
       setField('cancelled', string.sub(connection .. ' ' .. channel.cancelled, 1, CANCELLED_BYTES))
       if channel.state == '' then redis.call('PEXPIRE', META, CANCELLED_MS) end
