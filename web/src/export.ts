@@ -66,9 +66,9 @@ export function traceAsHtml(trace: Trace, times: readonly number[]): string {
   const rows = trace.events.map((event, index) => (event.kind === "mark" ? "" : eventRow(event, times[index] ?? event.at)));
   const turns = turnsOf(trace.events.map((event) => ({ event })));
   const names = Object.keys(parts) as Part[];
-  const turnRows = turns.map(({ text, times, total, parkedMs }) => {
+  const turnRows = turns.map(({ text, times, total, outcome, part, parkedMs }) => {
     const cells = names.map((name) => `<td>${formatMs(times[name])}</td>`).join("");
-    return `<tr><th scope="row" dir="auto">${escape(text)}${parkedMs === undefined ? "" : ` (parked ${formatMs(parkedMs)})`}</th>${cells}<td>${formatMs(total)}</td></tr>`;
+    return `<tr><th scope="row" dir="auto">${escape(text)}${part ? `, part ${part}` : ""}${parkedMs === undefined ? "" : ` (parked ${formatMs(parkedMs)})`}</th>${cells}<td>${outcome ?? formatMs(total)}</td></tr>`;
   });
   const spoken = voiceTurnsOf(trace.events.map((event) => ({ event }))).map(({ text, times, response, interrupted }) => {
     const cells = (Object.keys(stages) as Stage[]).map((name) => `<td>${formatMs(times[name])}</td>`).join("");

@@ -19,10 +19,12 @@ export interface Turn<Node = unknown> {
   text: string;
   node: Node; // the frame, or the request if it has none
   times: Partial<Record<Part, number>>;
+  part?: number; // if the bot answers in several parts
   parkedMs?: number;
   firstTextMs?: number; // of an answer that streams
   spoken: boolean; // the caller spoke: see voiceTurnsOf
   total?: number; // undefined until the answer has arrived
+  outcome?: string; // why no answer will arrive
 }
 
 /** Links events by their IDs. */
@@ -55,6 +57,14 @@ export function turnsOf<Node extends { event: TimelineEvent }>(nodes: readonly N
     return entry ? suffix(entry, "ids", "stored:") : undefined;
   };
 
+  /** Why a request will not be answered, as far as that is known. */
+  const outcomeOf = (request: Node, workItem: string): string | undefined => {
+    const later = nodes.slice(nodes.indexOf(request)).map(({ event }) => event);
+    const isTimeout = ({ kind, title, after }: TimelineEvent) => kind === "timer" && (title.startsWith("bot_timeout") || after?.includes(`request:${workItem}`));
+    if (!handling(workItem).length && later.some(isTimeout)) return "timed out";
+    return later.some(({ kind, title }) => kind === "session" && title.startsWith("ended")) ? "ended" : undefined;
+  };
+
   const turnOf = (request: Node, workItem: string): Turn<Node> => {
     const messageId = frameOf(request);
     const frame = withId.get(`frame:${messageId}`);
@@ -81,6 +91,9 @@ export function turnsOf<Node extends { event: TimelineEvent }>(nodes: readonly N
     if (speech?.event.ms) times.speech = speech.event.ms;
 
     const turn: Turn<Node> = { text: textOf(request, frame), node: frame ?? request, times, spoken: !!suffix(request, "after", "heard:") };
+    const isPart = suffix(request, "after", "request:") || followers.get(`request:${workItem}`)?.some((node) => suffix(node, "ids", "request:"));
+    const { part } = (request.event.data ?? {}) as { part?: number };
+    if (isPart && part) turn.part = part;
     const parked = receipt && suffix(receipt, "ids", "parked:");
     if (parked && read) turn.parkedMs = positive(read.event.at - receipt.event.at); // both by the demo's clock
     const spent = (times.browser ?? 0) + (times.service ?? 0) + times.runtime + (times.bot ?? 0);
@@ -89,7 +102,10 @@ export function turnsOf<Node extends { event: TimelineEvent }>(nodes: readonly N
     } else if (sending && !frame) {
       times.waiting = positive(sending.event.at - request.event.at - spent); // the caller spoke: by the runtime's clock
     }
-    if (times.waiting === undefined) return turn;
+    if (times.waiting === undefined) {
+      const outcome = outcomeOf(request, workItem);
+      return outcome ? { ...turn, outcome } : turn;
+    }
     if (streams) {
       turn.firstTextMs = spent + times.waiting;
       if (received?.event.parts) times.stream = positive(received.event.parts.until - received.event.at);

@@ -13,6 +13,7 @@ interface Bar {
   node: Entry;
   times: Partial<Record<string, number>>; // of its parts
   total: number | undefined; // undefined until the answer has arrived
+  outcome?: string | undefined; // why no answer will arrive
   note: string;
 }
 
@@ -43,9 +44,9 @@ export class Waterfall {
 
   show(entries: readonly Entry[]): void {
     const spoken = voiceTurnsOf(entries).map(({ text, node, times, response, interrupted }) => ({ text, node, times, total: response, note: interrupted ? "interrupted" : "" }));
-    const typed = turnsOf(entries).filter((turn) => !turn.spoken).map(({ text, node, times, total, parkedMs, firstTextMs }) => {
-      const notes = [...(parkedMs === undefined ? [] : [`parked ${formatMs(parkedMs)}`]), ...(firstTextMs === undefined ? [] : [`first text ${formatMs(firstTextMs)}`])];
-      return { text, node, times, total, note: notes.join(", ") };
+    const typed = turnsOf(entries).filter((turn) => !turn.spoken).map(({ text, node, times, total, outcome, part, parkedMs, firstTextMs }) => {
+      const notes = [...(part ? [`part ${part}`] : []), ...(parkedMs === undefined ? [] : [`parked ${formatMs(parkedMs)}`]), ...(firstTextMs === undefined ? [] : [`first text ${formatMs(firstTextMs)}`])];
+      return { text, node, times, total, outcome, note: notes.join(", ") };
     });
     this.charts.voice.show(spoken);
     this.charts.typed.show(typed);
@@ -83,15 +84,15 @@ class Chart {
     byId(`${this.id}-list`).replaceChildren(...bars.toReversed().map((bar) => this.row(bar, longest)));
   }
 
-  private row({ text, times, total, note, node }: Bar, longest: number): HTMLElement {
+  private row({ text, times, total, outcome, note, node }: Bar, longest: number): HTMLElement {
     const known = Object.keys(this.parts).flatMap((name) => (times[name] === undefined ? [] : [`${name} ${formatMs(times[name])}`]));
-    const description = [...(total === undefined ? ["no answer yet"] : known), ...(note ? [note] : [])].join(", ");
+    const description = [...(total === undefined ? [outcome ? `no answer: ${outcome}` : "no answer yet"] : known), ...(note ? [note] : [])].join(", ");
     const button = make(
       "button",
       { type: "button", title: description },
       make("span", { class: "said", dir: "auto" }, text, ...(note ? [make("small", {}, ` ${note}`)] : [])),
       drawBar(Object.keys(this.parts), total === undefined ? {} : times, longest),
-      make("span", { class: "ms" }, total === undefined ? "…" : formatMs(total)),
+      make("span", { class: "ms" }, total === undefined ? (outcome ?? "…") : formatMs(total)),
       make("span", { class: "hidden" }, `: ${description}`),
     );
     button.onclick = () => this.select(node);

@@ -31,6 +31,7 @@ test("waiting counts down, rates are shown, and a hang-up is not an error", asyn
   await playground.click("be silent");
   await playground.message("The bot did not answer in time.").waitFor();
   await expect.poll(() => waiting.textContent()).toBe("");
+  await page.locator("#turn-list li").first().filter({ hasText: /^be silent part 2timed out/ }).waitFor({ state: "attached" });
   await page.locator("#rates").filter({ hasText: /^\d+ sessions? · \d+\.\d frames\/s · \d+\.\d callbacks\/s$/ }).waitFor();
   await playground.click("hang up");
   await playground.waitForState("Ended");

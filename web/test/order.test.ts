@@ -87,6 +87,26 @@ test("the second part of an answer belongs to the same utterance", () => {
   expect(turns([...turn(), second]).map(({ text }) => text)).toEqual(["hello", "hello"]);
 });
 
+test("the parts of an answer are numbered, if there are several", () => {
+  const first = { data: { part: 1 } };
+  const second = event("request 2", 4_060, { ids: ["request:X"], after: ["request:W"], data: { part: 2 } });
+  expect(turns(turn({ request: first })).map(({ part }) => part)).toEqual([undefined]);
+  expect(turns([...turn({ request: first }), second]).map(({ part }) => part)).toEqual([1, 2]);
+});
+
+test("a turn without an answer says that it timed out, or that the session ended", () => {
+  const asked = turn().slice(0, 4);
+  const outcomes = (...events: TimelineEvent[]) => turns(events).map(({ outcome }) => outcome);
+  const timeout = event("bot_timeout: pending questions cancelled", 9_000, { kind: "timer" });
+  const end = event("ended: hangup", 9_100, { kind: "session" });
+  expect(outcomes(...asked)).toEqual([undefined]);
+  expect(outcomes(timeout, ...asked)).toEqual([undefined]); // of an earlier turn
+  expect(outcomes(...asked, timeout, end)).toEqual(["timed out"]);
+  expect(outcomes(...asked, event("timeout", 9_000, { kind: "timer", source: "entries", after: ["request:W"] }))).toEqual(["timed out"]);
+  expect(outcomes(...asked, end)).toEqual(["ended"]);
+  expect(outcomes(...turn(), timeout, end)).toEqual([undefined]);
+});
+
 /** A spoken turn: speech ends at 1000; the end is noticed 700 ms later. With a bot, the answer is played, and interrupted. */
 const spoken = (bot: boolean): TimelineEvent[] => [
   event("heard", 1_700, { source: "demo", ids: ["heard:U"], data: { ms: 1_500, silenceMs: 700 } }),
