@@ -1,6 +1,6 @@
 import { connect, type Session, type StateChange, TelapiError, type TokenResponse } from "@telapi/sdk";
 import { AdminPanel } from "./admin.js";
-import { Api, type Endpoint, type PlaygroundConfig, type TokenRequest, type TimelineEvent } from "./api.js";
+import { Api, type Endpoint, type PlaygroundConfig, type TokenRequest, type TimelineEvent, type Waiting } from "./api.js";
 import { Chat } from "./chat.js";
 import { byId, make, timeOfDay } from "./dom.js";
 import { CallPanel, showSpeechNotice, voiceModes } from "./call.js";
@@ -232,6 +232,8 @@ class Playground {
       this.resilience.addEvent(event);
       this.usage.addEvent(event);
       this.waiting.addEvent(event);
+      // While the browser is disconnected, forRuntime is false.
+      if (event.kind === "waiting" && session.state === "connected") this.timeline.showUnclaimed((event.data as Waiting).forRuntime);
     };
     this.api.streamEvents({ sessionId: session.sessionId! }, () => session.state === "ended", this.feed.signal, onEvent).catch((error: unknown) => this.showError(error));
   }

@@ -48,6 +48,7 @@ export class Timeline extends SessionEvents {
   private pausedEvents: Entry[] = []; // received while paused, or while a trace is open
   private live: Entry[] | undefined; // the session's rows while a trace is open
   private trace: Trace | undefined;
+  private unclaimed = false; // no runtime receives what is sent to it
   private following = true; // the newest rows are visible
   private endTop = 0; // where scrollToEnd has scrolled to
   private unseen = 0; // new rows below the visible ones
@@ -99,6 +100,7 @@ export class Timeline extends SessionEvents {
 
   /** Starts the timeline of a new session. */
   start(): void {
+    this.unclaimed = false;
     this.clear();
     this.resetCauses();
   }
@@ -107,6 +109,12 @@ export class Timeline extends SessionEvents {
     this.closeTrace();
     this.pausedEvents = [];
     this.replace([]);
+  }
+
+  /** Shows whether messages wait for a runtime. */
+  showUnclaimed(unclaimed: boolean): void {
+    this.unclaimed = unclaimed;
+    this.arrange();
   }
 
   /** What the timeline shows: a trace or the session. */
@@ -231,9 +239,11 @@ export class Timeline extends SessionEvents {
     if (this.pressed) return; // until release
     this.dropOldest();
     const parked = new Set(this.entries.flatMap(({ event }) => event.ids ?? []).filter((id) => id.startsWith("parked:")));
+    // A runtime that sends something has received what came before.
+    const received = this.unclaimed && !this.trace ? this.entries.findLastIndex(({ event }) => event.lane === "runtime") : Infinity;
     let next = this.list.firstElementChild;
     let added = 0;
-    for (const entry of this.entries) {
+    for (const [index, entry] of this.entries.entries()) {
       if (entry.event.kind === "mark") continue;
       if (!entry.item) {
         this.createRow(entry);
@@ -241,6 +251,7 @@ export class Timeline extends SessionEvents {
       }
       const item = entry.item!;
       if (entry.event.kind === "entry" && entry.event.after?.some((id) => parked.has(id))) setBadge(item, "released");
+      item.toggleAttribute("data-waiting", entry.event.to === "runtime" && index > received);
       showTime(item, entry.time);
       if (item === next) next = next.nextElementSibling;
       else this.list.insertBefore(item, next);

@@ -28,6 +28,8 @@ test("a session without a runtime says how to start one", async () => {
   await using playground = await Playground.open(setup.browser, service);
   await playground.connect();
   await playground.page.getByText("No runtime has claimed this session").waitFor();
+  await playground.page.locator("#timeline li[data-waiting]").filter({ hasText: "service to runtime: sessionbrowser connected" }).waitFor();
+  expect(await playground.page.locator("#timeline li[data-waiting]").filter({ hasNotText: "service to runtime" }).count()).toBe(0);
   await playground.checkAccessible("waiting-runtime");
   await playground.click("Copy command");
   await playground.page.getByRole("button", { name: "Copied" }).waitFor();
