@@ -227,7 +227,9 @@ export class CallPanel {
     button("hangup").disabled = !active;
     button("mute").disabled = !(this.webrtc ?? this.microphone);
     byId("call-panel").dataset.active = String(active || this.testing || (open && this.mode === "audio"));
-    byId("devices").hidden = active;
+    const forChat = open && !voiceModes.includes(this.mode); // the session has sound, but no calls
+    button("mute").hidden = button("hangup").hidden = forChat;
+    byId("devices").hidden = active || forChat;
     if (focused === button("call") && active) button("hangup").focus();
     if (focused === button("hangup") && !active) button("call").focus();
   }

@@ -49,6 +49,10 @@ test("everything on a phone is large enough to touch", async () => {
     expect(small, tab).toEqual([]);
   }
   await playground.showTab("Talk");
+  expect(await page.getByRole("button", { name: "Hang up", exact: true }).isVisible(), "a chat has no call").toBe(false);
+  expect(await page.locator("#chat").evaluate((chat) => chat.clientHeight)).toBeGreaterThan(240);
+  await page.locator("#waiting").evaluate((waiting) => (waiting.textContent = "Waiting for the bot"));
+  expect(await page.locator("#phrases").evaluate(({ clientHeight, scrollHeight }) => scrollHeight - clientHeight)).toBe(0);
   await playground.click("call me slowly");
   await playground.message("Press up to four keys").waitFor();
   await playground.click("4"); // next to the conversation
