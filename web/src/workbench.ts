@@ -100,7 +100,6 @@ export class Workbench {
   private updateSend(): void {
     const open = !!this.session?.sessionId && this.session.state !== "ended";
     this.send.disabled = !open || !this.valid;
-    this.send.title = open ? "" : "Connect to send";
   }
 
   private async lint(): Promise<Outcome> {

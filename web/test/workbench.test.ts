@@ -42,6 +42,12 @@ test("a callback of the session is edited, checked and sent with a new credentia
   await playground.message("The call is transferred to tel:+4930.").waitFor(); // the endpoint's policy decides
   await playground.waitForState("Ended");
   await expect.poll(() => send.isDisabled()).toBe(true);
+  const reason = page.getByText("Start a session first.");
+  expect(await reason.filter({ visible: true }).count()).toBe(1);
+  await playground.showTab("Resilience");
+  expect(await reason.filter({ visible: true }).count()).toBe(1);
+  await playground.start();
+  expect(await reason.filter({ visible: true }).count()).toBe(0);
   playground.expected = /400/;
 });
 
