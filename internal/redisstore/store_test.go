@@ -130,7 +130,7 @@ func operations(s *Store) map[string]func(context.Context) error {
 			return err
 		},
 		"append": func(ctx context.Context) error {
-			_, _, err := channels.Append(ctx, channel.Owner{ChannelID: "c"}, []channel.Frame{{}})
+			_, _, err := channels.Append(ctx, channel.Owner{ChannelID: "c", ConnectionID: "a"}, []channel.Frame{{}})
 			return err
 		},
 		"end":   func(ctx context.Context) error { return channels.EndChannel(ctx, "e", "done") },
