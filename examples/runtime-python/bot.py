@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from telapi_runtime import Channel, Entry, Runtime, TelapiError
 
-BOT_URL = os.environ["BOT_URL"]
+URL, KEY, BOT_URL = (os.environ.get(name, "") for name in ("TELAPI_URL", "TELAPI_KEY", "BOT_URL"))
 BOT_SECONDS = 30.0  # in which the bot has to answer
 
 
@@ -63,16 +63,20 @@ async def serve(channel: Channel) -> None:
         logging.exception("channel %s", channel.id)  # the other calls go on
 
 
-async def main() -> None:
-    async with Runtime(os.environ["TELAPI_URL"], os.environ["TELAPI_KEY"], name="bot-python") as runtime, asyncio.TaskGroup() as calls:
-        print("connecting to", os.environ["TELAPI_URL"], flush=True)
+async def main(url: str, key: str) -> None:
+    async with Runtime(url, key, name="bot-python") as runtime, asyncio.TaskGroup() as calls:
+        print("connecting to", url, flush=True)
         async for channel in runtime.accept(capacity=100):
             calls.create_task(serve(channel))
 
 
+if not (URL and KEY and BOT_URL):
+    sys.exit("Set TELAPI_URL, such as http://localhost:3001, TELAPI_KEY, an API key with the scope RUN_CALLS, and BOT_URL.")
 failures: tuple[BaseException, ...] = ()
 try:
-    asyncio.run(main())
+    asyncio.run(main(URL, KEY))
+except* KeyboardInterrupt:
+    pass
 except* (TelapiError, ValueError) as errors:  # the service rejected the runtime, or a setting is invalid
     failures = errors.exceptions
 if failures:

@@ -18,16 +18,21 @@ async def echo(channel: Channel) -> None:
             await channel.commit(entry)
 
 
-async def main() -> None:
-    async with Runtime(os.environ["TELAPI_URL"], os.environ["TELAPI_KEY"], name="echo-python") as runtime, asyncio.TaskGroup() as calls:
-        print("connecting to", os.environ["TELAPI_URL"], flush=True)
+async def main(url: str, key: str) -> None:
+    async with Runtime(url, key, name="echo-python") as runtime, asyncio.TaskGroup() as calls:
+        print("connecting to", url, flush=True)
         async for channel in runtime.accept(capacity=8):
             calls.create_task(echo(channel))
 
 
+URL, KEY = os.environ.get("TELAPI_URL"), os.environ.get("TELAPI_KEY")
+if not URL or not KEY:
+    sys.exit("Set TELAPI_URL, such as http://localhost:3001, and TELAPI_KEY, an API key with the scope RUN_CALLS.")
 failures: tuple[BaseException, ...] = ()
 try:
-    asyncio.run(main())
+    asyncio.run(main(URL, KEY))
+except* KeyboardInterrupt:
+    pass
 except* (TelapiError, ValueError) as errors:  # the service rejected the runtime, or a setting is invalid
     failures = errors.exceptions
 if failures:

@@ -16,7 +16,7 @@ kv=${PORT_REDIS:-$((PORT + 4))} db=${PORT_POSTGRES:-$((PORT + 5))}
 bin=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1)
 export PATH=$PATH:$bin:/usr/sbin
 for program in telapi redis-server initdb haproxy openssl curl; do
-	command -v "$program" >/dev/null || { echo "$program is not on PATH" >&2; exit 1; }
+	command -v "$program" >/dev/null || { echo "$program is not on PATH: see the first lines of $0" >&2; exit 1; }
 done
 
 # PostgreSQL refuses to run as root.
@@ -56,7 +56,7 @@ if [ ! -e "$DATA/postgres" ]; then
 fi
 as_postgres pg_ctl --pgdata "$DATA/postgres" --log "$DATA/postgres/log" --wait \
 	--options "-c listen_addresses=127.0.0.1 -c port=$db -c unix_socket_directories=''" start >/dev/null
-start redis redis-server --port "$kv" --bind 127.0.0.1 --dir "$DATA" --appendonly yes --maxmemory-policy noeviction
+start redis redis-server --port "$kv" --bind 127.0.0.1 --dir "$DATA" --appendonly yes --maxmemory 1gb --maxmemory-policy noeviction
 
 export DATABASE_URL=postgres://telapi@127.0.0.1:$db/postgres REDIS_URL=redis://127.0.0.1:$kv
 export PUBLIC_URL=https://localhost:$PORT TRUSTED_PROXIES=127.0.0.1 PLAYGROUND_ENABLED=true SPEECH_PROVIDERS=tone
@@ -76,18 +76,20 @@ if [ ! -e "$DATA/key" ]; then
 	field() { sed 's/.*"'"$1"'":"\([^"]*\)".*/\1/'; }
 	team=$(telapi team create "Two instances" --json | field id)
 	telapi endpoint create --team "$team" --name Chat --mode chat --json | field id >"$DATA/endpoint"
-	telapi key create --team "$team" --scope CREATE_CALL_TOKEN --scope READ_TEAM_APPS --json | field key >"$DATA/key"
+	telapi key create --team "$team" --scope CREATE_CALL_TOKEN --scope READ_TEAM_APPS --scope RUN_CALLS --json | field key >"$DATA/key"
 fi
 cat <<TEXT
 Two instances are running behind HAProxy. Press Ctrl-C to stop.
 
   Load balancer  https://localhost:$PORT
+  Playground     https://localhost:$PORT/playground (the browser warns about the certificate)
   Instances      http://127.0.0.1:$one http://127.0.0.1:$two
   Key            $(cat "$DATA/key")
   Endpoint       $(cat "$DATA/endpoint")
   Redis          $REDIS_URL
   Logs           $DATA/*.log
 
+  Runtime        TELAPI_URL=https://localhost:$PORT TELAPI_KEY=$(cat "$DATA/key") SSL_CERT_FILE=$DATA/tls/edge.pem PYTHONPATH=sdk/python python3 examples/runtime-python/echo.py
   Try            curl --cacert $DATA/tls/edge.pem -H "X-API-Key: $(cat "$DATA/key")" https://localhost:$PORT/api/v1/endpoints
 TEXT
 wait -n "${pids[@]}"

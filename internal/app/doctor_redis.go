@@ -31,6 +31,9 @@ func (d *diagnosis) redisNode(ctx context.Context, node redisstore.Node) {
 			d.add(s.name, "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value))
 		}
 	}
+	if node.Setting(ctx, "maxmemory") == "0" {
+		d.add("maxmemory", "", warningf("no limit on %s: a full machine ends Redis instead of rejecting new data. Set it to half of the machine's memory", node.Name))
+	}
 	d.replicas(ctx, node)
 }
 

@@ -32,7 +32,7 @@ type Config struct {
 	_               struct{}       `section:"Server"`
 	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0: a free port."`
 	Host            string         `env:"TELAPI_HOST" dev:"127.0.0.1" doc:"Address on which the API server listens. Empty: all. In telapi dev: 127.0.0.1."`
-	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Base URL at which clients reach the service, for URLs in responses. Empty: the host that a trusted proxy forwards, or the connection's loopback address."`
+	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Base URL at which clients reach the service, for URLs in responses. Empty: the host that a trusted proxy forwards, or the address of the connection."`
 	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Proxies whose X-Forwarded-For, -Proto and -Host headers are trusted."`
 	TeamShare       int            `env:"TEAM_SHARE_PERCENT" default:"25" dev:"100" min:"5" max:"100" doc:"Share of an instance's WebSockets and memory that one team may use. Set 100 for a single team. In telapi dev: 100."`
 	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"Maximum duration of a graceful shutdown; then requests are aborted. The process manager's kill timeout must be 10s longer."`

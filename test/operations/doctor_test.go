@@ -20,8 +20,11 @@ func runDoctor(t *testing.T, env harness.Env) (text string, healthy bool) {
 func TestDoctorAcceptsHealthySite(t *testing.T) {
 	text, healthy := runDoctor(t, harness.Env{
 		"DATABASE_URL": testkit.SharedPostgres(t).NewDatabase(t),
-		"REDIS_URL":    testkit.StartRedis(t, testkit.RedisDurable()).URL(),
+		"REDIS_URL":    testkit.StartRedis(t, testkit.RedisDurable(), testkit.RedisArgs("--maxmemory", "100mb")).URL(),
 	})
+	if strings.Contains(text, "maxmemory ") {
+		t.Errorf("a warning about a limit that is set in\n%s", text)
+	}
 	for _, want := range []string{"PostgreSQL at", "noeviction", "appendonly", "agree within", "always on", "has no replicas"} {
 		if !healthy || !strings.Contains(text, want) {
 			t.Fatalf("healthy: %v, want true and %q in\n%s", healthy, want, text)
@@ -87,7 +90,7 @@ func TestDoctorWarnsOfLossInFailures(t *testing.T) {
 	} {
 		master.MustDo("CONFIG", "SET", "min-replicas-to-write", tt.minToWrite)
 		text, healthy := runDoctor(t, harness.Env{"REDIS_URL": master.URL(), "KV_MIN_REPLICAS": tt.minReplicas})
-		for _, want := range []string{"warn  appendfsync", "loses up to 2 s", tt.want} {
+		for _, want := range []string{"warn  appendfsync", "loses up to 2 s", "warn  maxmemory ", tt.want} {
 			if !healthy || !strings.Contains(text, want) {
 				t.Errorf("healthy: %v, want true and %q in\n%s", healthy, want, text)
 			}

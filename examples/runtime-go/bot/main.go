@@ -18,9 +18,13 @@ import (
 
 func main() {
 	ctx := context.Background()
-	runtime, err := callruntime.New(callruntime.Options{URL: os.Getenv("TELAPI_URL"), Key: os.Getenv("TELAPI_KEY"), Name: "bot"})
+	url, key := os.Getenv("TELAPI_URL"), os.Getenv("TELAPI_KEY")
+	if url == "" || key == "" || os.Getenv("BOT_URL") == "" {
+		log.Fatal("Set TELAPI_URL, such as http://localhost:3001, TELAPI_KEY, an API key with the scope RUN_CALLS, and BOT_URL.")
+	}
+	runtime, err := callruntime.New(callruntime.Options{URL: url, Key: key, Name: "bot"})
 	if err == nil {
-		log.Print("connecting to ", os.Getenv("TELAPI_URL"))
+		log.Print("connecting to ", url)
 	}
 	for err == nil {
 		var call *callruntime.Channel

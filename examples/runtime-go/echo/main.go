@@ -12,9 +12,13 @@ import (
 )
 
 func main() {
-	runtime, err := callruntime.New(callruntime.Options{URL: os.Getenv("TELAPI_URL"), Key: os.Getenv("TELAPI_KEY"), Name: "echo"})
+	url, key := os.Getenv("TELAPI_URL"), os.Getenv("TELAPI_KEY")
+	if url == "" || key == "" {
+		log.Fatal("Set TELAPI_URL, such as http://localhost:3001, and TELAPI_KEY, an API key with the scope RUN_CALLS.")
+	}
+	runtime, err := callruntime.New(callruntime.Options{URL: url, Key: key, Name: "echo"})
 	if err == nil {
-		log.Print("connecting to ", os.Getenv("TELAPI_URL"))
+		log.Print("connecting to ", url)
 	}
 	for ctx := context.Background(); err == nil; {
 		var call *callruntime.Channel
