@@ -100,33 +100,6 @@ func TestLossOfEarlyEntry(t *testing.T) {
 	}
 }
 
-// A failover loses a frame although a replica had it. The runtime finds that, and the connection
-// then reports that it was acknowledged.
-func TestLossOfAcknowledgedFrameDespiteReplicas(t *testing.T) {
-	t.Parallel()
-	master, _ := startReplicated(t)
-	opts := redisOptions(master)
-	opts.MinReplicas = 1
-	s := newChannelFixture(t, opts, nil)
-	head := s.attach("a").Head
-	defer testkit.Start(t, func(ctx context.Context) { s.store.Subscribe(ctx) })()
-	connection := &renewals{}
-	stop, err := s.channels.Subscribe(t.Context(), s.id, connection)
-	testkit.Must(t, err)
-	defer stop()
-	c := s.attachRuntime("r", func(o *calls.Options) { o.MinReplicas, o.Lease = 1, 5*time.Second })
-	restore := s.snapshot()
-	s.frame("a", "acknowledged")
-	s.receive(c, "acknowledged")
-	restore()
-	testkit.WantError(t, "the runtime", s.receiveError(c), calls.ErrLost)
-	testkit.Until(t, "the connection is asked to check", func() bool { return connection.requested() > 0 })
-	s.expectRenewal("a", channel.Lost)
-	if got := s.attach("b", resume(head)); got.Recovered {
-		t.Error("a cursor from before the loss was resumed")
-	}
-}
-
 // After two failovers the store can have an older claim again. The later one reports the
 // messages that are gone, also those of its predecessor, and is recovered.
 func TestOlderClaimIsReplaced(t *testing.T) {
