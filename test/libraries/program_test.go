@@ -42,8 +42,8 @@ var languages = map[string]func(t *testing.T, program string) *exec.Cmd{
 	},
 	"node": func(t *testing.T, program string) *exec.Cmd {
 		for _, needed := range []string{"dist/esm/runtime.js", "node_modules/ws"} {
-			if _, err := os.Stat("../../sdk/js/" + needed); err != nil && !testkit.Strict() {
-				t.Skip("sdk/js is not built: run npm ci and npm run build in it")
+			if _, err := os.Stat("../../sdk/js/" + needed); err != nil {
+				testkit.Missing(t, "sdk/js is not built: run npm ci and npm run build in it")
 			}
 		}
 		return exec.Command(testkit.Node(t), "testdata/node/"+program+".mjs")

@@ -16,8 +16,18 @@ import (
 // Strict reports whether a missing server fails a test instead of skipping it.
 func Strict() bool { return os.Getenv("CI") == "true" || os.Getenv("STRICT_TESTS") == "true" }
 
-// need returns the path of a program. If it is not installed, the test is skipped,
-// or fails if Strict returns true. The message names the package to install.
+// Missing skips a test for which the machine lacks something, or fails it if Strict
+// returns true.
+func Missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if Strict() {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// need returns the path of a program. A message about a missing one names the package to
+// install.
 func need(t testing.TB, program, debianPackage string, extraDirs ...string) string {
 	t.Helper()
 	if path, err := exec.LookPath(program); err == nil {
@@ -30,10 +40,6 @@ func need(t testing.TB, program, debianPackage string, extraDirs ...string) stri
 			return found[len(found)-1]
 		}
 	}
-	const hint = "%s is not installed: run scripts/install-servers.sh check (Debian package %s)"
-	if Strict() {
-		t.Fatalf(hint, program, debianPackage)
-	}
-	t.Skipf(hint, program, debianPackage)
+	Missing(t, "%s is not installed: run scripts/install-servers.sh check (Debian package %s)", program, debianPackage)
 	return ""
 }
