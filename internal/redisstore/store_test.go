@@ -222,7 +222,6 @@ func TestCommandErrorIsNotUnavailability(t *testing.T) {
 	}
 }
 
-// Not parallel: it checks all goroutines of the process.
 func TestFingerprintsAreListedUntilTheyExpire(t *testing.T) {
 	t.Parallel()
 	s, _ := connect(t, redisOptions(testkit.StartRedis(t)))
@@ -231,11 +230,12 @@ func TestFingerprintsAreListedUntilTheyExpire(t *testing.T) {
 		testkit.Must(t, err)
 		return list
 	}
-	share("expires", 50*time.Millisecond)
+	testkit.Equal(t, "fingerprints", share("expires", 50*time.Millisecond), []string{"expires"})
 	share("kept", time.Hour)
 	testkit.Until(t, "one expires", func() bool { return strings.Join(share("", time.Hour), " ") == "kept" })
 }
 
+// Not parallel: it checks all goroutines of the process.
 func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 	r := testkit.StartRedis(t)
 	before := goleak.IgnoreCurrent()
