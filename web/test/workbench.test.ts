@@ -43,11 +43,11 @@ test("a callback of the session is edited, checked and sent with a new credentia
   await playground.waitForState("Ended");
   await expect.poll(() => send.isDisabled()).toBe(true);
   const reason = page.getByText("Start a session first.");
-  expect(await reason.filter({ visible: true }).count()).toBe(1);
+  await expect.poll(() => reason.filter({ visible: true }).count()).toBe(1);
   await playground.showTab("Resilience");
-  expect(await reason.filter({ visible: true }).count()).toBe(1);
+  await expect.poll(() => reason.filter({ visible: true }).count()).toBe(1);
   await playground.start();
-  expect(await reason.filter({ visible: true }).count()).toBe(0);
+  await expect.poll(() => reason.filter({ visible: true }).count()).toBe(0);
   playground.expected = /400/;
 });
 
