@@ -63,9 +63,9 @@ async def serve(channel: Channel) -> None:
         logging.exception("channel %s", channel.id)  # the other calls go on
 
 
-async def main(url: str, key: str) -> None:
-    async with Runtime(url, key, name="bot-python") as runtime, asyncio.TaskGroup() as calls:
-        print("connecting to", url, flush=True)
+async def main() -> None:
+    async with Runtime(URL, KEY, name="bot-python") as runtime, asyncio.TaskGroup() as calls:
+        print("connecting to", URL, flush=True)
         async for channel in runtime.accept(capacity=100):
             calls.create_task(serve(channel))
 
@@ -74,7 +74,7 @@ if not (URL and KEY and BOT_URL):
     sys.exit("Set TELAPI_URL, such as http://localhost:3001, TELAPI_KEY, an API key with the scope RUN_CALLS, and BOT_URL.")
 failures: tuple[BaseException, ...] = ()
 try:
-    asyncio.run(main(URL, KEY))
+    asyncio.run(main())
 except* KeyboardInterrupt:
     pass
 except* (TelapiError, ValueError) as errors:  # the service rejected the runtime, or a setting is invalid

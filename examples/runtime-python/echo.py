@@ -9,6 +9,8 @@ import sys
 
 from telapi_runtime import Channel, Runtime, TelapiError
 
+URL, KEY = (os.environ.get(name, "") for name in ("TELAPI_URL", "TELAPI_KEY"))
+
 
 async def echo(channel: Channel) -> None:
     async with channel:
@@ -18,19 +20,18 @@ async def echo(channel: Channel) -> None:
             await channel.commit(entry)
 
 
-async def main(url: str, key: str) -> None:
-    async with Runtime(url, key, name="echo-python") as runtime, asyncio.TaskGroup() as calls:
-        print("connecting to", url, flush=True)
+async def main() -> None:
+    async with Runtime(URL, KEY, name="echo-python") as runtime, asyncio.TaskGroup() as calls:
+        print("connecting to", URL, flush=True)
         async for channel in runtime.accept(capacity=8):
             calls.create_task(echo(channel))
 
 
-URL, KEY = os.environ.get("TELAPI_URL"), os.environ.get("TELAPI_KEY")
-if not URL or not KEY:
+if not (URL and KEY):
     sys.exit("Set TELAPI_URL, such as http://localhost:3001, and TELAPI_KEY, an API key with the scope RUN_CALLS.")
 failures: tuple[BaseException, ...] = ()
 try:
-    asyncio.run(main(URL, KEY))
+    asyncio.run(main())
 except* KeyboardInterrupt:
     pass
 except* (TelapiError, ValueError) as errors:  # the service rejected the runtime, or a setting is invalid

@@ -110,6 +110,12 @@ func TestExamplesReportRejectedKey(t *testing.T) {
 			if cmd.ProcessState.ExitCode() != 1 || len(lines) != 2 || !strings.Contains(lines[0], "connecting to "+i.URL) || !strings.Contains(lines[1], "key") {
 				t.Errorf("%v, output\n%s\nwant exit code 1, the URL and one line about the key", err, out)
 			}
+			again := exec.Command(cmd.Path, cmd.Args[1:]...)
+			again.Env = append(cmd.Env, "TELAPI_KEY=")
+			out, err = again.CombinedOutput()
+			if again.ProcessState.ExitCode() != 1 || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), "TELAPI_KEY") {
+				t.Errorf("without a key: %v, output\n%s\nwant exit code 1 and one line that names TELAPI_KEY", err, out)
+			}
 		})
 	}
 }
