@@ -41,13 +41,19 @@ export class Recorder {
     const output = new MediaStreamAudioDestinationNode(this.context, { channelCount: 2 });
     this.sides.connect(output);
     this.recorder = new MediaRecorder(output.stream, { mimeType, audioBitsPerSecond: bitsPerSecond });
-    this.recorder.ondataavailable = ({ data }) => {
-      if (data.size) this.chunks.push(data);
+    const save = (complete: boolean) => {
       const blob = new Blob(this.chunks, { type: mimeType.replace(/;.*/, "") });
-      if (blob.size) onSaved({ startedAt: this.startedAt, ms: Date.now() - this.startedAt, blob }, this.recorder.state === "inactive");
+      if (blob.size) onSaved({ startedAt: this.startedAt, ms: Date.now() - this.startedAt, blob }, complete);
       if (blob.size > maxBytes) this.stop();
     };
-    this.recorder.onstop = () => void this.context.close();
+    this.recorder.ondataavailable = ({ data }) => {
+      this.chunks.push(data);
+      if (this.recorder.state !== "inactive") save(false); // after stop, there may be more than one of these
+    };
+    this.recorder.onstop = () => {
+      save(true);
+      void this.context.close();
+    };
     this.recorder.start(saveMs);
   }
 

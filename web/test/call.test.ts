@@ -2,7 +2,7 @@ import { chromium } from "playwright-core";
 import { expect, test } from "vitest";
 import { audible, highest, meters, Playground, Setup, startService } from "./browser.js";
 import { chromiumOptions } from "./chromium.js";
-import { checkRecording } from "./recording.js";
+import { checkRecording, splitLastPart } from "./recording.js";
 import { Voice } from "./voice.js";
 
 const setup = new Setup();
@@ -14,6 +14,7 @@ test.for(["webrtc", "audio"])("a call in mode %s: the bot hears the caller, repe
   await using playground = await setup.open();
   const { page } = playground;
   const voice = await Voice.replaceMicrophone(page);
+  await splitLastPart(page);
   const callState = page.locator("#call-state");
   await playground.chooseMode(mode);
   await playground.click("Call");

@@ -1,9 +1,21 @@
 import { mkdtempSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { Page } from "playwright-core";
 import type { ExpectStatic } from "vitest";
 import { parseTrace } from "../src/export.js";
 import type { Playground } from "./browser.js";
+
+/** Makes the last data of a recording come in two parts, as it does if the call ends when a part is due. */
+export function splitLastPart(page: Page): Promise<void> {
+  return page.evaluate(() => {
+    const { stop } = MediaRecorder.prototype;
+    MediaRecorder.prototype.stop = function () {
+      this.requestData();
+      stop.call(this);
+    };
+  });
+}
 
 /** Checks that both sides of the call that has just ended are recorded, and can be played, exported and deleted. */
 export async function checkRecording(playground: Playground, mode: string, expect: ExpectStatic): Promise<void> {
