@@ -19,11 +19,19 @@ const (
 	maxFailures = 3
 )
 
-// target is the unit of penalties. A voice or model that fails for one team must not
-// affect teams that use others.
-type target struct{ provider, voice, model string }
+// target is the unit of penalties. A voice or model that fails must not affect requests for
+// others, nor the texts of a team those of other teams.
+type target struct{ team, provider, voice, model string }
 
-func targetOf(p Provider, u Utterance) target { return target{p.Name(), u.Voice, u.Model} }
+func targetOf(team string, p Provider, u Utterance) target {
+	return target{team, p.Name(), u.Voice, u.Model}
+}
+
+// ofAllTeams returns the target of failures that no text has caused.
+func (t target) ofAllTeams() target {
+	t.team = ""
+	return t
+}
 
 // penalties holds the last failures. It is safe for concurrent use.
 type penalties struct {
@@ -43,8 +51,13 @@ type penalty struct {
 func (p *penalties) get(t target, text string, now time.Time) (penalty, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	found := p.byTarget[t]
-	return found, now.Before(found.until) && (found.text == text || found.failures >= maxFailures)
+	for _, t := range []target{t.ofAllTeams(), t} {
+		found := p.byTarget[t]
+		if now.Before(found.until) && (found.text == text || found.failures >= maxFailures) {
+			return found, true
+		}
+	}
+	return penalty{}, false
 }
 
 // record records the outcome of a request. A text that the provider has rejected shows that
@@ -56,16 +69,17 @@ func (p *penalties) record(t target, text string, err error, now time.Time) {
 	maps.DeleteFunc(p.byTarget, func(_ target, old penalty) bool { return !now.Before(old.until.Add(failureMemory)) })
 	if err == nil || errors.Is(err, ErrRejected) {
 		delete(p.byTarget, t)
+		delete(p.byTarget, t.ofAllTeams())
 		return
 	}
 	previous := p.byTarget[t]
 	next := penalty{now.Add(failureCooldown), err, text, previous.failures}
 	limited, isLimit := errors.AsType[*RateLimitError](err)
 	switch {
-	case isLimit: // not because of the text
-		next.until, next.failures = now.Add(limited.RetryAfter), maxFailures
+	case isLimit:
+		t, next.until, next.failures = t.ofAllTeams(), now.Add(limited.RetryAfter), maxFailures
 	case errors.Is(err, ErrMisconfigured):
-		next.failures = maxFailures
+		t, next.failures = t.ofAllTeams(), maxFailures
 	case previous.failures == 0 || text != previous.text: // the same text counts once
 		next.failures++
 	}

@@ -100,7 +100,7 @@ func (s *Service) healthyFirst(r request, list []Provider) []Provider {
 	var healthy, failed []Provider
 	for _, p := range list {
 		u := s.recording(r, p).Utterance
-		if _, penalized := s.penalties.get(targetOf(p, u), u.Text, s.Now()); penalized {
+		if _, penalized := s.penalties.get(targetOf(r.TeamID, p, u), u.Text, s.Now()); penalized {
 			failed = append(failed, p)
 		} else {
 			healthy = append(healthy, p)
@@ -118,10 +118,10 @@ func ProviderTimeout(configured time.Duration, providers int) time.Duration {
 // tryProvider calls one provider, with retries. The remaining providers, this one
 // included, get an equal share of the time. Only the last one is waited for if it
 // asks for a pause.
-func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, remaining int) (sound Sound, err error) {
+func (s *Service) tryProvider(ctx context.Context, teamID string, p Provider, u Utterance, remaining int) (sound Sound, err error) {
 	end, _ := ctx.Deadline() // of run
 	deadline := time.Now().Add(time.Until(end) / time.Duration(remaining))
-	key := targetOf(p, u)
+	key := targetOf(teamID, p, u)
 	err = s.penalties.rateLimit(key, u.Text, s.Now()) // of an earlier request: the first attempt waits as a retry does
 	for attempt := range s.Retries + 1 {
 		if err != nil {

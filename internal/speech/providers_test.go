@@ -189,6 +189,32 @@ func TestFailingTextDoesNotAffectOtherTexts(t *testing.T) {
 	})
 }
 
+func TestOnlyFailuresWithoutTextAffectOtherTeams(t *testing.T) {
+	for name, tt := range map[string]struct {
+		failure error
+		want    string
+	}{
+		"down":          {errDown, "primary"},
+		"rate limit":    {&speech.RateLimitError{RetryAfter: speech.FailureCooldown, Err: errDown}, "fallback"},
+		"misconfigured": {speech.ErrMisconfigured, "fallback"},
+	} {
+		testkit.RunBubble(t, name, func(t *testing.T) {
+			e, primary, fallback := newEnv(t), (&provider{name: "primary"}).fail(tt.failure), &provider{name: "fallback"}
+			s := e.service(t, primary, fallback)
+			for n := range 3 {
+				synthesize(t, s, fmt.Sprintf(`{"text":"abc %d"}`, n))
+			}
+			primary.fail(nil)
+			for team, want := range map[string]string{"t1": "fallback", "t2": tt.want} {
+				r, err := s.Synthesize(t.Context(), team, []byte(`{"text":"def","disableCache":true}`))
+				if err != nil || r.Provider != want {
+					t.Errorf("team %s: used %s, %v, want %s", team, r.Provider, err, want)
+				}
+			}
+		})
+	}
+}
+
 func TestPenaltiesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, failing := newEnv(t), (&provider{name: "failing"}).fail(errDown)

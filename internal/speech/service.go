@@ -261,7 +261,7 @@ func (s *Service) synthesize(ctx context.Context, r request, providers []Provide
 				return found, err
 			}
 		}
-		sound, err := s.tryProvider(ctx, p, rec.Utterance, len(providers)-i)
+		sound, err := s.tryProvider(ctx, r.TeamID, p, rec.Utterance, len(providers)-i)
 		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 			return result{}, err
 		}
