@@ -101,6 +101,14 @@ func TestKeptCallbackIsNotReported(t *testing.T) {
 	testkit.Must(t, d.Cancel(t.Context(), second.ID))
 	testkit.Must(t, d.store.checkAccepted(t.Context()))
 	testkit.WantError(t, "cancel", d.Cancel(t.Context(), "other"), calls.ErrWorkItemNotFound)
+
+	// An item that waits for its callback is lost only in the epoch of the callback, and while the channel is open.
+	digest, epoch := d.delivery(d.await(calls.AwaitOptions{}), "").Digest, d.epoch
+	d.setField("epoch", d.epoch+fmt.Sprint(time.Now().UnixMilli()))
+	testkit.Equal(t, "check after the report of another loss", d.script("check_callback", digest, epoch, "")[0], "kept")
+	d.setField("epoch", epoch)
+	testkit.Must(t, d.End(t.Context(), "done"))
+	testkit.Equal(t, "check after the end", d.script("check_callback", digest, epoch, "")[0], "kept")
 }
 
 // A channel remembers a limited number of settled work items.

@@ -3,14 +3,18 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/calls"
+	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/test/testkit"
 )
@@ -128,12 +132,51 @@ func workItemTimeouts(t *testing.T, opts Options) {
 	})
 }
 
+func TestDeadlinesAreExact(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	m.SetTime(time.Now())
+	d := newCallbackFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: []string{m.Addr()}, Embedded: true}}, nil)
+	first := d.await(calls.AwaitOptions{TTL: 2 * time.Minute})
+	soon := calls.AwaitOptions{TTL: time.Minute}
+	cancelled, late := d.await(soon), d.await(soon)
+	expect := func(at time.Time, item calls.WorkItem, outcome, cancel string) {
+		t.Helper()
+		m.SetTime(at)
+		c := d.delivery(item, "").Credential
+		testkit.Equal(t, "credential", d.script("check_credential", c.Digest, string(c.Kind), "")[0], outcome)
+		listed := slices.Contains(d.script("items"), item.ID)
+		testkit.Equal(t, "listed", listed, outcome == "usable")
+		testkit.Equal(t, "cancel", d.script("cancel", d.claimToken(), item.ID)[0], cancel)
+	}
+	expect(cancelled.ExpiresAt.Add(-time.Millisecond), cancelled, "usable", "cancelled")
+	expect(late.ExpiresAt, late, "invalid", "no_item")
+	m.SetTime(first.ExpiresAt.Add(-time.Millisecond))
+	d.script("touch")
+	d.expectEvents("")
+	m.SetTime(first.ExpiresAt)
+	d.script("touch")
+	d.expectEvents("timeout:" + first.ID + " timeout:" + late.ID)
+}
+
 func commitWithWorkItem(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
-	d.expect(d.await(calls.AwaitOptions{}), "answer", callback.Routed)
-	_, position := d.receive(d.Channel, "answer")
-	d.await(calls.AwaitOptions{Commit: position})
-	testkit.Equal(t, "committed position", d.field(kv.MetaKey(d.id), "committed"), position)
+	for _, body := range []string{"first", "second"} {
+		d.expect(d.await(calls.AwaitOptions{}), body, callback.Routed)
+	}
+	expect := func(what, position string) {
+		t.Helper()
+		testkit.Equal(t, "committed position after "+what, d.field(kv.MetaKey(d.id), "committed"), position)
+	}
+	_, position := d.receive(d.Channel, "first")
+	again := calls.AwaitOptions{Commit: position, WorkItemID: "again", Token: calls.NewToken()}
+	for _, o := range []calls.AwaitOptions{{Commit: position}, {Commit: position}, again} {
+		d.await(o)
+		expect("a work item", position)
+	}
+	_, again.Commit = d.receive(d.Channel, "second")
+	d.await(again)
+	expect("a repeated work item", again.Commit)
 }
 
 func cancellations(t *testing.T, opts Options) {

@@ -139,11 +139,19 @@ func (d *callbackFixture) forgetUse(use string) {
 	d.do("HSET", kv.MetaKey(d.id), use, words[0]+" 1 "+words[2])
 }
 
-// expectNothingParked checks that the size of parked callbacks is 0.
+// expectNothingParked checks that the size of parked callbacks is 0, and that no parts are kept.
 func (d *callbackFixture) expectNothingParked() {
 	d.channelFixture.Helper()
 	if queue := d.field(kv.MetaKey(d.id), "queue"); !strings.HasSuffix(queue, " 0") {
 		d.Errorf("queue: %s, want 0 parked bytes at the end", queue)
+	}
+	reply := d.do("HKEYS", kv.MetaKey(d.id))
+	fields, err := reply.AsStrSlice()
+	testkit.Must(d, err)
+	for _, field := range fields {
+		if regexp.MustCompile(`^\d+\+`).MatchString(field) {
+			d.Errorf("part %s is kept", field)
+		}
 	}
 }
 
@@ -226,7 +234,7 @@ func credentialChecks(t *testing.T, opts Options) {
 func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 	t.Parallel()
 	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
-	notices := d.recordNotices()
+	notices := d.recordNotices(kv.RuntimeTopic(d.id))
 	late := d.await(calls.AwaitOptions{TTL: time.Minute})
 	d.expect(late, "late", callback.Routed)
 	soon := calls.AwaitOptions{TTL: 19 * time.Second}
@@ -264,14 +272,24 @@ func TestCredentialBelongsToOneWorkItem(t *testing.T) {
 	}
 }
 
-// recordNotices records the notices to the runtime. The returned function stops
+// The instances that receive streamed answers are notified of those that end.
+func TestEndsAndCancellationsNotifyInstances(t *testing.T) {
+	t.Parallel()
+	d := newCallbackFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+	notices := d.recordNotices(kv.StreamsTopic)
+	item := d.await(calls.AwaitOptions{})
+	testkit.Must(t, d.Cancel(t.Context(), item.ID))
+	testkit.Must(t, d.End(t.Context(), "done"))
+	testkit.Equal(t, "notices", notices(), []string{d.id + " " + item.ID, d.id})
+}
+
+// recordNotices records the notices on a topic. The returned function stops
 // recording and returns the notices with times masked.
-func (d *callbackFixture) recordNotices() func() []string {
+func (d *callbackFixture) recordNotices(topic string) func() []string {
 	d.channelFixture.Helper()
 	const last = "last"
 	var notices []string
 	subscribed, received := make(chan struct{}), make(chan struct{})
-	topic := kv.RuntimeTopic(d.id)
 	d.raw(func(_ context.Context, client rueidis.Client) error {
 		conn, release := client.Dedicate()
 		d.Cleanup(release)

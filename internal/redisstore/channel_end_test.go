@@ -39,6 +39,9 @@ func endedChannel(t *testing.T, opts Options) {
 	if got := s.renew("a", false); got.Outcome != channel.Ended || got.Offer {
 		t.Errorf("renew: %+v, want %s and no offer", got, channel.Ended)
 	}
+	epoch := s.field(kv.MetaKey(s.id), "epoch")
+	s.script("detach", "a", "{}", "99-1", epoch, "")
+	testkit.Equal(t, "epoch after a loss", s.field(kv.MetaKey(s.id), "epoch"), epoch)
 	s.detach("a")
 	testkit.WantError(t, "send", c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeStatus, Status: jsontext.Value("{}")}), calls.ErrEnded)
 	testkit.NoError(t, "end", c.End(t.Context(), "again"))

@@ -13,6 +13,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
+	"telapi/internal/kv"
 	"telapi/test/testkit"
 )
 
@@ -171,6 +172,18 @@ func resentMessages(t *testing.T, opts Options) {
 	}
 }
 
+func commitWithMessage(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	c := s.attachRuntime("r")
+	_, position := s.receive(c, "connected")
+	for _, id := range []string{"first", "second"} { // with the second, nothing is left to commit
+		s.script("send", s.claimToken(), "-", "", position, id, "{}")
+		testkit.Equal(t, "committed position", s.field(kv.MetaKey(s.id), "committed"), position)
+		testkit.Equal(t, "committed entries", s.flow()[5], "1")
+	}
+}
+
 func liveMessages(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	subscribe(t, s.store)
@@ -199,7 +212,7 @@ func liveMessages(t *testing.T, opts Options) {
 			t.Errorf("received %q, want 1>2:once audio 2>3:last", rec.recorded())
 		}
 	}
-	if late := s.attach("b", resume(channel.Cursor{Epoch: s.attach("b").Head.Epoch})); texts(late.Missed) != "early once last" {
+	if late := s.attach("b", resume(channel.Cursor{Epoch: "*"})); texts(late.Missed) != "early once last" {
 		t.Errorf("history: %q, want early once last", texts(late.Missed))
 	}
 	for _, bad := range []wire.ChannelMessage{{Type: wire.TypeAudio, Audio: jsontext.Value("{}")}, {Type: wire.TypeChat}, {Type: "other"}, {Type: wire.TypePing},

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -55,6 +56,10 @@ func sessionOwner(t *testing.T, opts Options) {
 		s.detach(connection)
 	}
 	s.attach("e", reject)
+	s.attach("e") // it does not replace itself
+	s.attach("g")
+	testkit.Until(t, "the subscriber is replaced", func() bool { return strings.HasSuffix(subscriber.recorded(), "replaced:g") })
+	testkit.Equal(t, "replaced", subscriber.recorded(), "replaced:b replaced:c replaced:g")
 	for _, change := range []func(*channel.AttachRequest){
 		func(r *channel.AttachRequest) { r.TeamID = "other" },
 		func(r *channel.AttachRequest) { r.EndpointID = "other" },
@@ -65,8 +70,8 @@ func sessionOwner(t *testing.T, opts Options) {
 			t.Error("another team could attach")
 		}
 	}
-	s.frame("e", "last")
-	s.expectReceived(s.attachRuntime("r"), "connected connected connected c connected disconnected connected disconnected connected last")
+	s.frame("g", "last")
+	s.expectReceived(s.attachRuntime("r"), "connected connected connected c connected disconnected connected disconnected connected connected connected last")
 }
 
 // A runtime polls a channel again when the lease of its connection expires: nobody else notices that an instance has died.
@@ -252,6 +257,8 @@ func messageIDs(t *testing.T, opts Options) {
 	for n, want := range map[int]channel.Outcome{frames - 1: channel.Duplicate, frames - 4095: channel.Duplicate, 0: channel.Appended} {
 		testkit.Equal(t, fmt.Sprintf("duplicate of frame %d of %d", n, frames), s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Entry: []byte("{}")})[0], want)
 	}
+	// The store need not have forgotten the oldest IDs yet.
+	testkit.Equal(t, "duplicate of the newest frame that is too old", s.append("a", channel.Frame{MessageID: fmt.Sprint(frames - 4096), Entry: []byte("{}")})[0], channel.Appended)
 	last := func() string { return s.attach("a").Head.ID }
 	before := last()
 	if send(messages-1024, messages); last() != before {

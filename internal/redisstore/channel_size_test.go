@@ -230,7 +230,9 @@ func backpressure(t *testing.T, opts Options) {
 		sent++
 		s.receive(c, fmt.Sprint(sent-1))
 		fill()
+		committed := s.field(kv.MetaKey(s.id), "committed")
 		testkit.NoError(t, "commit an old position", c.Commit(t.Context(), half))
+		testkit.Equal(t, "committed position", s.field(kv.MetaKey(s.id), "committed"), committed)
 		for _, position := range []string{"1000-1", "1001-1"} {
 			testkit.WantError(t, fmt.Sprintf("commit %s", position), c.Commit(t.Context(), position), calls.ErrUnknownPosition)
 		}

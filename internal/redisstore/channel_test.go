@@ -50,6 +50,8 @@ var channelTests = map[string]func(*testing.T, Options){
 	"one runtime claims a session":                         claims,
 	"crashed runtime is replaced":                          crashedRuntimes,
 	"unwanted session is left to others":                   unwantedSession,
+	"a commit travels with a message":                      commitWithMessage,
+	"a claim before the clock is known":                    claimWithoutClock,
 	"a session has one offer at a time":                    oneOffer,
 	"expired offers are dropped":                           expiredOffers,
 	"messages are delivered live and kept":                 liveMessages,

@@ -19,6 +19,7 @@ import (
 	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
+	"telapi/internal/kv"
 	"telapi/test/testkit"
 )
 
@@ -224,4 +225,21 @@ func TestCloseEndsLeases(t *testing.T) {
 	if s.tasks.Go(t.Context(), func(context.Context) {}) == nil {
 		t.Error("a closed store started a goroutine")
 	}
+}
+
+// A runtime can claim a channel before it has compared its clock with that of the store.
+func claimWithoutClock(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	claim := func(token, held string) {
+		t.Helper()
+		reply := s.script("claim", "r", token, "60000", "attach", "")
+		requestedAt := time.UnixMilli(parseMillis(s.field(kv.MetaKey(s.id), "claimRequestedAt")))
+		if reply[0] != "claimed" || reply[len(reply)-1] != held || time.Since(requestedAt).Abs() > time.Hour {
+			t.Errorf("claim: %q, requested at %s; want it to end with the held message %q, and to be requested now", reply, requestedAt, held)
+		}
+	}
+	s.script("send", "", "-", "", "", "1", "{}")
+	claim("first", "")
+	claim("second", s.hold("2"))
 }

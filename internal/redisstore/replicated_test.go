@@ -225,6 +225,8 @@ func heldMessages(t *testing.T, opts Options) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newChannelFixture(t, opts, nil)
+			s.attach("c")
+			s.script("send", "", "-", "", "", rand.Text(), `{"chat":{"text":"0"}}`)
 			start := s.attach("c").Head
 			s.script("send", "", "-", "", "", rand.Text(), `{"chat":{"text":"1"}}`)
 			visible := s.attach("c", resume(start)).Head
