@@ -36,7 +36,7 @@ WEB  := web
 REDOCLY := env REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes @redocly/cli@2.73.0
 NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
-.PHONY: node help run phone build test check simulate simulate-commit bench fuzz mutate campaign audit release lint fmt generate clean
+.PHONY: node help run phone build test check simulate simulate-fixed simulate-commit bench fuzz mutate campaign audit release lint fmt generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,13 +100,11 @@ check: ## Run what `make test` leaves out: linters, race detector, faults under 
 	@for module in examples/runtime-go examples/phone; do $(STEP) "$$module: go mod tidy" go -C $$module mod tidy $(TIDY); done
 	@$(MAKE) lint
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
-	@$(STEP) 'simulation: build' $(MAKE) -s $(SIMULATION)
-	@$(STEP) 'simulation: 300 seeds' bash -c '$(SIMULATE) -seeds=300'
-	@$(SIMULATE_COMMIT)
+	@$(STEP) 'simulation' $(MAKE) -j2 simulate-fixed simulate-commit
 	@$(TESTS) $(STEP) 'programs' go build $(BUILD_WITH) -ldflags '$(LDFLAGS)' -o $(PROGRAMS)/ ./cmd/telapi ./test/echo
 	@$(TESTS) $(STEP) 'tests of programs' $(GOTEST) $(filter-out telapi/test/phone,$(CHECKED))
 	@$(TESTS) $(STEP) 'phone: units' go -C examples/phone test -count=1 ./...
-	@$(TESTS) $(STEP) 'phone' $(GOTEST) telapi/test/phone
+	@$(TESTS) $(STEP) 'phone' $(GOTEST) -parallel=8 telapi/test/phone
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
 	@$(STEP) 'sdk: build' $(NPM) $(SDK) run --silent build
 	@$(TESTS) CGO_ENABLED=1 GOFLAGS='$(GOFLAGS)' $(STEP) 'race detector' $(GOTEST) $(RACE) $(filter-out $(NO_RACES),$(PACKAGES))
@@ -123,11 +121,14 @@ $(OVERLAY):
 $(SIMULATION): $(OVERLAY)
 	@go test -c -vet=off -overlay=$(OVERLAY) -o $@ ./test/simulation
 
+# A simulation uses one processor, so make check runs these two at a time.
+simulate-fixed: $(SIMULATION)
+	$(SIMULATE) -seeds=300
+
 # Seeds that are new with every commit, so a failure can be older than the commit. A tree
 # without git uses a digest of its code.
 simulate-commit: $(SIMULATION) ## Simulate 300 seeds that are derived from the commit
-	@$(SIMULATE_COMMIT)
-SIMULATE_COMMIT = $(STEP) 'simulation: 300 seeds of this commit' bash -c '$(SIMULATE) -test.run ^TestSeeds$$ -seeds=300 -commit=$(COMMIT)'
+	$(SIMULATE) -test.run '^TestSeeds$$' -seeds=300 -commit=$(COMMIT)
 COMMIT = $(shell git rev-parse HEAD 2>/dev/null || cat $$(find callruntime internal -name '*.go' -o -name '*.lua' | sort) | sha1sum | cut -c1-40)
 
 # Every run uses new seeds. A failing seed is printed with its trace.
