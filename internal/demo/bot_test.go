@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -288,6 +289,29 @@ func TestModelGetsKeyNameAndConversation(t *testing.T) {
 		if got := fmt.Sprint(bot.askModel(botRequest{ChannelID: "c", question: question{Text: c.text}})); !strings.Contains(got, c.want) {
 			t.Errorf("the model got %s, want %s", got, c.want)
 		}
+	}
+}
+
+// A server may close an idle connection at the moment at which the next question is sent.
+func TestQuestionIsAskedAgainOnNewConnection(t *testing.T) {
+	var used sync.Map
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if _, again := used.LoadOrStore(r.RemoteAddr, true); again {
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = w.Write([]byte(`{"text":"yes","choices":[{"message":{"content":"yes"}}]}`))
+	}))
+	t.Cleanup(api.Close)
+	model := NewModel("DEMO_LLM_URL", api.URL, "brain", "")
+	for range 2 {
+		_, err := model.transcribe(t.Context(), []byte("RIFF"))
+		testkit.Must(t, err)
+		_, text, err := model.complete(t.Context(), nil)
+		testkit.Must(t, err)
+		testkit.Equal(t, "answer", text, "yes")
+		_, err = roundTrip(t.Context(), &model.client, http.MethodPost, api.URL, nil, object{})
+		testkit.Must(t, err)
 	}
 }
 

@@ -285,7 +285,11 @@ type response struct {
 	body   []byte
 }
 
-// roundTrip sends a request. The body is sent as JSON, unless it is a reader or nil.
+// repeatOnNewConnection lets the transport send a request again if the server has closed the
+// pooled connection, because nobody had used it for long. A nil value is not sent.
+func repeatOnNewConnection(req *http.Request) { req.Header["Idempotency-Key"] = nil }
+
+// roundTrip sends a request, perhaps twice. The body is sent as JSON, unless it is a reader or nil.
 func roundTrip(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (r response, err error) {
 	const maxResponse = 16 << 20 // audio
 	content, isReader := body.(io.Reader)
@@ -304,6 +308,7 @@ func roundTrip(ctx context.Context, client *http.Client, method, url string, hea
 		req.Header.Set("Content-Type", "application/json")
 	}
 	maps.Copy(req.Header, header)
+	repeatOnNewConnection(req)
 	resp, err := client.Do(req)
 	if err != nil {
 		return r, err

@@ -86,6 +86,7 @@ func (m *Model) post(ctx context.Context, path, contentType string, body io.Read
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL+path, body)
 	if err == nil {
 		req.Header.Set("Content-Type", contentType)
+		repeatOnNewConnection(req)
 		if m.Key != "" {
 			req.Header.Set("Authorization", "Bearer "+m.Key.Reveal())
 		}
