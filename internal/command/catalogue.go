@@ -107,7 +107,7 @@ func fieldsOf(t reflect.Type, prefix string, index []int) []Field {
 		f := t.Field(i)
 		at := append(slices.Clip(index), i)
 		switch {
-		case f.Type == reflect.TypeFor[wire.CommonFields]() || !f.IsExported():
+		case f.Type == reflect.TypeFor[wire.CommonFields]():
 		case f.Anonymous:
 			fields = append(fields, fieldsOf(f.Type, prefix, at)...)
 		default:

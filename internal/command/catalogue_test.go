@@ -12,6 +12,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/internal/strictjson"
 	"telapi/test/testkit"
 )
 
@@ -151,6 +152,20 @@ func TestBoundsOfProfile(t *testing.T) {
 			t.Errorf("%.60s…: issues %q, want %q", profile, got, want)
 		}
 	}
+}
+
+func TestValueOfWrongTypeHasOneIssue(t *testing.T) {
+	var issues fault.Issues
+	var p wire.GatewayProfile
+	testkit.Must(t, strictjson.Decode([]byte(`{"commandSources":["bot",5]}`), &p, "/p", &issues))
+	CheckProfile(p, "/p", &issues)
+	ParseActions(jsontext.Value(`[{"type":"set_tts_speaking_rate","rate":"fast"},{"type":"transfer","sipQueryParams":[{"name":"a b","value":"x"}]}]`), "/c", &issues)
+	testkit.Equal(t, "issues at", testkit.IssuePaths(issues.Err()), []string{"/p/commandSources/1", "/c/0/rate", "/c/1/sipQueryParams/0/name"})
+}
+
+func TestTooManyPatternsAllowNothing(t *testing.T) {
+	p := transferPolicy(t, `,"allowedTargets":["*"`+strings.Repeat(`,"*"`, maxPatterns)+`]`)
+	testkit.Equal(t, "reason", p.Decide(Request{Command: transfer("+491")}, "bot", "").Reason, TargetNotAllowed)
 }
 
 func TestEscapedLineBreaksAreFound(t *testing.T) {

@@ -108,9 +108,6 @@ type paramValues []any
 
 // parseParams decodes and checks sessionParams.
 func parseParams(raw jsontext.Value, v validator) paramValues {
-	if raw.Kind() != '{' {
-		return nil
-	}
 	values := make(paramValues, len(SessionParams))
 	for name, raw := range strictjson.Members(raw) {
 		i := slices.IndexFunc(SessionParams, func(p Param) bool { return p.Name == name })

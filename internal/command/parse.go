@@ -78,7 +78,6 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 		return Request{Command: &wire.OtherCommand{CommonFields: wire.CommonFields{Type: cmp.Or(commandType, "unknown"), CommandID: stringOf(head.CommandID)}}}
 	}
 	_ = strictjson.Decode(raw, c, path, issues) // an error is also in issues: raw is a decoded value
-	c.Common().Type = commandType
 	v, members := validator{path, issues}, specs[commandType].members
 	v.command(c)
 	r := Request{Command: c, misspelledTarget: v.checkMembers(raw, members), Ignored: ignoredMembers(raw, members, commandType)}
@@ -215,9 +214,7 @@ type Operation struct {
 func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Operation) {
 	v := validator{path + "/value", issues}
 	var value eventValue
-	if strictjson.Present(e.Value) {
-		_ = strictjson.Decode(e.Value, &value, v.path, issues) // cannot fail: the value was decoded before
-	}
+	_ = strictjson.Decode(e.Value, &value, v.path, issues) // fails only without a value: what is there was decoded before
 	misspelledTarget := v.checkMembers(e.Value, eventMembers)
 	v.target(value.Target, "/target")
 	v.target(value.TransferTarget, "/transferTarget")

@@ -28,11 +28,10 @@ func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 		issues.Add(base, fault.IssueTooLong, "A gateway profile must have at most %d bytes of JSON.", MaxProfileBytes)
 		return
 	}
-	if checkCount(p.CommandSources, len(wire.Sources), base+"/commandSources", issues) {
-		for i, source := range p.CommandSources {
-			if at := fault.Pointer(base+"/commandSources", i); !slices.Contains(wire.Sources, source) && !issues.Has(at) {
-				issues.Add(at, fault.IssueValue, "Unknown source %q: use %s.", source, strings.Join(wire.Sources, ", "))
-			}
+	checkCount(p.CommandSources, len(wire.Sources), base+"/commandSources", issues)
+	for i, source := range p.CommandSources {
+		if at := fault.Pointer(base+"/commandSources", i); !slices.Contains(wire.Sources, source) && !issues.Has(at) {
+			issues.Add(at, fault.IssueValue, "Unknown source %q: use %s.", source, strings.Join(wire.Sources, ", "))
 		}
 	}
 	if checkCount(p.CommandPolicies, len(Catalogue), base+"/commandPolicies", issues) {

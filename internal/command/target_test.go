@@ -101,7 +101,7 @@ func TestPatternMatches(t *testing.T) {
 		"+49*":                            {[]string{"tel:+4930"}, []string{"+50"}},
 		"110":                             {[]string{"110", "tel:1-1-0"}, []string{"1100", "0110"}},
 		"tel:+49*00":                      {[]string{"+4900", "+49100"}, []string{"+49001"}},
-		"sip:*@pbx.example":               {[]string{"sip:a@pbx.example", "SIP:a@PBX.EXAMPLE.", "sip:a@pbx.example:5070"}, []string{"sips:a@pbx.example", "sip:a@evil.pbx.example", "sip:a@pbx.example.evil", "sip:pbx.example", "sip:a%40evil.example@pbx.example", "sip:a%3Bmaddr=x@pbx.example", "sip:a%3Fx@pbx.example", "sip:a;x=y@pbx.example", "sip:a?x@pbx.example", "tel:+49", "sip:a@pbxxexample", "sip:a&b@pbx.example", "sip:a%26b@pbx.example", "sip:a,b@pbx.example", "sip:a%2Cb@pbx.example"}},
+		"sip:*@pbx.example":               {[]string{"sip:a@pbx.example", "SIP:a@PBX.EXAMPLE.", "sip:a@pbx.example:5070"}, []string{"sips:a@pbx.example", "sip:a@evil.pbx.example", "sip:a@pbx.example.evil", "sip:pbx.example", "sip:a%40evil.example@pbx.example", "sip:a%3Bmaddr=x@pbx.example", "sip:a%3Fx@pbx.example", "sip:a;x=y@pbx.example", "sip:a@evil.example;phone-context=pbx.example", "sip:a?x@pbx.example", "tel:+49", "sip:a@pbxxexample", "sip:a&b@pbx.example", "sip:a%26b@pbx.example", "sip:a,b@pbx.example", "sip:a%2Cb@pbx.example"}},
 		"sip:a&*,*@pbx.example":           {[]string{"sip:a&b,c@pbx.example", "sip:a%26,@pbx.example"}, []string{"sip:a&b&c,d@pbx.example", "sip:a&b,c,d@pbx.example", "sip:ab,c@pbx.example"}},
 		"sip:100*@pbx.example":            {[]string{"sip:1001@pbx.example", "sip:100@pbx.example"}, []string{"sip:200@pbx.example", "sip:100%40evil.example@pbx.example"}},
 		"sip:*@*.pbx.example":             {[]string{"sip:a@x.pbx.example", "sip:a@x.y.pbx.example"}, []string{"sip:a@pbx.example", "sip:a@pbx.example.evil"}},
@@ -247,6 +247,7 @@ func TestMisspelledTargetIsRecognized(t *testing.T) {
 		`"note":"tel:+4930"`:        true,
 		`"options":{"to":"Anna"}`:   true,
 		`"to":"Anna","note":"Anna"`: true,
+		`"a":{"to":"Anna","b":"c"}`: true,
 		`"to":null`:                 false,
 		`"note":"4930123"`:          false, // perhaps another number
 		`"note":"Anna: call + ask"`: false,
