@@ -48,7 +48,7 @@ func (a *audit) reset() {
 }
 
 // clockStepped records a step of the store's clock. Of two requests before and after
-// it, the store cannot tell which one is older.
+// it, the store cannot tell which one is older, nor whether a request from before it is late.
 func (a *audit) clockStepped() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,7 +96,7 @@ func (a *audit) executed(c command) {
 	record.committed(committedBy(c.script, outcome, argv))
 	switch {
 	case c.script == "connect" && outcome == "attached":
-		if at, failed := record.failedHandshake(c.host); failed && c.at.Sub(at) > time.Millisecond { // scripts have deadlines in whole ms
+		if at, failed := record.failedHandshake(c.host); failed && c.at.Sub(at) > time.Millisecond && c.sent.After(a.steppedAt) { // scripts have deadlines in whole ms
 			record.violation("a handshake of %s took the session over %v after it had failed", c.host.name, c.at.Sub(at).Round(time.Millisecond))
 		}
 		if old := a.owners[c.channel]; a.isOutdated(c, argv[3], old) {
