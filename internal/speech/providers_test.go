@@ -215,6 +215,25 @@ func TestOnlyFailuresWithoutTextAffectOtherTeams(t *testing.T) {
 	}
 }
 
+func TestSuccessEndsPenaltyOfAllTeams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, primary, fallback := newEnv(t), (&provider{name: "primary"}).fail(speech.ErrMisconfigured), &provider{name: "fallback"}
+		s := e.service(t, primary, fallback)
+		use := func(team, want string) {
+			t.Helper()
+			r, err := s.Synthesize(t.Context(), team, []byte(`{"text":"abc","disableCache":true}`))
+			testkit.Must(t, err)
+			testkit.Equal(t, "provider for "+team, r.Provider, want)
+		}
+		use("t1", "fallback")
+		primary.fail(nil)
+		fallback.fail(errDown)
+		use("t2", "primary")
+		fallback.fail(nil)
+		use("t1", "primary")
+	})
+}
+
 func TestPenaltiesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, failing := newEnv(t), (&provider{name: "failing"}).fail(errDown)
