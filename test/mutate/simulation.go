@@ -56,6 +56,7 @@ var simulated = []struct {
 	{"detach without owner check", []change{{"internal/kv/lua/connection.lua", "if channel.owner ~= connection then -- an ended channel has no owner", "if channel.state ~= 'open' then"}}},
 	{"one-shot credential reusable", []change{{"internal/kv/lua/work.lua", "  if c.callbackID ~= '' and not streaming then return 'consumed' end\n", ""}}},
 	{"live gap ignored", []change{{"internal/channel/subscriber.go", "if after == c.cursor {", "if after == c.cursor || len(list) > 0 {"}}},
+	{"late call executed", []change{{"internal/kv/lua/channel.lua", "if notAfter and now > tonumber(notAfter) then", "if false then"}}},
 	{"late claim wins", []change{{"internal/kv/lua/claim.lua", " or isOutdated(requestedAt, channel.claimRequestedAt)", ""}}},
 	{"second cancel removed", []change{{"callruntime/channel.go", "\t\tgo func() { _ = c.Cancel(c.ctx, await.WorkItemID) }() // ends with the channel\n", ""}}}, // of an item whose await may be under way
 	{"no history read after resubscribing", []change{{"internal/redisstore/subscribe.go", "\tif p.wasDown {\n\t\tp.subscriber.Gap()\n\t}\n", ""}}},
@@ -141,7 +142,7 @@ func (r *runner) buildSimulation(code map[string]string) string {
 	maps.Copy(changed.Replace, overlay.Replace)
 	check(os.WriteFile(built.overlay, must(json.Marshal(changed)), 0o600))
 	program := filepath.Join(dir, "simulation.test")
-	build := exec.Command("go", "test", "-c", "-vet=off", "-overlay="+built.overlay, "-o", program, "./test/simulation")
+	build := exec.Command("go", "test", "-c", "-vet=off", "-tags=simulation", "-overlay="+built.overlay, "-o", program, "./test/simulation")
 	build.Dir, build.Stdout, build.Stderr = r.root, os.Stdout, os.Stderr
 	check(build.Run())
 	return program

@@ -55,6 +55,6 @@
 // The Go runtime makes other choices at random or by the real time: which of
 // several ready cases a select takes, where the iteration of a map starts, which of
 // two timers at the same instant fires first, when it preempts a goroutine. The
-// command in overlay takes this out of the runtime of the test. The Makefile uses
-// it, and then a seed replays exactly. Without it, nothing runs.
+// command in overlay takes this out of the runtime of the test, so that a seed replays
+// exactly. The Makefile builds the tests with it and with the tag simulation.
 package simulation

@@ -1,4 +1,4 @@
-//go:build !race
+//go:build simulation
 
 package simulation
 
@@ -7,46 +7,22 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"telapi/test/testkit"
 )
 
-// A seed replays exactly, in the same process and in another one. Without the
-// overlay, which make check uses in a step of its own, the Go scheduler makes runs
-// differ.
+// A seed replays exactly, in the same process and in another one.
 func TestReplayIsExact(t *testing.T) {
-	if !exact {
-		return
-	}
 	dir := newDatabase(t)
 	for seed := uint64(1); seed <= 10; seed++ {
-		first, difference := simulate(t, seed, dir), ""
-		for range attempts() {
-			if difference = compare(first.Trace, simulate(t, seed, dir).Trace); difference == "" {
-				break
-			}
+		first := simulate(t, seed, dir).Trace
+		testkit.Equal(t, fmt.Sprintf("seed %d: difference of the second run", seed), compare(first, simulate(t, seed, dir).Trace), "")
+		if seed <= 2 {
+			testkit.Equal(t, fmt.Sprintf("seed %d: difference of another process", seed), compare(first, simulateElsewhere(t, seed)), "")
 		}
-		testkit.Equal(t, fmt.Sprintf("seed %d: difference of the second run", seed), difference, "")
-		if seed > 2 {
-			continue
-		}
-		for range attempts() {
-			if difference = compare(first.Trace, simulateElsewhere(t, seed)); difference == "" {
-				break
-			}
-		}
-		testkit.Equal(t, fmt.Sprintf("seed %d: difference of another process", seed), difference, "")
 	}
-}
-
-func attempts() int {
-	if exact {
-		return 1
-	}
-	return 10
 }
 
 // simulateElsewhere runs a seed in another process and returns its trace.
@@ -68,12 +44,8 @@ func simulateElsewhere(t *testing.T, seed uint64) (trace []string) {
 // isEvent matches a line of a trace, which starts with the time.
 var isEvent = regexp.MustCompile(`^ *[0-9]+\.[0-9]{6}  `)
 
-// compare returns the first difference of two traces. Without the overlay it ignores
-// the order of events.
+// compare returns the first difference of two traces.
 func compare(first, second []string) string {
-	if !exact {
-		first, second = slices.Sorted(slices.Values(first)), slices.Sorted(slices.Values(second))
-	}
 	for i := range min(len(first), len(second)) {
 		if first[i] != second[i] {
 			return fmt.Sprintf("line %d is\n%s, then\n%s", i, first[i], second[i])

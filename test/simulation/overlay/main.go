@@ -3,8 +3,8 @@
 //
 // It copies files of the runtime with the edits below into a directory, and writes
 // overlay.json for go test -overlay. With GOMAXPROCS=1, the goroutines of a synctest
-// bubble then always run in the same order. If the edits do not fit this version of
-// Go, the overlay is empty, and the simulation does not run.
+// bubble then always run in the same order. If an edit does not fit this version of
+// Go, it fails, and the simulation is not built.
 package main
 
 import (
@@ -19,11 +19,7 @@ import (
 // edit replaces a text that occurs once in a file.
 type edit struct{ file, old, replacement string }
 
-// exact is a file of the simulation itself.
-const exact = "test/simulation/exact.go"
-
 var edits = []edit{
-	{exact, "exact = false", "exact = true"},
 	// select tries its cases in an order that depends on the bubble's time only.
 	{"select.go", "j := cheaprandn(uint32(norder + 1))", `j := cheaprandn(uint32(norder + 1))
 		if bubble := getg().bubble; bubble != nil {
@@ -88,8 +84,7 @@ func write(args []string) error {
 	}
 	texts, err := edited()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "overlay: %v\n", err)
-		clear(texts)
+		return err
 	}
 	replace := map[string]string{}
 	for file, text := range texts {
@@ -115,11 +110,6 @@ func edited() (texts map[string]string, err error) {
 	texts = map[string]string{}
 	for _, e := range edits {
 		file := filepath.Join(strings.TrimSpace(string(out)), "src/runtime", e.file)
-		if e.file == exact {
-			if file, err = filepath.Abs(exact); err != nil {
-				return nil, err
-			}
-		}
 		text, known := texts[file]
 		if !known {
 			raw, err := os.ReadFile(file)
