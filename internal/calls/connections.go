@@ -22,6 +22,7 @@ const (
 
 var (
 	connectionsScript = rueidis.NewLuaScriptRetryable(kv.Script("connections"))
+	expiredScript     = rueidis.NewLuaScriptRetryable(kv.Script("is_expired"))
 	claimsScript      = rueidis.NewLuaScriptRetryable(kv.Script("claims"))
 )
 
@@ -79,10 +80,13 @@ func (r *Runtime) Replace(ctx context.Context, connectionID string) error {
 }
 
 // Sweep releases the claims of an expired connection and offers its sessions. Claims that
-// another connection has resumed are kept.
+// another connection has resumed are kept. It does nothing if the lifetime was extended since.
 func (r *Runtime) Sweep(ctx context.Context, connectionID string) error {
-	err := r.releaseAll(ctx, connectionID)
-	if err == nil {
+	expired, err := expiredScript.Exec(ctx, r.client, []string{kv.ConnectionsKey}, []string{connectionID}).AsBool()
+	if err != nil || !expired {
+		return wrapStore("check a connection", err)
+	}
+	if err = r.releaseAll(ctx, connectionID); err == nil {
 		err = wrap("forget claims", r.client.Do(ctx, r.client.B().Del().Key(kv.ClaimsKey(connectionID)).Build()).Error())
 	}
 	return err

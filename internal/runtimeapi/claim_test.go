@@ -55,6 +55,13 @@ func (c *Conn) mustAdd(t *testing.T, cl *claim, ch *calls.Channel) {
 	}
 }
 
+// expire ends the lifetime of the connection.
+func (c *Conn) expire(t *testing.T) {
+	t.Helper()
+	_, _, err := c.calls.KeepConnections(t.Context(), calls.Lifetime{ConnectionID: c.id})
+	testkit.Must(t, err)
+}
+
 func markClosed(c *Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,11 +131,23 @@ func TestClaimMadeAgainIsSwept(t *testing.T) {
 	c.mustAdd(t, cl, ch)
 	testkit.Must(t, c.service.register(t.Context(), c))
 	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, cl.record()))
+	c.expire(t)
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
 	testkit.Must(t, cl.recoverFrom(ch, calls.ErrLost))
 	c.Close()
 	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
 	testkit.NoError(t, "the session is not released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")))
+}
+
+// An instance takes a connection for dead, and releases its claims after the connection was kept again.
+func TestConnectionThatWasKeptMeanwhileIsNotSwept(t *testing.T) {
+	c, _, cl, ch := claimedSession(t)
+	c.mustAdd(t, cl, ch)
+	testkit.Must(t, c.calls.RecordClaims(t.Context(), c.id, cl.record()))
+	c.expire(t)
+	testkit.Must(t, c.service.register(t.Context(), c))
+	testkit.Must(t, c.calls.Sweep(t.Context(), c.id))
+	testkit.WantError(t, "the session is released", testkit.ErrorOf(c.calls.Attach(t.Context(), calls.Claim{Name: "next", Token: "next"}, "s")), calls.ErrClaimed)
 }
 
 // A runtime has connected again before the instance of its former connection notices the end. A

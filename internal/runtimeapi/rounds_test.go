@@ -23,15 +23,15 @@ func TestExpiredConnectionsAreSweptThoughRoundsAreLate(t *testing.T) {
 		sweep, slow bool
 	}{
 		{tickInterval, nil, false, true}, // the first round
-		{instanceGrace, nil, false, true},
+		{longestRound, nil, false, true},
 		{tickInterval, nil, true, false},
 		{late, nil, false, true},
-		{late, nil, false, true},
+		{2 * storeTimeout, nil, false, true},
 		{late, nil, true, true},
 		{late, nil, true, true},
 		{10 * time.Second, outage, false, true},
 		{late, nil, false, true},
-		{late, nil, false, true},
+		{2 * storeTimeout, nil, false, true},
 		{late, nil, true, true},
 		{tickInterval, nil, true, false},
 		{late, outage, false, true},

@@ -38,7 +38,7 @@ const (
 	tickInterval = 300 * time.Millisecond
 	// instanceGrace is how long the connections of a dead instance count as alive. Another
 	// instance notices their end one interval later, so that their sessions are offered within
-	// 2 s after the time that their runtimes have to resume.
+	// 2 s after the time that their runtimes have to resume; later if the store was slow.
 	instanceGrace = 2*time.Second - 2*tickInterval
 	// connectRetry is the time between two attempts to connect to the store.
 	connectRetry = 500 * time.Millisecond
@@ -46,6 +46,9 @@ const (
 	othersFirst = time.Second
 	// storeTimeout bounds the bookkeeping of connections.
 	storeTimeout = 2 * time.Second
+	// longestRound is the time in which every instance has kept its connections after an outage:
+	// a call that fails, the pause, and one that succeeds late.
+	longestRound = 2*storeTimeout + tickInterval
 )
 
 // Limits of a connection.
@@ -178,7 +181,7 @@ func (r *rounds) end(now time.Time, err error) (sweep, slow bool) {
 	}
 	late := now.Sub(r.last) > instanceGrace-2*tickInterval
 	if late && !r.late {
-		r.sweepFrom = now.Add(instanceGrace) // once other instances have kept their connections
+		r.sweepFrom = now.Add(longestRound)
 	}
 	r.last, r.late = now, late
 	return now.After(r.sweepFrom), late

@@ -35,6 +35,12 @@ function connections(max)
   return { missing, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, max) }
 end
 
+-- KEYS[1]  connection IDs
+-- returns  1 if the connection has expired or is unknown, otherwise 0
+function is_expired(connection)
+  return tonumber(redis.call('ZSCORE', KEYS[1], connection) or 0) <= now and 1 or 0
+end
+
 -- Records that a connection of a runtime is about to claim channels.
 --
 -- KEYS[1]   the claims that the connection may have, each the ID of a channel, a slash and a secret; and replaced if the
