@@ -39,7 +39,7 @@
 //	seen, lastFrame                    number of the browser's frames; ID of the entry of the last one
 //	<ID, >ID                           message ID of the browser or of the runtime: the number of its frame or message. The last
 //	                                   4,096 and 1,024 count
-//	cursor                             of the search for fields that are not needed any more, and how many it is ahead, see forget in channel.lua
+//	search                             cursor of the search for fields that are not needed any more, and how many it is ahead, see forget in channel.lua
 //	flow, queue                        counters of the runtime stream and of the work items, see channel.lua and work.lua
 //	inLast, outLast, trimmed           IDs of the newest entry, the newest message and the newest removed message
 //	held                               while messages wait for replicas: ID of the newest visible message, or 0-0

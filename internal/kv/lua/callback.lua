@@ -124,8 +124,8 @@ function callback(digest, kind, workItemID, callbackID, bodyDigest, duplicateFor
   end
   for _, entry in ipairs(list) do addEntry(entry) end
   local forgetAt = math.min(c.deadline, now + (tonumber(duplicateFor) or RETRY_WINDOW))
-  recordUse(useField, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt, forgetAt)
   saveAndNotify()
+  recordUse(useField, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt, forgetAt)
   return acceptedReply(c, 'routed', receipt)
 end
 

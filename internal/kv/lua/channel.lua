@@ -6,9 +6,8 @@
 -- Arguments with one name have one meaning in all scripts. Conditions are 1 or empty, durations are in ms.
 --   token                 of the claim; empty: act for the runtime that has the claim
 --   connection, number    ID of a browser's connection, and its number, which the script connect returns
---   message, entry, item  ID of the newest message, entry, or awaited work item that has not expired, that the caller knows;
---                         empty if there is none. If it is missing, the store has lost data. An item has its number and @
---                         before its ID
+--   message, entry, item  ID of the newest message, entry or registered work item that the caller knows; empty if there is
+--                         none. If it is missing, the store has lost data. An item has its number and @ before its ID
 --   early                 replicas may not have had what is lost. Then its loss concerns only the caller
 --   epoch                 of the channel when the caller joined it
 --   requestedAt           when a claim or a connection was requested, in Unix ms of the store's clock; empty: now
@@ -176,11 +175,11 @@ end
 -- that at most half of the fields are such. The embedded store ignores COUNT and returns all fields: then the next calls,
 -- which would look at as many, do nothing.
 local function forget(count) -- rare
-  readFields('cursor', 'seen', 'outLast', 'uses', 'queue')
+  readFields('search', 'seen', 'outLast', 'uses', 'queue')
   local wanted = 4 * count
-  local cursor, ahead = string.match(channel.cursor, '^(%d+) (%d+)$')
+  local cursor, ahead = string.match(channel.search, '^(%d+) (%d+)$')
   if ahead and tonumber(ahead) >= wanted then
-    setField('cursor', string.format('%s %d', cursor, ahead - wanted))
+    setField('search', string.format('%s %d', cursor, ahead - wanted))
     return
   end
   local lastSeen, lastSent = toNumber(channel.seen) - MAX_SEEN, toNumber(channel.outLast) - MAX_SENT
@@ -198,7 +197,7 @@ local function forget(count) -- rare
     end
   end
   for from = 1, #fields, BATCH do redis.call('HDEL', META, unpack(fields, from, math.min(from + BATCH - 1, #fields))) end
-  setField('cursor', string.format('%s %d', page[1], math.max(0, #page[2] / 2 - wanted)))
+  setField('search', string.format('%s %d', page[1], math.max(0, #page[2] / 2 - wanted)))
 end
 
 -- Calls forget with every FORGET_INTERVAL-th item. number is that of the newest one, count how many are new.
