@@ -220,9 +220,9 @@ func (c *Channel) SendAudio(_ context.Context, audio jsontext.Value) error {
 
 // Await registers a work item. Call it before the request to the provider. Receive
 // returns the result after those of earlier work items, or an entry of kind timeout if
-// the item expires first. Awaiting the same ID again returns the same item. If the
-// outcome is unknown because ctx has ended, Await cancels the item, so that it does not
-// delay later ones. The defaults are a random ID, wire.BotItem, wire.ScopeItem and 5 minutes.
+// the item expires first. Awaiting the same ID again returns the same item, unless 1,024
+// later ones are settled. If the outcome is unknown because ctx has ended, Await cancels the
+// item, so that it does not delay later ones. The defaults are a random ID, wire.BotItem, wire.ScopeItem and 5 minutes.
 // Trace is that of the entry that caused the request: the callback's entries continue it.
 func (c *Channel) Await(ctx context.Context, await wire.Await) (item wire.Awaited, err error) {
 	await.Request, await.WorkItemID = c.head(wire.OpAwait), cmp.Or(await.WorkItemID, uuid.NewString())

@@ -74,7 +74,8 @@ func (w WorkItem) LogValue() slog.Value {
 // Await registers a work item. Call it before the request to the provider. Receive
 // returns the result after those of earlier work items, or an entry of kind
 // timeout if the item expires first. Awaiting the same ID and Token again has no
-// effect. An item whose Await failed does not delay the items after it.
+// effect, unless the item is forgotten: 1,024 later ones are settled. An item whose Await
+// failed does not delay the items after it.
 func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 	item, err := c.register(ctx, o)
 	if err != nil {

@@ -81,8 +81,8 @@ func (r *Runtime) Demand(d *Demand) {
 	r.addDemand(d)
 }
 
-// Withdraw removes a demand. It returns false if a session was claimed for it, or is
-// being claimed: then Got is called.
+// Withdraw removes a demand. It returns false if that does not wait: a session was claimed for
+// it, or is being claimed, so that Got is called; or it was not added yet, and never will be.
 func (r *Runtime) Withdraw(d *Demand) bool {
 	o := &r.offers
 	o.mu.Lock()

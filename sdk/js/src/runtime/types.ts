@@ -60,7 +60,7 @@ export interface AwaitOptions {
   scope?: "item" | "channel";
   /** How long to wait for the result (default 5 minutes, at most 24 hours). Then the entry `timeout` follows. */
   ttlMs?: number;
-  /** The work item's ID (default a UUID). The same ID again returns the same item: see `Channel.idFor`. */
+  /** The work item's ID (default a UUID). The same ID again returns the same item, unless 1,024 later ones are settled: see `Channel.idFor`. */
   workItemId?: string;
   /** The trace of the entry that caused the request. */
   trace?: Trace;
