@@ -3,6 +3,7 @@ package speech
 import (
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -16,11 +17,12 @@ const (
 	failureMemory = time.Minute
 	// maxFailures is the number of failures in a row, each with another text than the one
 	// before, after which a target is penalized for all texts: a single text may be the cause.
+	// It is also the number of teams after which the target is penalized for all teams.
 	maxFailures = 3
 )
 
 // target is the unit of penalties. A voice or model that fails must not affect requests for
-// others, nor the texts of a team those of other teams.
+// others, nor one team the other teams.
 type target struct{ team, provider, voice, model string }
 
 func targetOf(team string, p Provider, u Utterance) target {
@@ -43,8 +45,9 @@ type penalties struct {
 type penalty struct {
 	until    time.Time
 	err      error
-	text     string // that failed last
-	failures int    // in a row, of different texts
+	text     string   // that failed last; none of all teams
+	failures int      // in a row, of different texts; of all teams: of different teams
+	teams    []string // of all teams: the last ones that failed, at most maxFailures-1
 }
 
 // get returns the last failure of a target, if its penalty applies to a text.
@@ -72,18 +75,37 @@ func (p *penalties) record(t target, text string, err error, now time.Time) {
 		delete(p.byTarget, t.ofAllTeams())
 		return
 	}
-	previous := p.byTarget[t]
-	next := penalty{now.Add(failureCooldown), err, text, previous.failures}
-	limited, isLimit := errors.AsType[*RateLimitError](err)
-	switch {
-	case isLimit:
-		t, next.until, next.failures = t.ofAllTeams(), now.Add(limited.RetryAfter), maxFailures
-	case errors.Is(err, ErrMisconfigured):
-		t, next.failures = t.ofAllTeams(), maxFailures
-	case previous.failures == 0 || text != previous.text: // the same text counts once
+	if limited, isLimit := errors.AsType[*RateLimitError](err); isLimit {
+		p.byTarget[t.ofAllTeams()] = penalty{until: now.Add(limited.RetryAfter), err: err, failures: maxFailures}
+		return
+	}
+	if errors.Is(err, ErrMisconfigured) {
+		p.byTarget[t.ofAllTeams()] = penalty{until: now.Add(failureCooldown), err: err, failures: maxFailures}
+		return
+	}
+	next := penalty{until: now.Add(failureCooldown), err: err, text: text, failures: p.byTarget[t].failures}
+	if next.failures == 0 || text != p.byTarget[t].text { // the same text counts once
 		next.failures++
 	}
 	p.byTarget[t] = next
+	p.countTeam(t, err, now)
+}
+
+// countTeam penalizes a target for all teams after failures of maxFailures different teams:
+// the provider is down, and the other teams need not find out by themselves. Afterwards,
+// another team must fail to penalize it again, because one team alone must not affect others.
+func (p *penalties) countTeam(t target, err error, now time.Time) {
+	all := t.ofAllTeams()
+	previous := p.byTarget[all]
+	penalized := previous.failures >= maxFailures && now.Before(previous.until)
+	if penalized || slices.Contains(previous.teams, t.team) {
+		return
+	}
+	teams := append(slices.Clone(previous.teams), t.team)
+	p.byTarget[all] = penalty{
+		until: now.Add(failureCooldown), err: err, failures: len(teams),
+		teams: teams[max(0, len(teams)-maxFailures+1):],
+	}
 }
 
 // rateLimit returns a *RateLimitError with the rest of the time for which the

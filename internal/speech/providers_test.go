@@ -234,6 +234,44 @@ func TestSuccessEndsPenaltyOfAllTeams(t *testing.T) {
 	})
 }
 
+func TestFailuresOfThreeTeamsAffectAllTeams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, primary, fallback := newEnv(t), (&provider{name: "primary"}).fail(errDown), &provider{name: "fallback"}
+		s := e.service(t, primary, fallback)
+		texts := 0
+		// use synthesizes a new text for each team. Only the given ones wait for the primary.
+		use := func(slow string, teams ...string) {
+			t.Helper()
+			var tried []string
+			for _, team := range teams {
+				texts++
+				before := primary.calls.Load()
+				_, err := s.Synthesize(t.Context(), team, fmt.Appendf(nil, `{"text":"%d"}`, texts))
+				testkit.Must(t, err)
+				if primary.calls.Load() > before {
+					tried = append(tried, team)
+				}
+			}
+			testkit.Equal(t, "teams that tried the primary", strings.Join(tried, " "), slow)
+		}
+		use("t1 t2 t1 t2", "t1", "t2", "t1", "t2") // two teams alone do not affect others
+		primary.fail(nil)
+		use("t3", "t3") // a success ends the count
+		primary.fail(errDown)
+		use("t4 t5 t6", "t4", "t5", "t6", "t7", "t8")
+		e.advance(speech.FailureCooldown)
+		use("t6 t5 t9", "t6", "t5", "t9", "t10") // the last two teams do not start it again
+		e.advance(speech.FailureCooldown)
+		primary.fail(nil)
+		use("t7 t8", "t7", "t8")
+		primary.fail(&speech.RateLimitError{RetryAfter: speech.FailureCooldown / 2, Err: errDown})
+		use("t11", "t11", "t12")
+		e.advance(speech.FailureCooldown / 2)
+		primary.fail(errDown)
+		use("t13 t14", "t13", "t14") // a rate limit is not a failure of a team
+	})
+}
+
 func TestPenaltiesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, failing := newEnv(t), (&provider{name: "failing"}).fail(errDown)
@@ -241,10 +279,10 @@ func TestPenaltiesAreForgotten(t *testing.T) {
 		for n := range 20 {
 			_, _ = s.Synthesize(t.Context(), "t1", fmt.Appendf(nil, `{"text":"abc","voice":"voice %d"}`, n))
 		}
-		testkit.Equal(t, "penalties", s.Penalties(), 20)
+		testkit.Equal(t, "penalties", s.Penalties(), 40) // of the team and of all teams
 		e.advance(speech.FailureCooldown + speech.FailureMemory)
 		_, _ = s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
-		testkit.Equal(t, "penalties after the cooldown", s.Penalties(), 1)
+		testkit.Equal(t, "penalties after the cooldown", s.Penalties(), 2)
 	})
 }
 
