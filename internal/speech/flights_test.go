@@ -3,6 +3,7 @@ package speech_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -69,6 +70,34 @@ func TestSynthesisContinuesWhenFirstClientDisconnects(t *testing.T) {
 		close(p.gate)
 		if r := <-second; !r.Cached || r.URL == "" || p.calls.Load() != 1 || e.billed() != 3 {
 			t.Errorf("second client: %+v with %d calls, %d billed; want a cached response with 1 call, 3 billed", r, p.calls.Load(), e.billed())
+		}
+	})
+}
+
+func TestDisconnectedClientLeavesNoGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, p := newEnv(t), &provider{name: "primary", gate: make(chan struct{})}
+		s := e.service(t, p)
+		first, _ := request(t.Context(), s, `{"text":"abc"}`)
+		synctest.Wait()
+		goroutines, clients := runtime.NumGoroutine(), 100
+		ctx, disconnect := context.WithCancel(t.Context())
+		failures := make([]chan error, clients)
+		for n := range failures {
+			_, failures[n] = request(ctx, s, `{"text":"abc"}`)
+		}
+		synctest.Wait()
+		disconnect()
+		for _, failure := range failures {
+			testkit.WantError(t, "client", <-failure, context.Canceled)
+		}
+		synctest.Wait()
+		if left := runtime.NumGoroutine() - goroutines; left > clients/2 { // other tests may have some
+			t.Errorf("%d clients have left %d goroutines, want none", clients, left)
+		}
+		close(p.gate)
+		if r := <-first; r.Cached || p.calls.Load() != 1 {
+			t.Errorf("first client: %+v with %d calls, want an uncached response with 1", r, p.calls.Load())
 		}
 	})
 }

@@ -154,32 +154,39 @@ func (s *Service) share(ctx context.Context, r request, providers []Provider) (f
 		return found, true, err
 	}
 	first := false // of the identical requests
-	done := make(chan singleflight.Result, 1)
-	closed := s.tasks.Go(ctx, func(ctx context.Context) {
-		value, err, _ := s.flights.Do(s.requestKey(r, providers), func() (_ any, err error) {
-			first = true
-			defer func() {
-				if p := recover(); p != nil {
-					err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-				}
-			}()
-			return s.run(ctx, r, providers)
-		})
-		done <- singleflight.Result{Val: value, Err: err}
+	flight := s.flights.DoChan(s.requestKey(r, providers), func() (any, error) {
+		first = true
+		return s.runInBackground(ctx, r, providers)
 	})
-	if closed != nil {
-		return result{}, false, closed
-	}
 	select {
 	case <-ctx.Done():
 		return result{}, false, fmt.Errorf("wait for speech: %w", ctx.Err())
-	case flight := <-done:
-		if flight.Err != nil {
-			return result{}, false, flight.Err
+	case shared := <-flight:
+		if shared.Err != nil {
+			return result{}, false, shared.Err
 		}
-		found = flight.Val.(result)
+		found = shared.Val.(result)
 		return found, first && found.synthesized, nil
 	}
+}
+
+// runInBackground runs a request until it is done or Close cancels it.
+func (s *Service) runInBackground(ctx context.Context, r request, providers []Provider) (found result, err error) {
+	done := make(chan struct{})
+	closed := s.tasks.Go(ctx, func(ctx context.Context) {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			}
+		}()
+		found, err = s.run(ctx, r, providers)
+	})
+	if closed != nil {
+		return result{}, closed
+	}
+	<-done
+	return found, err
 }
 
 // run waits until the team may use the memory for the audio of a request, and runs it.
