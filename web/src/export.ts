@@ -68,7 +68,7 @@ export function traceAsHtml(trace: Trace, times: readonly number[]): string {
   const names = Object.keys(parts) as Part[];
   const turnRows = turns.map(({ text, times, total, outcome, part, parkedMs }) => {
     const cells = names.map((name) => `<td>${formatMs(times[name])}</td>`).join("");
-    return `<tr><th scope="row" dir="auto">${escape(text)}${part ? `, part ${part}` : ""}${parkedMs === undefined ? "" : ` (parked ${formatMs(parkedMs)})`}</th>${cells}<td>${outcome ?? formatMs(total)}</td></tr>`;
+    return `<tr><th scope="row" dir="auto">${escape(text)}${part ? `, part ${escape(String(part))}` : ""}${parkedMs === undefined ? "" : ` (parked ${formatMs(parkedMs)})`}</th>${cells}<td>${outcome ?? formatMs(total)}</td></tr>`;
   });
   const spoken = voiceTurnsOf(trace.events.map((event) => ({ event }))).map(({ text, times, response, interrupted }) => {
     const cells = (Object.keys(stages) as Stage[]).map((name) => `<td>${formatMs(times[name])}</td>`).join("");

@@ -92,8 +92,8 @@ export function turnsOf<Node extends { event: TimelineEvent }>(nodes: readonly N
 
     const turn: Turn<Node> = { text: textOf(request, frame), node: frame ?? request, times, spoken: !!suffix(request, "after", "heard:") };
     const isPart = suffix(request, "after", "request:") || followers.get(`request:${workItem}`)?.some((node) => suffix(node, "ids", "request:"));
-    const { part } = (request.event.data ?? {}) as { part?: number };
-    if (isPart && part) turn.part = part;
+    const { part } = (request.event.data ?? {}) as { part?: unknown }; // a trace may contain anything
+    if (isPart && part && typeof part === "number") turn.part = part;
     const parked = receipt && suffix(receipt, "ids", "parked:");
     if (parked && read) turn.parkedMs = positive(read.event.at - receipt.event.at); // both by the demo's clock
     const spent = (times.browser ?? 0) + (times.service ?? 0) + times.runtime + (times.bot ?? 0);

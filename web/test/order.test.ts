@@ -187,7 +187,7 @@ test("credentials and phone numbers are left out of a trace", () => {
 const hostile = `</script><img src=x onerror=alert(1)>"'&`;
 
 test("a trace as HTML escapes everything", () => {
-  const events = [event(hostile, 0, { kind: hostile, http: { method: hostile, url: hostile, headers: { [hostile]: hostile } }, data: { [hostile]: hostile } }), ...turn({ sent: { data: { chat: { text: hostile } } } })];
+  const events = [event(hostile, 0, { kind: hostile, http: { method: hostile, url: hostile, headers: { [hostile]: hostile } }, data: { [hostile]: hostile } }), ...turn({ sent: { data: { chat: { text: hostile } } }, request: { data: { part: hostile } } }), event("part 2", 9_000, { ids: ["request:X"], after: ["request:W"] })];
   const html = traceAsHtml({ ...createTrace(hostile, 0, events), exportedAt: hostile }, []);
   expect(html.match(/<(script|img)\b/gi)).toBeNull();
   expect(html).toContain("&#60;/script&#62;&#60;img src=x onerror=alert(1)&#62;&#34;&#39;&#38;");
