@@ -31,7 +31,7 @@ type waitingItem struct {
 	Parked       bool              `json:"parked"`
 }
 
-// watchWaiting sends an event whenever the session waits for something else. It ends
+// watchWaiting sends what the session waits for, and again whenever that changes. It ends
 // with ctx.
 func (f *Feed) watchWaiting(ctx context.Context, ch *calls.Channel, events chan<- Event) {
 	defer func() { _ = ch.Close(context.WithoutCancel(ctx)) }()
@@ -43,7 +43,7 @@ func (f *Feed) watchWaiting(ctx context.Context, ch *calls.Channel, events chan<
 			continue // the next attempt may succeed
 		}
 		data, err := json.Marshal(state, json.Deterministic(true))
-		if err != nil || bytes.Equal(data, last) || last == nil && !state.ForRuntime && len(state.WorkItems) == 0 {
+		if err != nil || bytes.Equal(data, last) {
 			continue
 		}
 		select {

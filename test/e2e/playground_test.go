@@ -62,6 +62,19 @@ func TestPagesLoadOnlyOwnResources(t *testing.T) {
 // next event that is a row of the timeline, or nil at the end of the feed.
 func openFeed(t *testing.T, i *harness.Instance, key, of string) func() *demo.Event {
 	t.Helper()
+	next := openWholeFeed(t, i, key, of)
+	return func() *demo.Event {
+		for {
+			if e := next(); e == nil || e.Kind != demo.EventHeartbeat && e.Kind != demo.EventWaiting { // these depend on how long something takes
+				return e
+			}
+		}
+	}
+}
+
+// openWholeFeed is openFeed with all events.
+func openWholeFeed(t *testing.T, i *harness.Instance, key, of string) func() *demo.Event {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, "GET", i.URL+"/playground/feed?"+of, nil)
@@ -75,16 +88,33 @@ func openFeed(t *testing.T, i *harness.Instance, key, of string) func() *demo.Ev
 	}
 	lines := bufio.NewScanner(resp.Body)
 	return func() *demo.Event {
-		for lines.Scan() {
-			var e demo.Event
-			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-				t.Fatalf("decode feed line %s: %v", lines.Text(), err)
-			}
-			if e.Kind != demo.EventHeartbeat && e.Kind != demo.EventWaiting { // these depend on how long something takes
-				return &e
-			}
+		if !lines.Scan() {
+			return nil
 		}
-		return nil
+		var e demo.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatalf("decode feed line %s: %v", lines.Text(), err)
+		}
+		return &e
+	}
+}
+
+// A page may open a feed again after a runtime has claimed the session for which it waited.
+func TestFeedReportsThatNothingWaits(t *testing.T) {
+	t.Parallel()
+	i, tenant := startTenant(t, harness.Env{"PLAYGROUND_ENABLED": "true"})
+	id, token := tenant.Session(t, i)
+	harness.Connect(t, i, id, token, "").Expect("ready")
+	harness.Accept(t, harness.StartRuntime(t, i))
+	next := openWholeFeed(t, i, tenant.Key, "sessionId="+id)
+	for e := next(); ; e = next() {
+		if e == nil {
+			t.Fatal("the feed ended without an event of kind waiting")
+		}
+		if e.Kind == demo.EventWaiting {
+			testkit.Equal(t, "waits for", string(e.Data), `{"forRuntime":false,"workItems":[]}`)
+			return
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ import { ResiliencePanel } from "./resilience.js";
 import { Timeline } from "./timeline.js";
 import { TracePanel } from "./trace-panel.js";
 import { UsagePanel } from "./usage.js";
-import { WaitingPanel } from "./waiting.js";
+import { nothing, WaitingPanel } from "./waiting.js";
 import { Workbench } from "./workbench.js";
 
 const endpoint = byId<HTMLSelectElement>("endpoint");
@@ -61,6 +61,7 @@ class Playground {
   private session: Session | undefined;
   private token: TokenResponse | undefined; // of the session
   private feed = new AbortController(); // ends the event feed
+  private waitsFor = nothing; // the session, by its feed
   private countdown: ReturnType<typeof setInterval> | undefined;
 
   constructor(config: PlaygroundConfig) {
@@ -200,6 +201,7 @@ class Playground {
     this.session?.dispose();
     this.feed.abort();
     this.feed = new AbortController();
+    this.waitsFor = nothing;
     byId("rejection").hidden = byId("session").hidden = true;
     byId("session").textContent = ""; // not known yet
     this.timeline.start();
@@ -231,11 +233,18 @@ class Playground {
       this.timeline.fromFeed(event);
       this.resilience.addEvent(event);
       this.usage.addEvent(event);
-      this.waiting.addEvent(event);
-      // While the browser is disconnected, forRuntime is false.
-      if (event.kind === "waiting" && session.state === "connected") this.timeline.showUnclaimed((event.data as Waiting).forRuntime);
+      if (event.kind === "waiting") this.showWaiting(session.state, event.data as Waiting);
+      else this.waiting.addEvent(event);
     };
     this.api.streamEvents({ sessionId: session.sessionId! }, () => session.state === "ended", this.feed.signal, onEvent).catch((error: unknown) => this.showError(error));
+  }
+
+  /** Shows what the session waits for. While the browser is disconnected, forRuntime is false, and the page keeps what it showed. */
+  private showWaiting(state: StateChange["state"], waiting: Waiting): void {
+    if (state === "ended") return;
+    this.waitsFor = waiting;
+    if (state === "connected") this.timeline.showUnclaimed(waiting.forRuntime);
+    this.waiting.showReasons({ ...waiting, forRuntime: this.timeline.unclaimed });
   }
 
   /** Shows a channel without a browser, which a call runtime has opened, such as a phone call. */
@@ -301,8 +310,10 @@ class Playground {
     this.showState(state, texts[state], state === "ended" && !normal);
     if (state === "waiting") this.countDown(retryInMs ?? 0);
     this.timeline.note(texts[state].toLowerCase() + (reason ? `: ${reason.message}` : ""), reason && { code: reason.code, ...reason.context }, state);
+    if (state === "connected") this.showWaiting(state, this.waitsFor);
     if (state !== "ended") return;
     this.waiting.clear();
+    this.timeline.showUnclaimed(false);
     void this.history.save();
     if (!normal) this.showError(reason);
     else if (reason) this.chat.note("The session has ended. Press Call or Chat to start another.");

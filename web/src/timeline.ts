@@ -48,7 +48,7 @@ export class Timeline extends SessionEvents {
   private pausedEvents: Entry[] = []; // received while paused, or while a trace is open
   private live: Entry[] | undefined; // the session's rows while a trace is open
   private trace: Trace | undefined;
-  private unclaimed = false; // no runtime receives what is sent to it
+  unclaimed = false; // no runtime receives what is sent to it
   private following = true; // the newest rows are visible
   private endTop = 0; // where scrollToEnd has scrolled to
   private unseen = 0; // new rows below the visible ones

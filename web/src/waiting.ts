@@ -6,6 +6,9 @@ interface WorkItemData {
   callback?: { expiresAt?: string };
 }
 
+/** What a session waits for until its feed says more. */
+export const nothing: Waiting = { forRuntime: false, workItems: [] };
+
 /** What the page does about a session that waits. */
 export interface WaitingActions {
   cancel(workItemId: string): Promise<void>;
@@ -38,7 +41,7 @@ export class WaitingPanel {
     this.deadlines.clear();
     this.requested.clear();
     this.countDown();
-    this.showReasons({ forRuntime: false, workItems: [] });
+    this.showReasons(nothing);
   }
 
   /** Counts down to the deadline of the oldest request to the bot. */
@@ -50,7 +53,7 @@ export class WaitingPanel {
     byId("waiting").textContent = deadline === undefined ? "" : `Waiting for the bot: ${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")} until the request times out`;
   }
 
-  private showReasons({ forRuntime, workItems }: Waiting): void {
+  showReasons({ forRuntime, workItems }: Waiting): void {
     const state = JSON.stringify([forRuntime, workItems]);
     if (state === this.shown) return; // keeps the focus
     this.shown = state;

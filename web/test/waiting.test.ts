@@ -7,6 +7,11 @@ import { Playground, Setup, startService } from "./browser.js";
 
 const setup = new Setup();
 
+async function expectNothingWaits({ page }: Playground): Promise<void> {
+  await page.locator("#timeline:not(:has(li[data-waiting]))").waitFor();
+  await page.locator("#waiting-reasons").filter({ hasText: /^$/ }).waitFor({ state: "attached" });
+}
+
 test("a parked answer names the work item that it waits for, which the page can cancel", async () => {
   await using playground = await setup.start();
   const { page } = playground;
@@ -20,7 +25,7 @@ test("a parked answer names the work item that it waits for, which the page can 
   await playground.checkAccessible("waiting-parked");
   await playground.click(`Cancel work item ${blocking}…`);
   await playground.message("Hello! How are you?").waitFor();
-  await page.locator("#waiting-reasons").filter({ hasText: /^$/ }).waitFor({ state: "attached" });
+  await expectNothingWaits(playground);
 });
 
 test("a session without a runtime says how to start one", async () => {
@@ -34,6 +39,27 @@ test("a session without a runtime says how to start one", async () => {
   await playground.click("Copy command");
   await playground.page.getByRole("button", { name: "Copied" }).waitFor();
   expect(await playground.copied()).toMatch(new RegExp(`^TELAPI_URL=${service.url} TELAPI_KEY=tk_\\w{6,}.* go -C examples/runtime-go run ./echo$`));
+  await playground.click("Disconnect");
+  await playground.waitForState("Ended");
+  await expectNothingWaits(playground);
+});
+
+test("a session that a runtime claims after a reconnect no longer waits for one", async () => {
+  await using playground = await setup.open();
+  const event = { at: 1, lane: "service", kind: "session", title: "", sessionId: "s" };
+  const waits = (forRuntime: boolean) => ({ ...event, kind: "waiting", data: { forRuntime, workItems: [] } });
+  let feed: object[] = [{ ...event, to: "runtime", title: "browser connected" }, waits(true)];
+  await playground.page.route(/\/playground\/feed/, (route) => route.fulfill({ body: feed.map((line) => JSON.stringify(line) + "\n").join("") }));
+  await playground.start();
+  const [row, panel] = [playground.page.locator("#timeline li[data-waiting]"), playground.page.getByText("No runtime has claimed this session")];
+  await row.waitFor();
+  await panel.waitFor();
+  await playground.disturb("Cut connection");
+  feed = [waits(false), { ...event, title: "seen while disconnected" }];
+  await playground.storedEvent("seen while disconnected").waitFor();
+  expect([await row.count(), await panel.count()]).toEqual([1, 1]);
+  await playground.disturb("Resume");
+  await expectNothingWaits(playground); // the feed sends only changes
 });
 
 test("a bot that rejects the request is shown with status and body", async () => {
