@@ -28,7 +28,7 @@ type botBody struct {
 	From     *wire.Party `json:"from"`
 	Messages struct {
 		Timestamp *string   `json:"timestamp"`
-		Message   []message `json:"message" max:"500"` // maxMessages
+		Message   []message `json:"message" max:"500"` // maxMessages, for the error of strictjson
 	} `json:"messages"`
 	Metadata    jsontext.Value      `json:"metadata"`
 	ChannelData []wire.ChannelDatum `json:"channelData"`
@@ -76,7 +76,7 @@ type typing struct {
 }
 
 // parseBot decodes the body of a bot, or the last line of its streamed answer, which needs no
-// channel ID. It adds to issues, which are in the error.
+// channel ID. The error has the given issues and those that parseBot adds.
 func parseBot(data []byte, channelID string, streamed bool, issues *fault.Issues) (r Result, err error) {
 	d := new(botBody)
 	r.bot = d
@@ -94,11 +94,9 @@ func parseBot(data []byte, channelID string, streamed bool, issues *fault.Issues
 // check validates the body and decodes the parts of its messages that are raw JSON.
 func (d *botBody) check(channelID string, streamed bool, issues *fault.Issues) {
 	const idPath, timestampPath = "/conversation/identifier/id", "/messages/timestamp"
-	switch id := d.Conversation.Identifier.ID; {
-	case id == channelID || id == "" && streamed:
-	case id == "":
+	if id := d.Conversation.Identifier.ID; id == "" && !streamed {
 		issues.Missing(idPath, "The channel ID is required.")
-	default:
+	} else if id != "" && id != channelID {
 		issues.Add(idPath, fault.IssueValue, "The channel ID differs from the one in the path.")
 	}
 	if s := d.Messages.Timestamp; s != nil && !validTimestamp(*s) && !issues.Has(timestampPath) {
@@ -209,8 +207,8 @@ func (c *content) text() (text, form string) {
 }
 
 // addTo adds the entries of the whole body, then those of each message: its text,
-// its events and the commands of its control event. The texts of a streamed answer are
-// parts, which came before.
+// its events and the commands of its control event. Of a streamed answer, the text is on the
+// stream already, as parts: addTo adds an entry that ends them instead.
 func (d *botBody) addTo(b *entryBuilder, streamed bool, parts int) {
 	if d.Metadata != nil {
 		b.add(wire.KindMetadata).Metadata = d.Metadata
@@ -221,7 +219,7 @@ func (d *botBody) addTo(b *entryBuilder, streamed bool, parts int) {
 	if strictjson.Present(d.NLUData) {
 		b.add(wire.KindNLUData).NLUData = d.NLUData
 	}
-	if streamed { // ends the parts
+	if streamed { // the entry that ends the parts
 		e := b.add(wire.KindBotEvent)
 		e.Event, e.Parts = wire.EventEmpty, parts
 	}

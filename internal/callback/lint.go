@@ -31,7 +31,7 @@ func (r Result) lintOutsideCommands(body []byte) (warnings []strictjson.Warning)
 	default:
 		warnings = strictjson.UnknownMembers(body, llmBody{}, llmHints)
 	}
-	if r.streamed { // they have an effect
+	if r.streamed { // done and delta have an effect
 		warnings = slices.DeleteFunc(warnings, func(w strictjson.Warning) bool { return w.Path == "/done" || w.Path == "/delta" })
 	}
 	warnings = append(warnings, r.ignored...)

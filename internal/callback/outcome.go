@@ -16,7 +16,7 @@ import (
 )
 
 // errInvalid is the same for every invalid credential, so that guessing tokens
-// reveals nothing about existing channels and work items. Callers add the cause, which is only logged.
+// reveals nothing about existing channels and work items. Callers add a cause for the log.
 var errInvalid = fault.New(fault.CallbackToken, "Invalid callback token: it is missing, unknown, expired, or belongs to another channel or work item. Send the token of this work item in the token header, without a prefix.")
 
 var errBackpressure = fault.New(fault.ServiceUnavailable, "The call runtime has not processed earlier entries of this channel yet. Retry after the number of seconds in Retry-After.").WithRetryAfter(2 * time.Second)

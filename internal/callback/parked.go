@@ -60,8 +60,8 @@ func (p *parkedItems) track(item ParkedItem, teamID string, size int64) {
 	p.items = append(p.items, trackedItem{item, teamID, size})
 }
 
-// oldestSeconds returns the age of the oldest parked item, or 0 if none is parked. If the
-// store is unavailable, it returns that of the last known one.
+// oldestSeconds returns the age of the oldest parked item, or 0 if none is parked. While the
+// store is unavailable, items count as parked if they were when it was last queried.
 func (p *parkedItems) oldestSeconds() float64 {
 	p.querying.Lock()
 	defer p.querying.Unlock()
@@ -82,7 +82,7 @@ func (p *parkedItems) release(ctx context.Context) {
 	p.queried = p.now()
 	p.mu.Lock()
 	items := p.items
-	p.items = nil // meanwhile, track appends to another list
+	p.items = nil // during the queries, track appends to a new list
 	p.mu.Unlock()
 	var kept []trackedItem
 	for len(items) > 0 {

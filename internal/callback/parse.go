@@ -137,13 +137,12 @@ type llmBody struct {
 	Choices []struct {
 		Message assistantMessage `json:"message"`
 	} `json:"choices"`
-	Commands []jsontext.Value `json:"commands" max:"100"` // command.MaxCommands
+	Commands []jsontext.Value `json:"commands" max:"100"` // command.MaxCommands, for the error of strictjson
 }
 
-// parseLLM decodes the body of a language model: an assistant message as
-// content, as message.content or in the chat completions format, managed
-// commands, or both. The last line of a streamed answer may have neither. It adds to issues,
-// which are in the error.
+// parseLLM decodes the body of a language model: an assistant message as content, as
+// message.content or in the chat completions format, managed commands, or both. The last line of a
+// streamed answer may have neither. The error has the given issues and those that parseLLM adds.
 func parseLLM(data []byte, streamed bool, issues *fault.Issues) (r Result, err error) {
 	var body llmBody
 	if r.allKnown, err = strictjson.DecodeKnown(data, &body, issues); err != nil {
@@ -225,7 +224,7 @@ func isErrorEnvelope(data []byte, others ...string) bool {
 	found := false
 	for name, value := range strictjson.Members(data) {
 		switch {
-		case value.Kind() == 'n':
+		case value.Kind() == 'n': // null
 		case name == "error":
 			found = true
 		case name != "conversation" && name != "from" && name != "metadata" && !slices.Contains(others, name):

@@ -59,7 +59,7 @@ func (s *Splitter) split(atEnd bool) (list []string) {
 
 // mayEndSentence reports whether next may find the end of a sentence in text. It is quick:
 // every character outside of ASCII counts, because 。 and ؟ end sentences. A full stop at the end
-// needs the text that follows.
+// does not: whether it ends a sentence depends on the text that follows.
 func mayEndSentence(text []byte) bool {
 	for _, b := range bytes.TrimRight(text, ".!? ") {
 		switch b {
@@ -155,7 +155,7 @@ func markupIsClosed(text string) bool {
 	}
 	in := inlineStripper{src: stripBlockMarkers(strings.TrimSpace(text))}
 	in.strip()
-	inLink := strings.LastIndex(text, "](") > strings.LastIndexByte(text, ')') // its address goes on
+	inLink := strings.LastIndex(text, "](") > strings.LastIndexByte(text, ')') // the address of a link has no end yet
 	openTicks := in.unpaired != [maxTicks + 1]bool{}
 	return len(in.emphasis) == 0 && len(in.brackets) == 0 && !openTicks && !inLink
 }

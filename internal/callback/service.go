@@ -74,7 +74,7 @@ func NewService(store Store, offers Offers, platform command.PlatformPolicy, log
 	return s
 }
 
-// Close waits for the service's goroutines. No notice may follow.
+// Close waits for the service's goroutines. The caller first ends the notices to StreamNotices.
 func (s *Service) Close() { s.streams.checks.Wait() }
 
 // StreamNotices returns the listener that ends open streams of cancelled work items and
@@ -112,11 +112,11 @@ func (s *Service) Try(t Trial, profile wire.GatewayProfile) (DryRun, error) {
 	return result, err
 }
 
-// Check returns the channel's team, or an error if a callback with this credential is
-// rejected whatever its body is. It accepts a consumed credential, because the callback
-// may be a duplicate. Check must be called before a body longer than MaxUncheckedBody
-// is read. It needs one round trip to the store, or two if the channel's policy is not
-// cached, or none without a token.
+// Check returns the channel's team, or an error if every callback with this credential would be
+// rejected. A consumed credential passes, because the callback may be a duplicate, whose
+// response has the receipt. Check must be called before a body longer than MaxUncheckedBody is
+// read. It needs one round trip to the store, two if the channel's policy is not cached, or none
+// without a token.
 func (s *Service) Check(ctx context.Context, c Credential) (teamID string, err error) {
 	teamID, _, err = s.authorize(ctx, c)
 	if err != nil {
@@ -127,14 +127,14 @@ func (s *Service) Check(ctx context.Context, c Credential) (teamID string, err e
 
 // authorize is Check, but also returns the state of the credential and counts nothing.
 func (s *Service) authorize(ctx context.Context, c Credential) (teamID string, state CredentialState, err error) {
-	state, err = s.credentialState(ctx, c)
-	if err != nil {
+	if err := c.validate(); err != nil {
 		return "", state, err
 	}
-	switch state.Status {
-	case Usable, Consumed, Streaming:
-	default:
-		return "", state, cmp.Or(c.validate(), DeliverResult{Status: state.Status}.err())
+	if state, err = s.store.CheckCredential(ctx, c); err != nil {
+		return "", state, err
+	}
+	if !slices.Contains([]Status{Usable, Consumed, Streaming}, state.Status) {
+		return "", state, DeliverResult{Status: state.Status}.err()
 	}
 	ch, err := s.channelPolicy(ctx, c.ChannelID)
 	if err != nil {
@@ -143,27 +143,28 @@ func (s *Service) authorize(ctx context.Context, c Credential) (teamID string, s
 	return ch.TeamID, state, nil
 }
 
-// Reject returns the error for a callback whose body could not be read. It returns
-// MALFORMED_JSON only if the credential is valid, and any other problem unchanged.
+// Reject returns the error for a callback whose body could not be read. For an incomplete body,
+// with or without a Check before, it returns MALFORMED_JSON if the credential can be used, and
+// errInvalid otherwise. It returns any other problem unchanged.
 func (s *Service) Reject(ctx context.Context, c Credential, problem error) error {
 	if fault.Is(problem, fault.MalformedJSON) {
-		const checked = false // a short body is read without Check
-		problem = s.rejectBody(ctx, c, checked, problem)
+		const revealStatus = false
+		problem = s.rejectBody(ctx, c, revealStatus, problem)
 	}
 	s.metrics.countError(c.Kind, problem)
 	return problem
 }
 
-// rejectBody returns the problem of a body if the credential is valid. Otherwise it returns
-// the error of the credential if that has passed Check, and else errInvalid.
-func (s *Service) rejectBody(ctx context.Context, c Credential, checked bool, problem error) error {
+// rejectBody returns the problem of a body if the credential can be used. Otherwise it returns
+// errInvalid, or with revealStatus the error that says why it can't.
+func (s *Service) rejectBody(ctx context.Context, c Credential, revealStatus bool, problem error) error {
 	state, err := s.credentialState(ctx, c)
 	switch status := state.Status; {
 	case err != nil:
 		return err
 	case status == Usable || status == Streaming:
 		return problem
-	case checked:
+	case revealStatus:
 		return DeliverResult{Status: status}.err()
 	default:
 		return errInvalid.WithCause(fmt.Errorf("%s token with an invalid body", status))
@@ -196,8 +197,8 @@ func (s *Service) accept(ctx context.Context, r Request) (receipt Receipt, err e
 	result, err := Parse(r.Kind, r.Body, r.ChannelID)
 	span.End()
 	if err != nil {
-		checked := len(r.Body) > MaxUncheckedBody
-		return Receipt{}, s.rejectBody(ctx, r.Credential, checked, err)
+		passedCheck := len(r.Body) > MaxUncheckedBody // then the client knows the status
+		return Receipt{}, s.rejectBody(ctx, r.Credential, passedCheck, err)
 	}
 	p := DeliverParams{Credential: r.Credential, CallbackID: newCallbackID(), BodyDigest: strictjson.Digest(r.Body), DuplicateFor: duplicateFor(r.Kind, result)}
 	err = s.withPolicy(ctx, r.ChannelID, func(ch *channelPolicy) (err error) {
@@ -292,9 +293,9 @@ func encode(entries []wire.Entry) (_ [][]byte, err error) {
 	return encoded, nil
 }
 
-// storeOrPark calls deliver, which may park an item if there is room for what it stores. If the
-// store is unavailable, it repeats the call: if only the reply was lost, the result is the same.
-// It returns the work item for which a parked one waits, or nil.
+// storeOrPark calls deliver, which may park the item if the memory of the team and this instance
+// has room for stored. If the store is unavailable, it calls deliver once more, with the same
+// result if only the reply was lost. It returns the work item for which a parked one waits, or nil.
 func (s *Service) storeOrPark(ctx context.Context, teamID string, item ParkedItem, stored [][]byte, deliver func(ctx context.Context, mayPark bool) (DeliverResult, error)) (*AwaitedItem, error) {
 	size := int64(parkedOverhead)
 	for _, text := range stored {
@@ -308,25 +309,21 @@ func (s *Service) storeOrPark(ctx context.Context, teamID string, item ParkedIte
 		delivered, err = deliver(storing, mayPark)
 	}
 	span.End()
-	switch {
-	case !mayPark:
-	case err == nil && delivered.Status == Parked:
+	if mayPark && err == nil && delivered.Status == Parked {
 		item.Number, item.Since = delivered.Number, s.now()
 		s.parked.track(item, teamID, size)
-	default:
+	} else if mayPark {
 		s.parked.budget.Return(teamID, size)
 	}
-	switch {
-	case err != nil:
-	case delivered.Status == NotParked:
+	if err == nil && delivered.Status == NotParked {
 		err = noRoom
-	default:
+	} else if err == nil {
 		err = delivered.err()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if len(delivered.Offer) > 0 {
+	if len(delivered.Offer) > 0 { // the entries wait until a runtime claims the session
 		s.offers.Reoffer(delivered.Offer)
 	}
 	return delivered.WaitsFor, nil

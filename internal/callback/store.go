@@ -76,7 +76,7 @@ func (r DeliverResult) Accepted() bool { return r.Status == Routed || r.Status =
 // AwaitedItem is a work item that was not answered yet.
 type AwaitedItem struct {
 	WorkItemID string    `json:"workItemId"`
-	Deadline   time.Time `json:"deadline"` // it times out then
+	Deadline   time.Time `json:"deadline"` // when it times out
 }
 
 // StreamParams are parts of a streamed answer that are ready for the runtime stream, or
@@ -89,7 +89,7 @@ type StreamParams struct {
 	// last line, also a dot and its digest.
 	Digests string
 	Parts   [][]byte // the entries of the newest parts
-	// Last has the entries of the last line, which settles the work item. It is nil before.
+	// Last has the entries of the last line, which settles the work item; nil until it arrives.
 	Last    [][]byte
 	Receipt []byte // JSON, returned for duplicates; only with Last
 	Park    bool   // as in DeliverParams
@@ -98,7 +98,7 @@ type StreamParams struct {
 // CredentialState is the result of Store.CheckCredential.
 type CredentialState struct {
 	Status     Status
-	TimeLeft   time.Duration // until it is invalid: at its deadline, or later if it was used
+	TimeLeft   time.Duration // until it is invalid, which is later than its deadline if it was used
 	OfWorkItem bool          // false: of a channel
 }
 

@@ -17,8 +17,8 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// partDigest is the length of the digest of a part in bytes. It detects a repeated stream
-// with another text. The script stream knows its length in base64.
+// partDigest is the length in bytes of a part's digest, which detects a repeated stream with
+// another text. The Lua script stream has the length in base64 as a constant.
 const partDigest = 6
 
 // errChannelToken is returned for a channel's credential, under which a repeated stream could
@@ -48,7 +48,7 @@ type Stream struct {
 
 	// Known after Check.
 	TeamID   string    // of the channel
-	Deadline time.Time // the work item times out, or a settled one is forgotten
+	Deadline time.Time // when the work item times out or, if it is settled, is forgotten
 
 	callbackID string
 	digests    strings.Builder // as in StreamParams
@@ -101,10 +101,9 @@ func (st *Stream) Expired(ctx context.Context) error {
 // Close ends the stream.
 func (st *Stream) Close() { st.service.streams.remove(st) }
 
-// Write delivers the parts that are complete with further bytes. Once the last line has
-// arrived, it settles the work item and returns the receipt. It checks the credential if that
-// has not happened. An answer that is complete at once needs no check: the store checks what it
-// settles.
+// Write delivers the parts that are complete with further bytes. Once the last line has arrived, it
+// settles the work item and returns the receipt. The first Write calls Check, unless Check has run
+// or the answer is complete: to settle the work item, the store checks the credential itself.
 func (st *Stream) Write(ctx context.Context, data []byte) (*Receipt, error) {
 	parts, err := st.decoder.Write(data)
 	if !st.checked && err == nil && st.decoder.Done() {
@@ -137,7 +136,7 @@ func (st *Stream) deliverWhole(ctx context.Context, parts []string) (*Receipt, e
 		return nil, err
 	}
 	receipt, err := st.deliver(ctx, parts)
-	if errors.Is(err, statusErrors[Invalid]) { // or the token is one of a channel
+	if errors.Is(err, statusErrors[Invalid]) { // also for a channel's token, for which Check has a better error
 		err = cmp.Or(st.Check(ctx), err)
 	}
 	return receipt, err
@@ -191,7 +190,7 @@ func (st *Stream) send(ctx context.Context, ch *channelPolicy, texts []string) (
 	item := ParkedItem{ChannelID: p.ChannelID, Unfinished: !last}
 	waitsFor, err := s.storeOrPark(ctx, ch.TeamID, item, slices.Concat(p.Parts, p.Last), func(ctx context.Context, mayPark bool) (DeliverResult, error) {
 		p.Park = mayPark
-		return s.store.DeliverStream(ctx, p) // skips parts that were stored
+		return s.store.DeliverStream(ctx, p) // a repeated call skips parts that were stored
 	})
 	if err != nil || !last {
 		return nil, err

@@ -303,7 +303,7 @@ func (s *streamDecoder) finish(r Result, line []byte) (parts []string, err error
 	}
 	text := string(s.text)
 	switch {
-	case r.failure != nil:
+	case r.failure != nil: // has no text
 	case r.bot != nil:
 		err = r.bot.checkStreamed(text)
 	case r.llmContent != nil && !sameText(*r.llmContent, text):
