@@ -55,12 +55,12 @@ type sample struct {
 	at        time.Time
 }
 
-// bounds are the limits of the origins of some nodes. They are apart even for one node: a sample
-// is imprecise if the process, or the server, had to wait for the CPU.
+// bounds limit the origins of some nodes. Each origin has a lower and an upper limit, because its
+// sample is imprecise.
 type bounds struct {
-	earliest time.Duration // of the node that is behind most, at the earliest
-	ahead    time.Duration // of the node that is ahead most, at the earliest
-	latest   time.Duration // of the node that is ahead most, at the latest
+	earliest time.Duration // lowest lower limit: no origin is less
+	ahead    time.Duration // highest lower limit: at least one origin is not less
+	latest   time.Duration // highest upper limit: no origin is greater
 }
 
 // Measure compares the clocks of all nodes with the local one. It keeps the
@@ -193,11 +193,11 @@ func (s sample) better(newer sample) bool {
 	return s.precision < newer.precision && newer.at.Sub(s.at) < sampleAge && difference < s.precision+newer.precision+maxDrift
 }
 
-// Window returns when a script of a channel may run, as its last argument: from now until a
-// local time. It is empty before the first Measure. The end is never later than the local
-// time, so that a script has no effect after its caller has timed out; if it is not known
-// which node has the channel, this holds on the node that is ahead most. The start detects
-// that the store's clock was set back since it was measured.
+// Window returns the last argument of a channel's script: two times of the store between which
+// the script may run, or nothing before the first Measure. Before the first time it would fail
+// with CLOCK: the store's clock was set back since it was measured. After the second it fails
+// with LATE: its caller has timed out. The second is not later than until for the channel's node
+// or, if that is not known, for the node that is ahead most.
 func (c *Clock) Window(channelID string, until time.Time) string {
 	if b, measured := c.nodeBounds(channelID); measured {
 		return Millis(time.Since(started)+b.earliest-maxDrift) + " " + Millis(until.Sub(started)+b.ahead)
@@ -205,10 +205,9 @@ func (c *Clock) Window(channelID string, until time.Time) string {
 	return ""
 }
 
-// At returns the time at which a connection or a claim of a channel is requested, from the
-// local time. It is empty before the first Measure. It is never earlier than the time of the
-// channel's node, so that the request is not mistaken for an older one. Without a channel,
-// this holds for all nodes.
+// At returns the local time at as a time of the store, or nothing before the first Measure. It
+// is never earlier than the time of the channel's node, or of any node if channelID is empty, so
+// that the request of a connection or a claim is not mistaken for an older one.
 func (c *Clock) At(channelID string, at time.Time) string {
 	if b, measured := c.nodeBounds(channelID); measured {
 		return Millis(at.Sub(started) + b.latest)
@@ -216,8 +215,7 @@ func (c *Clock) At(channelID string, at time.Time) string {
 	return ""
 }
 
-// AtEarliest is At with a time that is never later than that of the channel's node, or of any
-// node.
+// AtEarliest is At, but is never later than the time of the channel's node, or of any node.
 func (c *Clock) AtEarliest(channelID string, at time.Time) string {
 	if b, measured := c.nodeBounds(channelID); measured {
 		return Millis(at.Sub(started) + b.earliest)

@@ -29,7 +29,7 @@ func ClientOption(o config.RedisOptions) rueidis.ClientOption {
 		ReadBufferEachConn:  64 << 10,
 		WriteBufferEachConn: 64 << 10,
 		ForceSingleClient:   o.Embedded,
-		AlwaysRESP2:         o.Embedded, // its RESP3 cannot mix subscriptions with commands
+		AlwaysRESP2:         o.Embedded, // the engine's RESP3 cannot mix subscriptions with commands
 		// Clients also read a cluster's topology after an error, but a node that has left the
 		// cluster may still answer.
 		ClusterOption: rueidis.ClusterOption{ShardsRefreshInterval: 5 * time.Second},

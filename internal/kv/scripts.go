@@ -160,7 +160,7 @@ func (b *builder) require(text string) {
 	words(text, func(name string) string {
 		d := b.definitions[name]
 		switch {
-		case d == nil || b.added[d]:
+		case d == nil || b.added[d]: // nothing to add
 		case d.rare && !b.inRare:
 			if !slices.Contains(b.rare, name) {
 				b.rare = append(b.rare, name)

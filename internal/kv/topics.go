@@ -35,7 +35,7 @@ type Listener interface {
 // because a connection can stay open although it delivers no messages: its node may
 // have left the cluster.
 type Topics struct {
-	avoid string // address of a node that did not deliver beacons; used by Serve only
+	avoid string // address of a node that did not deliver test messages; used by Serve only
 
 	calls sync.Mutex // held while a listener is called; locked before mu
 
@@ -218,7 +218,6 @@ func (ts *Topics) takeChanges() (subscribe, unsubscribe, joined []string) {
 	for name := range ts.changed {
 		t := ts.byName[name]
 		switch {
-		case t == nil:
 		case len(t.subscriptions) == 0:
 			if t.requested {
 				unsubscribe = append(unsubscribe, name)
