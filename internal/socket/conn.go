@@ -137,7 +137,7 @@ func hijack(x *httpserve.Response) (*hijackedConn, error) {
 		return nil, fmt.Errorf("take over connection: %w", err)
 	}
 	h := &hijackedConn{batchConn: &batchConn{Conn: conn}, buffers: buffers, header: x.Header()}
-	x.ResponseWriter = h // of errors until the upgrade
+	x.ResponseWriter = h // for an error before the upgrade
 	if tcp, ok := conn.(syscall.Conn); ok {
 		h.raw, err = tcp.SyscallConn()
 	}

@@ -21,7 +21,7 @@ import (
 type Set struct {
 	budget *ratelimit.Budget // handshakes and open sockets
 	queued *ratelimit.Budget // bytes in queues
-	ctx    context.Context   // of the sockets' operations, until Close
+	ctx    context.Context   // of the sockets' operations; canceled by Close
 	cancel context.CancelFunc
 
 	open    prometheus.Gauge

@@ -38,7 +38,7 @@ var upgrader = websocket.Upgrader{
 	ReadBufferSize:  1,
 	WriteBufferSize: 1024,
 	WriteBufferPool: &sync.Pool{},
-	CheckOrigin:     func(*http.Request) bool { return true }, // Server.admitSocket checks it against the endpoint
+	CheckOrigin:     func(*http.Request) bool { return true }, // the caller of Set.Upgrade has checked it
 }
 
 // Connection is what a socket is connected to: a session's channel or the claims of a
@@ -46,10 +46,10 @@ var upgrader = websocket.Upgrader{
 // the methods FrameBytes and Drain.
 type Connection interface {
 	Start(socket channel.Socket)
-	Handle(ctx context.Context, frame []byte)
-	HandleBinary(ctx context.Context)
-	Flush(ctx context.Context)
-	AllowFrame() bool
+	Handle(ctx context.Context, frame []byte) // processes a text frame, or collects it until Flush
+	HandleBinary(ctx context.Context)         // rejects a binary frame
+	Flush(ctx context.Context)                // answers the collected frames, when no more have arrived
+	AllowFrame() bool                         // counts a frame that Handle does not get; false: too many
 	UntilHeartbeat() time.Duration
 	Heartbeat(ctx context.Context)
 	Close()
@@ -150,7 +150,7 @@ func (s *socket) handle(kind int, message io.Reader, err error) bool {
 func (s *socket) expectAnswer() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Session == "" {
+	if s.Session == "" { // a call runtime
 		return
 	}
 	s.unanswered = true
@@ -174,7 +174,7 @@ func (s *socket) timeOut() {
 // recordProgress restarts the watchdog while answers are missing. The caller holds mu.
 func (s *socket) recordProgress() {
 	switch {
-	case s.watchdog == nil:
+	case s.watchdog == nil: // before the first frame
 	case s.unanswered || s.writing:
 		s.watchdog.Reset(answerTimeout)
 	default:
@@ -211,8 +211,8 @@ func (s *socket) discardInput() {
 	}
 }
 
-// isProtocolError reports whether the WebSocket library has closed the connection
-// because the peer violated the protocol. Its errors for that have no type.
+// isProtocolError reports whether the WebSocket library has closed the connection because the
+// peer violated the protocol. The library's errors for violations have no type.
 func isProtocolError(err error) bool {
 	_, closed := errors.AsType[*websocket.CloseError](err)
 	return !closed && strings.HasPrefix(err.Error(), "websocket: ")

@@ -71,7 +71,7 @@ func (s *Set) Upgrade(x *httpserve.Response, r *http.Request, o Options, open fu
 	conn.beginBatch() // the first frame ends it: one write for response and frame
 	socket.ws, err = upgrader.Upgrade(conn, r, header)
 	if err == nil && o.Session == "" {
-		err = conn.flushBatch() // the client speaks first
+		err = conn.flushBatch() // a call runtime sends the first frame
 	}
 	if err != nil {
 		socket.connection.Close()
