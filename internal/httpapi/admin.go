@@ -29,7 +29,7 @@ type Admin struct {
 
 const adminPath = "/api/v1/admin/"
 
-// adminRoutes are those of the administration.
+// adminRoutes returns the routes of the administration.
 func (s *Server) adminRoutes() []Route {
 	admin := func(method, path string, scope auth.Scope, handle handler, params ...string) Route {
 		return route(method, adminPath+path, scope, ratelimit.API, asActor(handle), params...)

@@ -168,7 +168,7 @@ func (s *Server) lintCallback(x *exchange, r *http.Request, body []byte) error {
 	if err != nil {
 		return err
 	}
-	done, err := s.waitIfLarge(r.Context(), body) // not while the database is read
+	done, err := s.waitIfLarge(r.Context(), body) // after the query, which may be slow
 	if err != nil {
 		return err
 	}

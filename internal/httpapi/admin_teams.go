@@ -115,7 +115,7 @@ func (s *Server) updateTeam(x *exchange, r *http.Request, body []byte) error {
 }
 
 // respondTeam sends a team as it is stored, so that the ETag is the same after every
-// request. It does not depend on the requests of today.
+// request. The ETag does not depend on the number of requests today.
 func (s *Server) respondTeam(x *exchange, r *http.Request, status int, id string) error {
 	t, err := s.deps.Admin.Teams.Store.Team(r.Context(), id)
 	if err != nil {

@@ -74,15 +74,15 @@ func checkBodyHeader(r *http.Request, limit int64, accepted string) error {
 // checked. Its memory grows with the bytes that have arrived and comes from the budgets
 // of all requests; it is returned when the request ends. If beforeLarge is not nil, it is
 // called before more than smallBody bytes are read, and its error ends the read. It can
-// change x.holder, whose share the memory is.
+// set another x.holder, whose share then has the memory.
 func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge func() error) ([]byte, error) {
 	length, isLengthKnown := r.ContentLength, r.ContentLength >= 0
 	if !isLengthKnown {
 		length = limit + 1 // read at most this much: one byte more shows that the body is too large
 	}
 	conn, start := http.NewResponseController(x), time.Now()
-	// Without this, net/http would cancel the request when the deadline passes, because it reads
-	// from the connection while the handler runs.
+	// net/http reads from the connection while the handler runs. If the deadline passed then, it
+	// would cancel the request.
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
 	var body []byte
 	for int64(len(body)) < length {

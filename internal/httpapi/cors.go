@@ -25,7 +25,7 @@ func (s *Server) allowConsole(x *exchange, r *http.Request) bool {
 		return false
 	}
 	h := x.Header()
-	h.Add("Vary", "Origin") // also without the header, for caches
+	h.Add("Vary", "Origin") // for caches, also if this request has no Origin
 	origins := r.Header["Origin"]
 	if len(origins) != 1 || !slices.Contains(s.deps.ConsoleOrigins, origins[0]) {
 		return false

@@ -95,9 +95,9 @@ func (s *Server) baseURL(r *http.Request) string {
 	return scheme + "://" + host
 }
 
-// ownHost returns the Host of a request if it is a loopback name or the address that
-// the client has connected to. A client can send any other Host, even one that makes
-// others connect to it: ownHost then returns the address of the connection.
+// ownHost returns the Host of a request if it is a loopback name or the address of the
+// connection, and otherwise the address of the connection. A client could have sent its own
+// name as Host, so that the URLs in the response make others connect to it.
 func ownHost(r *http.Request) string {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if local == nil || httpserve.IsLocalHost(r.Host) {

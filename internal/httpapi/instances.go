@@ -48,7 +48,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == session.SocketPath {
 		id = s.deps.Sessions.Parse(rawCallToken(r)).SessionID() // the instance rejects an invalid token
 	}
-	s.deps.Instances.Forward(w, s.describeClient(r), id, func(err error) {
+	s.deps.Instances.Forward(w, s.withForwardedHeaders(r), id, func(err error) {
 		x := httpserve.Response{ResponseWriter: w, Request: r, RequestID: httpserve.NewRequestID(r.Header)}
 		x.Fail(err)
 	})
@@ -57,9 +57,9 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 // ForwardedHeaders describe the client of a forwarded request. Instances trust them.
 var ForwardedHeaders = []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
 
-// describeClient sets ForwardedHeaders to what this server trusts, so that a client
+// withForwardedHeaders sets ForwardedHeaders to what this server trusts, so that a client
 // cannot choose the address for which the instance limits it.
-func (s *Server) describeClient(r *http.Request) *http.Request {
+func (s *Server) withForwardedHeaders(r *http.Request) *http.Request {
 	scheme, host, _ := strings.Cut(s.baseURL(r), "://")
 	r.Header.Set("X-Forwarded-For", clientAddr(r, s.deps.TrustedProxies).String())
 	r.Header.Set("X-Forwarded-Host", host)

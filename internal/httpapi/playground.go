@@ -151,7 +151,7 @@ func (s *Server) dropSocket(x *exchange, r *http.Request) error {
 		return err
 	}
 	if s.deps.Instances != nil {
-		s.deps.Instances.ForwardToSession(x, s.describeClient(r), id, x.Fail)
+		s.deps.Instances.ForwardToSession(x, s.withForwardedHeaders(r), id, x.Fail)
 		return nil
 	}
 	if !s.sockets.Disconnect(id) {
@@ -224,10 +224,10 @@ func (s *Server) watched(x *exchange, r *http.Request) (id string, ended func(co
 // credentialInterval is how often the credential of an open feed is checked.
 const credentialInterval = 300 * time.Millisecond
 
-// endWhenRejected calls stop when a credential is no longer valid.
+// endWhenRejected calls stop when the credential in the header of a request is no longer valid.
 func endWhenRejected(ctx context.Context, stop func(), verify func(context.Context, string) (auth.Principal, error)) {
 	for background.Sleep(ctx, credentialInterval) == nil {
-		if _, err := verify(ctx, ""); fault.Is(err, fault.Unauthorized) || fault.Is(err, fault.Forbidden) {
+		if _, err := verify(ctx, inHeader); fault.Is(err, fault.Unauthorized) || fault.Is(err, fault.Forbidden) {
 			stop()
 			return
 		}
@@ -245,12 +245,11 @@ func (s *Server) feed(x *exchange, r *http.Request) error {
 		return err
 	}
 	defer s.feeds.Return(x.holder, 1)
-	ctx, stop := context.WithCancel(x.ctx)
+	ctx, stop := context.WithCancel(x.ctx)        // without the handler timeout of r
+	defer context.AfterFunc(s.streamsCtx, stop)() // at shutdown
 	var checks sync.WaitGroup
-	defer checks.Wait()
-	defer stop()
-	defer context.AfterFunc(s.streams, stop)()
 	checks.Go(func() { endWhenRejected(ctx, stop, s.credentialCheck(x, r)) })
+	defer func() { stop(); checks.Wait() }()
 	batches, err := s.deps.Playground.Feed(ctx, id, ended)
 	if err != nil {
 		return fault.Unavailable("The key-value store", err)

@@ -67,7 +67,7 @@ func (s *Server) Routes() []Route {
 	return routes
 }
 
-// apiRoutes are those of FEATURE_API_ACCESS. The administration has a table in admin.go.
+// apiRoutes returns the routes that FEATURE_API_ACCESS enables, except for adminRoutes.
 func (s *Server) apiRoutes() []Route {
 	return []Route{
 		route("GET", "/openapi.yaml", public, ratelimit.API, newDocument("application/yaml", s.deps.OpenAPI).serve),
@@ -91,7 +91,7 @@ func (s *Server) apiRoutes() []Route {
 	}
 }
 
-// playgroundRoutes are those of PLAYGROUND_ENABLED.
+// playgroundRoutes returns the routes that PLAYGROUND_ENABLED enables.
 func (s *Server) playgroundRoutes() []Route {
 	playground, docs := serveFiles(s.deps.Playground.Files), serveFiles(s.deps.Playground.Docs)
 	return []Route{
@@ -111,7 +111,7 @@ func (s *Server) playgroundRoutes() []Route {
 	}
 }
 
-// instanceRoutes are those of telapi dev --instances.
+// instanceRoutes returns the routes of telapi dev --instances.
 func (s *Server) instanceRoutes() []Route {
 	kill := func(_ context.Context, number int) error { return s.deps.Instances.Kill(number) }
 	return []Route{
@@ -174,7 +174,7 @@ func (s *Server) reject(x *exchange, err error) {
 	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
 	defer cancel()
 	if decision, countErr := s.deps.Limits.Allow(ctx, ratelimit.API, x.client); countErr == nil {
-		err = cmp.Or(x.applyLimit(decision, nil), err)
+		err = cmp.Or(x.applyLimit(decision, nil), err) // 429 replaces the error
 	}
 	x.Fail(err)
 }

@@ -75,24 +75,24 @@ func (s *Server) admitRuntime(x *exchange, r *http.Request, identified, isHandsh
 	return failure
 }
 
+const inHeader = "" // stands for the credential in the header of the request
+
 // credentialCheck returns a function that verifies a credential of a connection: a key or
-// console JWT, or that of the header if it is "".
+// console JWT, or inHeader.
 func (s *Server) credentialCheck(x *exchange, r *http.Request) func(context.Context, string) (auth.Principal, error) {
 	// Copies, so that the connection does not keep x and r in memory.
 	sent := http.Header{"X-Api-Key": r.Header["X-Api-Key"], "Authorization": r.Header["Authorization"]}
 	client := x.client
-	var counted atomic.Bool // later calls find out whether the credential was revoked
+	var counted atomic.Bool // only the first credential can be a guess: later calls detect a revocation
 	return func(ctx context.Context, credential string) (auth.Principal, error) {
 		header := sent
-		switch {
-		case credential == "":
-		case strings.HasPrefix(credential, "tk_"):
+		if strings.HasPrefix(credential, "tk_") {
 			header = http.Header{"X-Api-Key": {credential}}
-		default:
+		} else if credential != inHeader {
 			header = http.Header{"Authorization": {"Bearer " + credential}}
 		}
 		principal, _, err := s.identify(ctx, header)
-		if credential != "" && !counted.Swap(true) && fault.Is(err, fault.Unauthorized) {
+		if credential != inHeader && !counted.Swap(true) && fault.Is(err, fault.Unauthorized) {
 			if decision, _ := s.deps.Limits.Allow(ctx, ratelimit.Auth, client); !decision.Allowed {
 				err = decision.Rejection()
 			}

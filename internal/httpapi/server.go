@@ -95,7 +95,7 @@ type Server struct {
 	callbackBodies           *ratelimit.Budget // bytes of bodies whose team is not known yet, shared by addresses
 	scrapes                  *ratelimit.Budget // responses in progress, shared by addresses
 
-	streams    context.Context // ends responses that stream until shutdown
+	streamsCtx context.Context // of responses that stream until shutdown
 	endStreams context.CancelFunc
 
 	listener    atomic.Pointer[net.Listener]
@@ -148,7 +148,7 @@ func New(deps Deps) *Server {
 	s.audio = newBudget("audio_bytes", "bytes for responses with audio", audioBudget)
 	s.scrapes = ratelimit.NewBudget(deps.Registry, "scrapes", "responses of /metrics", maxScrapes, scrapesShare)
 	s.sockets = socket.NewSet(deps.Registry, newBudget("sockets", "WebSockets", int64(deps.MaxSockets)), newBudget("queued_bytes", "bytes for clients that read slowly", socket.QueueBudget))
-	s.streams, s.endStreams = context.WithCancel(context.Background())
+	s.streamsCtx, s.endStreams = context.WithCancel(context.Background())
 	s.mux = s.newMux(s.Routes())
 	s.http = &http.Server{
 		Handler:                      s,

@@ -55,13 +55,13 @@ func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, 
 	request.Interrupt = body.interrupt
 	stream := s.deps.Callbacks.OpenStream(request)
 	defer stream.Close()
-	defer context.AfterFunc(s.streams, func() { body.interrupt(errStreamRestart) })()
+	defer context.AfterFunc(s.streamsCtx, func() { body.interrupt(errStreamRestart) })()
 	var issues fault.Issues
 	if split, given := issues.QueryValue(r.URL.Query(), "split"); given && split != splitNone && split != splitSentence {
 		issues.Add("/query/split", fault.IssueValue, "Use split=none or split=sentence.")
 	}
 	if err := issues.Err(); err != nil {
-		return callback.Receipt{}, stream.Fail(cmp.Or(withTimeout(stream.Check), err))
+		return callback.Receipt{}, stream.Fail(cmp.Or(withTimeout(stream.Check), err)) // issues are for valid credentials only
 	}
 	data, readErr := body.readFirst(func() error { return withTimeout(stream.Check) })
 	for {
@@ -119,7 +119,7 @@ type streamReader struct {
 
 func newStreamReader(x *exchange, r *http.Request) *streamReader {
 	s := &streamReader{body: r.Body, conn: http.NewResponseController(x), used: r.Header.Get("Expect") == ""}
-	_ = s.conn.EnableFullDuplex() // a response before the end of the body does not wait for it
+	_ = s.conn.EnableFullDuplex() // so that a response can be sent before the end of the body
 	return s
 }
 
@@ -187,9 +187,9 @@ func (s *streamReader) readFirst(check func() error) ([]byte, error) {
 	return data, err
 }
 
-// finish ends the deadline of reads. The connection can be used again if the body was read
-// before its deadline, which an interruption sets to now. Otherwise net/http, which waits for
-// the next request after the body, has given up the connection.
+// finish removes the read deadline. It reports whether the connection can be used again: the body
+// was read to its end before the deadline, which an interruption sets to now. After the deadline,
+// net/http, which waits for the next request by then, has given up the connection.
 func (s *streamReader) finish() (reusable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
