@@ -99,15 +99,15 @@ func memberNames(t reflect.Type) map[string]bool {
 	return names
 }
 
-// fieldsOf lists the members of a command's struct. Embedded structs are
-// flattened; the members of config are named as in "config.retries".
+// fieldsOf lists the members of a command's struct, or of a struct in it at prefix and index.
+// Embedded structs are flattened; the members of config are named as in "config.retries".
 func fieldsOf(t reflect.Type, prefix string, index []int) []Field {
 	var fields []Field
 	for i := range t.NumField() {
 		f := t.Field(i)
 		at := append(slices.Clip(index), i)
 		switch {
-		case f.Type == reflect.TypeFor[wire.CommonFields]():
+		case f.Type == reflect.TypeFor[wire.CommonFields](): // not listed
 		case f.Anonymous:
 			fields = append(fields, fieldsOf(f.Type, prefix, at)...)
 		default:

@@ -42,7 +42,7 @@ func (v validator) command(c wire.Command) {
 	strictjson.CheckObject(&c.Common().Metadata, v.path+"/metadata", v.issues)
 	for _, f := range specs[c.Common().Type].Fields {
 		switch value := reflect.Indirect(f.valueIn(c)); {
-		case !value.IsValid():
+		case !value.IsValid(): // absent
 		case f.Type == "any" && jsontext.Value(value.Bytes()).Kind() == 'n':
 			value.SetZero() // null counts as absent
 		case f.Bounds != (Bounds{}):
@@ -90,7 +90,7 @@ func (v validator) oneOf(s string, allowed []string, field string) {
 // target checks a target, unless it is absent.
 func (v validator) target(s, field string) {
 	switch _, err := ParseTarget(s); {
-	case s == "" || err == nil:
+	case s == "" || err == nil: // no issue
 	case errors.Is(err, errLength):
 		fieldBounds["target"].check(s, "target", v.path+field, v.issues)
 	default:

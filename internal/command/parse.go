@@ -89,7 +89,7 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 		_ = strictjson.Decode(raw, &alias, path, issues) // cannot fail: raw is a decoded object
 		v.singleLine(alias.Reason, "/hangupReason")
 		c.Reason = cmp.Or(alias.Reason, c.Reason)
-		v.totalLength(&c.CallControl, "", "")
+		v.totalLength(&c.CallControl, "", "") // a hangup has no target
 	case *wire.Transfer:
 		var alias struct {
 			Target string `json:"transferTarget"`
@@ -164,7 +164,7 @@ func looksLikeTarget(name string, value jsontext.Value) bool {
 	}
 	text := stringOf(value)
 	_, err := ParseTarget(text)
-	return err == nil && strings.ContainsAny(text, ":+")
+	return err == nil && strings.ContainsAny(text, ":+") // a number without scheme and + may be anything
 }
 
 // stringOf returns the value of a JSON string, or "" for another type.
@@ -191,8 +191,8 @@ type eventValue struct {
 
 var eventMembers = memberNames(reflect.TypeFor[eventValue]())
 
-// usedMembers has the names of the members that each control event uses. The other
-// eventMembers are checked too.
+// usedMembers has the names of the members that each control event uses. Parse validates all
+// eventMembers, although those that the event does not use have no effect.
 var usedMembers = map[string]map[string]bool{
 	"hangup": memberNames(reflect.TypeFor[struct {
 		HangupReason string `json:"hangupReason"`
@@ -214,12 +214,12 @@ type Operation struct {
 func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Operation) {
 	v := validator{path + "/value", issues}
 	var value eventValue
-	_ = strictjson.Decode(e.Value, &value, v.path, issues) // fails only without a value: what is there was decoded before
+	_ = strictjson.Decode(e.Value, &value, v.path, issues) // fails only if there is no value: a value was decoded before
 	misspelledTarget := v.checkMembers(e.Value, eventMembers)
 	v.target(value.Target, "/target")
 	v.target(value.TransferTarget, "/transferTarget")
 	v.singleLine(value.HangupReason, "/hangupReason")
-	if ms := value.TransferNotificationsHangupMS; ms != nil {
+	if ms := value.TransferNotificationsHangupMS; ms != nil { // the only number in eventValue
 		const name = "transferNotificationsHangupMS"
 		fieldBounds[name].check(*ms, name, v.path+"/"+name, issues)
 	}

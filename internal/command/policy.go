@@ -111,7 +111,7 @@ func (p *Policy) Decide(r Request, source, transactionID string) Decision {
 		head.RequireConfirmation = head.RequireConfirmation || rule.RequireConfirmation
 		head.WaitForSilence = head.WaitForSilence || rule.WaitForSilence
 	}
-	if t, ok := c.(*wire.Transfer); ok && r.misspelledTarget && t.Target == "" && t.TransferMethod != sipBye {
+	if t, ok := c.(*wire.Transfer); ok && r.misspelledTarget && lacksTarget(t) {
 		d.Reason = TargetMissing
 		return d
 	}
@@ -193,8 +193,8 @@ func (p *Policy) completeHangup(c *wire.Hangup, transactionID string) string {
 		c.WaitForSilence = cmp.Or(c.WaitForSilence, d.WaitForSilence)
 		c.DelayBotDisconnectMs = cmp.Or(c.DelayBotDisconnectMs, d.DelayBotDisconnectMs)
 	}
-	if c.CommonFields.WaitForSilence {
-		c.WaitForSilence = &c.CommonFields.WaitForSilence
+	if c.CommonFields.WaitForSilence { // a rule requires it; c.WaitForSilence is the hangup's own field
+		c.WaitForSilence = new(true)
 	}
 	if !p.allowsHeaders(c.Type, &c.CallControl) {
 		return HeaderNotAllowed
@@ -203,13 +203,18 @@ func (p *Policy) completeHangup(c *wire.Hangup, transactionID string) string {
 	return ""
 }
 
+func lacksTarget(t *wire.Transfer) bool { return t.Target == "" && t.TransferMethod != sipBye }
+
 func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string {
 	if d := p.profile.Actions.Transfer; d != nil {
-		if c.Target == "" && c.TransferMethod != sipBye {
+		if lacksTarget(c) {
 			c.Target = d.Target
 		}
 		c.Message = cmp.Or(c.Message, d.Message)
 		c.CanConfirm = cmp.Or(c.CanConfirm, d.CanConfirm)
+	}
+	if lacksTarget(c) {
+		return TargetMissing
 	}
 	var query []wire.NameValue
 	targetRules := p.rules[c.Type]
@@ -228,8 +233,6 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 		if target.Scheme != "tel" {
 			c.TransferRoutingPool = "" // only for phone numbers
 		}
-	} else if c.TransferMethod != sipBye {
-		return TargetMissing
 	}
 	if !p.allowsHeaders(c.Type, &c.CallControl) || !p.allows(query, harmlessHeader, targetRules) {
 		return HeaderNotAllowed

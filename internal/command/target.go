@@ -125,7 +125,7 @@ func phoneNumber(s, extra string) (string, bool) {
 		switch {
 		case c >= '0' && c <= '9', c == '+' && i == 0:
 			b.WriteByte(c)
-		case strings.IndexByte("-.()", c) >= 0:
+		case strings.IndexByte("-.()", c) >= 0: // a separator
 		case strings.IndexByte(extra, c) >= 0 && s[0] != '+':
 			b.WriteByte(c)
 		default:
