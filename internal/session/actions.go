@@ -137,7 +137,7 @@ func RedactText(value []byte) ([]byte, error) {
 		case isName && depth == 1:
 			member = token.String()
 		case isName || kind != '"' && kind != '0': // names, true, false, null and brackets stay
-		case depth == 1 && container == '{' && keptMembers[member] && isIdentifier(token.String()):
+		case depth == 1 && container == '{' && keptMembers[member] && isIdentifier(token.String()): // stays, too
 		default:
 			token = jsontext.String(redact.Placeholder)
 		}

@@ -39,7 +39,7 @@ type AdminView struct {
 // ValidID reports whether the ID of a session has the right form.
 var ValidID = page.UUID(wire.SessionPrefix)
 
-// List returns one page of sessions in their states of now. A page of connected or
+// List returns one page of sessions in their current states. A page of connected or
 // disconnected sessions may be short although it is not the last one: only the
 // key-value store knows who is connected.
 func (s *Service) List(ctx context.Context, q Query) (page.Page[AdminView], error) {

@@ -71,8 +71,8 @@ type Service struct {
 
 // Issue creates a session for a team. It checks the body, then the endpoint,
 // then the mode. Requests with the same idempotency key and body get the same
-// response, even if they are concurrent, or the session has ended or the endpoint was
-// deleted since. A mode that was disabled since is still rejected.
+// response, even if they are concurrent, or if the session has ended or the endpoint was
+// deleted after the first one. But a mode that was disabled after it is rejected.
 func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (TokenResponse, error) {
 	session, record, err := parseTokenRequest(r, teamID, s.Now().UTC())
 	if err == nil {
@@ -110,13 +110,13 @@ func (s *Service) RuntimeICEServers(session Session) []wire.ICEServer {
 func (s *Service) findOrCreate(ctx context.Context, session Session, r IdempotencyRecord) (Session, error) {
 	if r.Key != "" {
 		if found, err := s.findByKey(ctx, session.TeamID, r); !fault.Is(err, fault.NotFound) {
-			return found, cmp.Or(s.checkMode(session.Mode), err) // the found session has the same mode
+			return found, cmp.Or(s.checkMode(session.Mode), err) // the mode may have been disabled since
 		}
 	}
 	if err := s.checkEndpoint(ctx, session); err != nil {
 		return Session{}, err
 	}
-	if parent := telemetry.Traceparent(ctx); parent != "" {
+	if parent := telemetry.Traceparent(ctx); parent != "" { // for CallToken.Traceparent
 		session.TokenID += "." + parent
 	}
 	created, err := s.Store.CreateSession(ctx, session, r, r.At.Add(-keyTTL))
@@ -176,7 +176,7 @@ func (s *Service) Get(ctx context.Context, teamID, id string) (View, error) {
 		return View{}, err
 	}
 	state := session.State(s.Now(), false)
-	if state == Disconnected {
+	if state == Disconnected { // or connected, which only the key-value store knows
 		connected, ended, err := s.Channels.Presence(ctx, []string{id})
 		if err != nil {
 			return View{}, fmt.Errorf("query presence: %w", err)

@@ -126,8 +126,8 @@ func (s *Sweeper) expire(ctx context.Context) error {
 
 // checkIdle touches stale sessions that have a connected browser, ends stale
 // sessions whose channel the runtime has ended, and returns the time before which
-// idle sessions were last seen. It returns zero between checks: no session is idle
-// then.
+// idle sessions were last seen. Between checks it returns the zero time, before which no
+// session was seen.
 //
 // A session is checked several times before it counts as idle. So sessions do not
 // end because the key-value store was wiped and their connections are missing until

@@ -85,7 +85,7 @@ func (s *Service) Parse(token string) CallToken {
 	var c claims
 	err := s.Tokens.verifier.Verify(token, &c)
 	switch {
-	case err != nil:
+	case err != nil: // of the signature or the encoding
 	case c.Audience != auth.SessionAudience || c.Issuer != tokenIssuer:
 		err = errors.New("not a call token")
 	case c.Subject == "" || c.ID == "" || c.ExpiresAt == nil || c.IssuedAt == nil || c.RedeemBy == nil:
