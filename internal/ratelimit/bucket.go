@@ -115,7 +115,7 @@ func (d Decision) PolicyHeader() string {
 	return fmt.Sprintf("%q;q=%d;w=%d", d.Policy, d.Limit, wholeSeconds(d.Window))
 }
 
-// Header returns the RateLimit header of the same draft.
+// Header returns the RateLimit header of draft-ietf-httpapi-ratelimit-headers.
 func (d Decision) Header() string {
 	return fmt.Sprintf("%q;r=%d;t=%d", d.Policy, d.Remaining, wholeSeconds(d.Reset))
 }

@@ -18,7 +18,8 @@ const (
 	// maxBuckets limits the memory that requests from many addresses can use. The
 	// permits of an evicted bucket are lost, and its next request needs a round
 	// trip.
-	maxBuckets = 1 << 16
+	maxBuckets        = 1 << 16
+	noTeam, teamShare = "", 100 // percent: the cache of buckets is not divided among teams
 
 	day = 24 * time.Hour
 	// quotaWindow is longer than a day, so that the count of a day exists until
@@ -56,7 +57,7 @@ func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) 
 		counter:  counter,
 		limits:   limits,
 		requests: background.NewGroup(),
-		buckets:  cache.NewLRU[*bucket](maxBuckets, 100),
+		buckets:  cache.NewLRU[*bucket](maxBuckets, teamShare),
 		decisions: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_ratelimit_decisions_total",
 			Help: "Rate limit decisions, by tier and decision (allowed, rejected or failed).",
@@ -226,7 +227,7 @@ func (l *Limiter) bucket(name string) *bucket {
 	b, ok := l.buckets.Get(name)
 	if !ok {
 		b = &bucket{}
-		l.buckets.Add("", name, 1, b)
+		l.buckets.Add(noTeam, name, 1, b)
 	}
 	b.users.Add(1)
 	return b

@@ -130,7 +130,7 @@ func (s *Settings) Reload(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read limits: %w", err)
 	}
-	defer s.loaded.Store(true) // after adopt
+	defer s.loaded.Store(true) // at the end, so that Limits does not return the defaults before
 	if found {
 		limits, err := ParseLimits(value)
 		if err == nil {
@@ -247,7 +247,7 @@ func (s *Settings) tryChange(ctx context.Context, change func(Limits) (Limits, e
 // save saves limits in the store and, with an audit entry, in the mirror: in both or
 // in none, unless the mirror fails to commit.
 func (s *Settings) save(ctx context.Context, old []byte, before, limits Limits) error {
-	entry := audit.New(ctx, time.Now(), audit.UpdateLimits, Topic, "", before.Tiers, limits.Tiers)
+	entry := audit.New(ctx, time.Now(), audit.UpdateLimits, Topic, "", before.Tiers, limits.Tiers) // of no team
 	var saved bool
 	err := s.mirror.ChangeSetting(ctx, SettingName, limits.JSON(), entry, func(ctx context.Context) (err error) {
 		saved, err = s.store.SaveLimits(ctx, old, limits.JSON())
