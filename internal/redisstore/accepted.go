@@ -34,7 +34,7 @@ type acceptedCallback struct {
 	at                            time.Time
 }
 
-// add adds a callback. use names it among those with the same channel credential.
+// add adds a callback. use distinguishes callbacks with the same channel credential.
 func (a *acceptedCallbacks) add(c callback.Credential, epoch, use string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -65,10 +65,10 @@ func (s *Store) checkAccepted(ctx context.Context) error {
 }
 
 // replaced reports whether a server was restarted, or replaced by a replica, since the last
-// call: then it has another replication ID. A client of a cluster can have a connection to the
-// replica before, so that it does not notice.
+// call: then it has another replication ID. The client of a cluster may not notice that, because
+// it may have had a connection to the replica before.
 func (s *Store) replaced(ctx context.Context, client rueidis.Client) (replaced bool) {
-	if s.opts.Embedded { // it does not outlive this process
+	if s.opts.Embedded { // the engine ends with this process
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeInterval)

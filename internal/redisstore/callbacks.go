@@ -51,7 +51,7 @@ func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Cre
 
 // Deliver implements callback.Store.
 func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (result callback.DeliverResult, err error) {
-	duplicateFor, use := "", d.CallbackID // use: as the script callback names it
+	duplicateFor, use := "", d.CallbackID // use: the name of the callback in the credentials of a channel
 	if d.DuplicateFor > 0 {
 		duplicateFor, use = kv.Millis(d.DuplicateFor), d.BodyDigest
 	}

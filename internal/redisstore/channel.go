@@ -39,10 +39,11 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 // Attach implements channel.Store.
 func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attached channel.AttachResult, err error) {
 	cursor := cmp.Or(a.Resume, &channel.Cursor{})
+	const callID, transactionID = "", "" // a session has none
 	args := []string{
 		a.ConnectionID, a.Predecessor, kv.Flag(a.RejectDuplicate), c.store.clock.At(a.ChannelID, time.Now()), kv.Millis(a.Lease),
 		kv.Flag(a.Resume != nil), cursor.Epoch, cursor.ID, string(a.Entry), string(a.Offer),
-		rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile),
+		rand.Text(), a.TeamID, a.EndpointID, a.Mode, callID, transactionID, string(a.Profile),
 	}
 	reply, err := runScript(ctx, c.store, "attach to a channel", "connect", a.ChannelID, rueidis.RedisResult.ToArray, append(args, c.limits...)...)
 	if err != nil {
@@ -54,7 +55,7 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 	attached.Number, _ = reply[1].ToString()
 	attached.Head.Epoch, _ = reply[2].ToString()
 	attached.Head.ID, _ = reply[3].ToString()
-	if c.store.opts.MinReplicas == 0 { // otherwise replicas may not have it: it need not have been acknowledged
+	if c.store.opts.MinReplicas == 0 { // otherwise no replica may have confirmed the entry yet
 		attached.LastEntry, _ = reply[4].ToString()
 	}
 	attached.Offer, attached.Expired = parseOffer(reply[5])
@@ -129,7 +130,7 @@ func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Du
 	}
 	outcome, _ := reply[0].ToString()
 	result.Outcome = channel.Outcome(outcome)
-	if len(reply) == 3 { // owned
+	if len(reply) == 3 { // the connection owns the session
 		result.Offer, result.Expired = parseOffer(reply[1])
 		result.Newest, err = reply[2].ToString()
 	}
@@ -157,7 +158,7 @@ func (c *Channels) Since(ctx context.Context, channelID string, after channel.Cu
 // more. The runtime receives everything up to the end, and the connection is
 // notified of the reason.
 func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) error {
-	args := []string{"", reason}
+	args := []string{"", reason} // without a claim token, whichever runtime has the claim
 	for _, entry := range []wire.Entry{{Kind: wire.KindSession, Event: "ended"}, {Kind: wire.KindChannelEnded, Reason: reason}} {
 		entry.ChannelID, entry.At, entry.Trace = channelID, time.Now().UnixMilli(), telemetry.TraceOf(ctx)
 		encoded, err := json.Marshal(entry)
@@ -171,7 +172,7 @@ func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) err
 }
 
 // Claims implements channel.Store. It compares leases with the estimated clock of the
-// store.
+// store, which for several channels is that of the node that is ahead most.
 func (c *Channels) Claims(ctx context.Context, channelIDs []string) (claims []*channel.Claim, err error) {
 	now := parseMillis(c.store.clock.At("", time.Now()))
 	err = c.store.readFields(ctx, "read claims", channelIDs, []string{"state", "claimUntil", "openedAt", "offeredAt"}, func(_ string, fields []string) {
@@ -201,8 +202,8 @@ func (c *Channels) Presence(ctx context.Context, channelIDs []string) (connected
 	return connected, ended, err
 }
 
-// readFields reads fields of channels and calls each with those of every channel, in the
-// order of the IDs. Missing fields are empty.
+// readFields reads fields of channels and calls each for every channel, in the order of the
+// IDs. Missing fields are empty.
 func (s *Store) readFields(ctx context.Context, operation string, channelIDs, fields []string, each func(id string, values []string)) error {
 	return s.do(ctx, operation, func(ctx context.Context, client rueidis.Client) error {
 		commands := make(rueidis.Commands, len(channelIDs))
@@ -230,7 +231,8 @@ func messages(epoch string, reply rueidis.RedisMessage) ([]channel.Message, erro
 	return list, err
 }
 
-// parseOffer parses the result of takeOffer in the scripts.
+// parseOffer parses a number that says what to do: 1 to offer the session, 2 to count an expired
+// claim as well.
 func parseOffer(m rueidis.RedisMessage) (offer, expired bool) {
 	n, _ := m.AsInt64()
 	return n > 0, n == 2

@@ -86,8 +86,8 @@ func (s *Store) closeClient(client rueidis.Client) {
 	}
 }
 
-// dial returns a client that has passed a probe, after comparing clocks. Without that,
-// scripts would have no deadlines.
+// dial returns a client that has passed a probe. It has compared the clocks before, because
+// scripts would have no deadlines otherwise.
 func (s *Store) dial(ctx context.Context) (rueidis.Client, error) {
 	client, err := rueidis.NewClient(s.opts.client())
 	if err != nil {
@@ -122,7 +122,7 @@ func (o Options) client() rueidis.ClientOption {
 	// Retryable commands are retried once, which covers a stale connection.
 	option.RetryDelay = kv.RetryDelay(func(attempts int) time.Duration {
 		if attempts > 1 {
-			return -1
+			return -1 // no more attempts
 		}
 		return retryDelay
 	})
@@ -198,8 +198,8 @@ func (s *Store) probe(ctx context.Context, client rueidis.Client) error {
 	})
 }
 
-// onAnyNode runs an operation on all nodes at once. It returns after the first
-// success; the others continue.
+// onAnyNode runs an operation on all nodes at once. It returns after the first success, while
+// the operation continues on the other nodes.
 func (s *Store) onAnyNode(ctx context.Context, client rueidis.Client, run func(context.Context, rueidis.Client) error) error {
 	nodes := client.Nodes()
 	results := make(chan error, len(nodes))

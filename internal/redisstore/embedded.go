@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// engineLock is locked while a server runs an engine. It is never removed:
-	// otherwise two servers could lock different files of that name.
+	// engineLock is locked while a server runs an engine. It is never removed, because two
+	// servers could then lock different files of that name.
 	engineLock = "embedded-kv.lock"
 
 	// defaultMaxBytes is also the default of EMBEDDED_KV_MAX_BYTES.
@@ -132,7 +132,7 @@ func (e *Embedded) tick(closing context.Context) {
 // saveSnapshots saves the content regularly until Close.
 func (e *Embedded) saveSnapshots(closing context.Context) {
 	for wait := snapshotInterval; background.Sleep(closing, wait) == nil; {
-		wait = max(snapshotInterval, lockedFactor*e.snapshots.save(false))
+		wait = max(snapshotInterval, lockedFactor*e.snapshots.save(running))
 	}
 }
 
@@ -147,7 +147,7 @@ func (e *Embedded) Close() {
 		_ = os.Remove(e.record)
 		e.jobs.Close()
 		e.engine.Close() // waits for running commands
-		e.snapshots.save(true)
+		e.snapshots.save(stopped)
 		_ = e.lock.Close()
 	})
 }

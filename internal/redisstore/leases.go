@@ -61,7 +61,7 @@ func (l Leases) Try(ctx context.Context, name string) (leaseCtx context.Context,
 // returned context ends with ctx and as soon as another holder may have the lease.
 func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx context.Context, release func()) {
 	leaseCtx, lost := context.WithCancel(ctx)
-	reliable := l.time - l.time/10 // then a holder stops relying on its lease
+	reliable := l.time - l.time/10 // how long after a renewal the holder relies on its lease
 	expiry := time.AfterFunc(reliable, lost)
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	finished := make(chan struct{})
@@ -88,7 +88,7 @@ func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx contex
 		stop()
 		lost()
 		<-finished
-		_, _ = l.hold(context.WithoutCancel(ctx), name, holder, 0) // otherwise it expires
+		_, _ = l.hold(context.WithoutCancel(ctx), name, holder, 0) // releases it; if that fails, it expires
 	}
 }
 

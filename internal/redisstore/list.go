@@ -103,9 +103,9 @@ var listedFields = []string{
 	"state", "team", "endpoint", "mode", "claimedBy", "claimUntil", "owner", "ownerUntil", "openedAt", "inLast", "outLast", "flow",
 }
 
-// describe reads those of the channels that are live.
+// describe reads the channels and leaves out those that are not live.
 func (s *Store) describe(ctx context.Context, ids []string) (found []ChannelInfo, err error) {
-	now := parseMillis(s.clock.At("", time.Now()))
+	now := parseMillis(s.clock.At("", time.Now())) // on the node that is ahead most
 	err = s.readFields(ctx, "read channels", ids, listedFields, func(id string, values []string) {
 		fields := make(map[string]string, len(values))
 		for i, name := range listedFields {

@@ -35,7 +35,7 @@ type effect int
 const (
 	none    effect = iota
 	adds           // rejected by a full engine
-	removes        // or has a small, bounded need
+	removes        // or needs little memory
 	unknown        // adds or removes; any argument may be a key
 )
 
@@ -68,8 +68,8 @@ type memory struct {
 	used    int                 // sum of keys
 	swept   time.Time
 
-	running  atomic.Pointer[server.Peer] // whose script or command that writes runs
-	writing  sync.Mutex                  // held meanwhile; protects the fields below
+	active   atomic.Pointer[server.Peer] // the connection whose script or writing command is running
+	writing  sync.Mutex                  // held while one is running; protects the fields below
 	full     bool                        // when the script started
 	wrote    bool                        // the script has changed something
 	rejected bool                        // a command of the script was rejected
@@ -96,9 +96,9 @@ func (m *memory) hook(c *server.Peer, command string, args ...string) bool {
 	isScript := command == "EVAL" || command == "EVALSHA"
 	effect := m.effect(command)
 	switch {
-	case effect == none && !isScript || c == m.running.Load():
+	case effect == none && !isScript || c == m.active.Load():
 		return false
-	case command == "XREADGROUP": // may wait for others, so it does not hold the lock
+	case command == "XREADGROUP": // may wait for a writer, so it must not hold writing
 		m.count(effect, command, args)
 		return false
 	case c.ClientName == "": // called by a script
@@ -138,8 +138,8 @@ func (m *memory) effect(command string) effect {
 
 // dispatch runs a command of a connection. The hook lets it pass.
 func (m *memory) dispatch(c *server.Peer, args []string) {
-	m.running.Store(c)
-	defer m.running.Store(nil)
+	m.active.Store(c)
+	defer m.active.Store(nil)
 	m.engine.server.Dispatch(c, args)
 }
 
@@ -177,7 +177,7 @@ func (m *memory) count(effect effect, command string, args []string) {
 	defer m.mu.Unlock()
 	size, keys := 0, args // an argument that is not a key has no size when it is measured
 	switch {
-	case len(args) == 0 || effect == unknown:
+	case len(args) == 0 || effect == unknown: // any argument may be a key
 	case command == "COPY":
 		if source := m.keys[args[0]]; source != nil {
 			size = source.measured + source.added
@@ -208,7 +208,7 @@ func (m *memory) count(effect effect, command string, args []string) {
 	}
 }
 
-// measure measures changed keys, within measureTime. The others are next.
+// measure measures changed keys for at most measureTime. Later calls measure the rest.
 func (m *memory) measure() {
 	deadline := time.Now().Add(measureTime)
 	console := newConsole(m.engine.server, m.engine.inScript)

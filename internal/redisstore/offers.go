@@ -20,6 +20,6 @@ func (s *Store) Offers(ctx context.Context) (int64, error) {
 // Offer implements channel.Store.
 func (c *Channels) Offer(ctx context.Context, o wire.Offer) error {
 	return c.store.do(ctx, "offer a session", func(ctx context.Context, client rueidis.Client) error {
-		return calls.Offer(ctx, client, o, false)
+		return calls.Offer(ctx, client, o, false) // unless an earlier offer waits
 	})
 }

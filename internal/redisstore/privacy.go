@@ -12,13 +12,13 @@ import (
 	"telapi/internal/session"
 )
 
-// privacy decides which texts a snapshot contains. Browser actions are stored as in the
-// database: with their texts only if keepText, which is ENABLE_PII_LOGGING. Of ended
-// channels it contains no texts: no history, and the other entries without their content.
-// What a runtime has not read before a restart, it then receives in that form.
+// privacy removes texts from a dump before it is saved as a snapshot. Browser actions keep their
+// texts if keepText, which is ENABLE_PII_LOGGING. Ended channels lose their history and the
+// content of their entries, even of those that the runtime reads only after a restart.
 type privacy struct{ keepText bool }
 
-// redact returns the commands of a dump without the texts that a file must not have.
+// redact returns the commands of a dump without the texts that a snapshot must not have. Of an
+// XADD, c[2] is the ID and c[4] the value of the field that can have texts.
 func (p privacy) redact(commands [][]string) (redacted [][]string) {
 	ended := map[string]bool{} // by channel
 	for _, c := range commands {
@@ -37,7 +37,7 @@ func (p privacy) redact(commands [][]string) (redacted [][]string) {
 			c[4] = redactOffer(c[4], ended)
 		case c[0] == "XADD" && name == "in":
 			c[4] = p.redactEntry(c[4], ended[id])
-		case c[0] == "XADD" && name == "out" && ended[id]: // keep the ID only
+		case c[0] == "XADD" && name == "out" && ended[id]: // keep only the stream's last ID
 			redacted = append(redacted, []string{"XADD", c[1], c[2], "deleted", ""})
 			c = []string{"XDEL", c[1], c[2]}
 		}
@@ -46,8 +46,8 @@ func (p privacy) redact(commands [][]string) (redacted [][]string) {
 	return redacted
 }
 
-// withoutOffer returns the command that creates an ended channel's metadata without the
-// fields that the script commit removes too.
+// withoutOffer returns the command that creates an ended channel's metadata without its offer
+// and gateway profile.
 func withoutOffer(hset []string) []string {
 	kept := hset[:2:2]
 	for pair := range slices.Chunk(hset[2:], 2) {
@@ -75,7 +75,7 @@ func (p privacy) redactEntry(text string, ended bool) string {
 		return text
 	}
 	var e wire.Entry
-	_ = json.Unmarshal([]byte(text), &e) // of an entry that is not valid, little is left
+	_ = json.Unmarshal([]byte(text), &e) // an invalid entry loses what cannot be decoded
 	if ended {
 		e = wire.Entry{
 			Kind: e.Kind, ChannelID: e.ChannelID, At: e.At, Trace: e.Trace, Source: e.Source, CallbackID: e.CallbackID, WorkItemID: e.WorkItemID,

@@ -64,7 +64,7 @@ func (r *ReportStream) do(ctx context.Context, operation string, build func(ruei
 // call returns nothing.
 func (r *ReportStream) Read(caller context.Context, limit int, wait time.Duration) (list []speech.ReportEntry, err error) {
 	err = r.store.do(caller, "read usage reports", func(_ context.Context, c rueidis.Client) error {
-		// A blocking read uses its own connection and ends with its caller.
+		// A blocking read has its own connection. So it may exceed commandTimeout, and ends with its caller.
 		ctx, cancel := context.WithTimeout(caller, wait+commandTimeout)
 		defer cancel()
 		entries, err := r.abandoned(ctx, c, limit)

@@ -28,6 +28,8 @@ const (
 	// which a snapshot locks the engine, so that this is at most 2 % of the time.
 	snapshotInterval = 2 * time.Second
 	lockedFactor     = 50
+
+	running, stopped = false, true // states of an engine whose snapshot is written
 )
 
 // snapshotHeader describes a snapshot.
@@ -60,7 +62,7 @@ func (s *snapshots) load() error {
 		err = s.engine.load(commands)
 	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist): // the first start in this directory
 	case err != nil:
 		aside := s.path + ".unreadable-" + time.Now().UTC().Format("20060102T150405.000")
 		if err := os.Rename(s.path, aside); err != nil {
@@ -74,16 +76,16 @@ func (s *snapshots) load() error {
 		s.log.Warn("the last server did not stop normally: data that it stored after its last snapshot is lost. The conversations concerned are notified",
 			"keys", header.Keys, "saved_at", header.SavedAt)
 	}
-	_, err = s.write(false)
+	_, err = s.write(running)
 	return err
 }
 
 // save writes a snapshot. Of several failures in a row it logs the first. It returns
 // for how long the engine was locked.
-func (s *snapshots) save(stopped bool) (locked time.Duration) {
-	locked, err := s.write(stopped)
+func (s *snapshots) save(isStopped bool) (locked time.Duration) {
+	locked, err := s.write(isStopped)
 	switch {
-	case err != nil && (stopped || !s.failed):
+	case err != nil && (isStopped || !s.failed):
 		s.log.Error("cannot write the snapshot of the embedded key-value store: if the server stops now, newer data is lost", "error", err)
 	case err == nil && s.failed:
 		s.log.Info("snapshots of the embedded key-value store are written again")
@@ -94,7 +96,7 @@ func (s *snapshots) save(stopped bool) (locked time.Duration) {
 
 // write writes a snapshot unless nothing has changed. A snapshot of a stopped engine
 // is always written.
-func (s *snapshots) write(stopped bool) (locked time.Duration, err error) {
+func (s *snapshots) write(isStopped bool) (locked time.Duration, err error) {
 	start := time.Now()
 	commands, keys, err := s.engine.dump()
 	locked = time.Since(start)
@@ -107,10 +109,10 @@ func (s *snapshots) write(stopped bool) (locked time.Duration, err error) {
 		return locked, err
 	}
 	header := snapshotHeader{
-		Version: snapshotVersion, SavedAt: start.UTC(), Keys: keys, Stopped: stopped,
+		Version: snapshotVersion, SavedAt: start.UTC(), Keys: keys, Stopped: isStopped,
 		Bytes: int(length), SHA256: hex.EncodeToString(sum.Sum(nil)),
 	}
-	if header.SHA256 == s.sum && !stopped {
+	if header.SHA256 == s.sum && !isStopped {
 		return locked, nil
 	}
 	err = replaceFile(s.path, func(w io.Writer) error {

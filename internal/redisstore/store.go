@@ -60,7 +60,7 @@ type Store struct {
 	rejected   atomic.Int64  // when the store was last full, in Unix ns
 	tasks      *background.Group
 	scripts    map[string]*rueidis.Lua         // the channel scripts
-	replicated map[string]*kv.ReplicatedScript // used instead, where they exist
+	replicated map[string]*kv.ReplicatedScript // take precedence over scripts
 	accepted   acceptedCallbacks
 
 	replicationIDs map[string]bool // of all servers so far; used by monitor only
@@ -139,7 +139,7 @@ func (s *Store) FullRemedy() string {
 }
 
 // do runs an operation within commandTimeout and the caller's deadline. It returns
-// fault.ServiceUnavailable if the store is the cause of a failure. If that is full, the
+// fault.ServiceUnavailable if the store is the cause of a failure. If the store is full, the
 // operation had no effect.
 func (s *Store) do(caller context.Context, operation string, run func(context.Context, rueidis.Client) error) error {
 	current := s.state.Load()

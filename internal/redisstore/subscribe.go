@@ -14,9 +14,9 @@ import (
 
 // Announce notifies the subscribers of every instance that a topic has changed.
 // Announcements may arrive repeatedly, which is harmless. In a cluster every node
-// passes them on to all others. They are published through every node all the same,
-// since one of them may have left the cluster, together with subscriptions that its
-// instance has not replaced yet. Announce fails if no node accepts the announcement.
+// passes them on to all others. They are published through every node all the same, because a
+// node that has left the cluster reaches only the instances that still subscribe through it.
+// Announce fails if no node accepts the announcement.
 func (s *Store) Announce(ctx context.Context, topic string) error {
 	return s.do(ctx, "announce "+topic, func(ctx context.Context, c rueidis.Client) error {
 		return s.onAnyNode(ctx, c, func(ctx context.Context, node rueidis.Client) error {
