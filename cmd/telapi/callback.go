@@ -37,7 +37,8 @@ it blocks the results of later work items on the channel. --scope channel blocks
 		if *ttl < time.Millisecond || *ttl > calls.MaxTTL {
 			return nil, c.usageError("invalid --ttl %q: use a duration from 1ms to %s", *ttl, calls.MaxTTL)
 		}
-		item, err := r.Observe(channelID, "").Await(ctx, calls.AwaitOptions{ // on behalf of the runtime with the claim
+		observer := r.Observe(channelID, fromOldest) // needs no claim
+		item, err := observer.Await(ctx, calls.AwaitOptions{
 			Kind: wire.WorkItemKind(*kind), Scope: scopes[*scope], TTL: *ttl,
 		})
 		if err != nil {

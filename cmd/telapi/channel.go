@@ -20,6 +20,8 @@ import (
 	"telapi/internal/demo"
 )
 
+const fromOldest = "" // position of an observer that does not read entries
+
 // channelCommand is also called session: a session's channel has its ID.
 func (c *cli) channelCommand() *cobra.Command {
 	cmd := group("channel", "List, open, follow and end channels, and send messages",
@@ -127,7 +129,7 @@ the stream yet; tail reports it on stderr.`}
 func (c *cli) printUntil(ctx context.Context, ch *calls.Channel) error {
 	for ctx.Err() == nil {
 		delivery, err := ch.Receive(ctx)
-		if err == nil && delivery.Position != "" { // not audio
+		if err == nil && delivery.Position != "" { // an entry, not audio
 			err = c.printEntry(delivery)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -215,7 +217,7 @@ func (c *cli) channelSendCommand() *cobra.Command {
 		if !content.IsValid() || content.Kind() != '{' {
 			return nil, c.usageError(`invalid --payload %q: use a JSON object such as {"text":"Good day"}`, *payload)
 		}
-		ch := r.Observe(channelID, "")
+		ch := r.Observe(channelID, fromOldest)
 		result := map[string]string{"channel": channelID, "status": "sent"}
 		if message.Type == wire.TypeAudio {
 			return result, ch.SendAudio(ctx, message.Audio)
@@ -229,7 +231,7 @@ func (c *cli) channelEndCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "end CHANNEL", Short: "End a channel"}
 	reason := cmd.Flags().String("reason", "ended by an operator", "reason reported to the runtime")
 	cmd.RunE = c.withChannel(firstArgument, func(ctx context.Context, r *calls.Runtime, channelID string) (any, error) {
-		return map[string]string{"channel": channelID, "status": "ended"}, r.Observe(channelID, "").End(ctx, *reason)
+		return map[string]string{"channel": channelID, "status": "ended"}, r.Observe(channelID, fromOldest).End(ctx, *reason)
 	})
 	return cmd
 }

@@ -234,7 +234,7 @@ func (c *cli) instanceCommand(ctx context.Context, cfg config.Config) *exec.Cmd 
 }
 
 // devInstanceCommand runs an instance behind a process of telapi dev. It prints its address when
-// it is ready. It shuts down when its input ends: when that process stops it, or has ended.
+// it is ready. It shuts down when its input ends: when telapi dev stops it, or has ended.
 func (c *cli) devInstanceCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "dev-instance", Short: "Run an instance of telapi dev, which starts it", Hidden: true,

@@ -147,7 +147,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("invalid command line: %w", err)
 }
 
-// settingFor returns the variable that sets what other programs have a flag for.
+// settingFor returns the variable for a setting that is a flag of other programs, or "".
 func settingFor(cmd *cobra.Command, flag string) string {
 	prefix := "TELAPI_"
 	if cmd.Name() == "media" {

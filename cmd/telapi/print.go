@@ -115,7 +115,7 @@ func members(object []byte) (names []string, values map[string]string) {
 		switch {
 		case value.Kind() == '"' && json.Unmarshal(value, &date) == nil:
 			text = date.Format(time.RFC3339)
-		case json.Unmarshal(value, &text) == nil: // or null
+		case json.Unmarshal(value, &text) == nil: // a string or null
 		case json.Unmarshal(value, &list) == nil:
 			text = cmp.Or(strings.Join(list, ","), "none")
 		default:

@@ -41,22 +41,20 @@ type Options struct {
 
 // Development marks a process of telapi dev: pages of any origin may open sockets.
 type Development struct {
-	// Demo is nil in an instance. Instances serve the API behind the process with the demo, which
-	// starts them and opens the stores that they use.
-	Demo *Demo
+	Demo *Demo // nil in an instance, which the process with the demo starts
 }
 
 // Demo is the demo team with what runs for it.
 type Demo struct {
 	Bot *Bot // answers for the demo runtime; nil: neither runs
-	// Instances is the number of instances that serve the API behind this process. 0: it does
-	// so itself. Command returns the command of an instance, which prints its address when it
-	// is ready and shuts down when its input ends.
+	// Instances is the number of instances that serve the API behind this process. With 0, this
+	// process serves the API. Command returns the command of an instance, which prints its
+	// address when it is ready and shuts down when its input ends.
 	Instances int
 	Command   func(context.Context) *exec.Cmd
 }
 
-// Bot is the demo bot, or one with a URL on this machine.
+// Bot is the demo bot if URL is empty, or the user's bot on this machine.
 type Bot struct{ URL string }
 
 // App is the API server. New binds its port; Run serves until its context ends.
@@ -160,7 +158,7 @@ func (a *App) assembleIdentity(_ context.Context, deps *httpapi.Deps) (err error
 		return err
 	}
 	deps.Endpoints = team.NewEndpointCatalog(db, deployment)
-	a.onClose(func() { deps.Auth.Close(); deps.Teams.Close(); deps.Endpoints.Close(); deps.Limits.Close() }) // before the stores
+	a.onClose(func() { deps.Auth.Close(); deps.Teams.Close(); deps.Endpoints.Close(); deps.Limits.Close() }) // before the stores close
 	rejections := audit.NewRejections(db, a.log, time.Now)
 	announce := announcer{kv, []cached{deps.Auth, deps.Teams, deps.Endpoints}}
 	deps.Admin = httpapi.Admin{

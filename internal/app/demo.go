@@ -24,6 +24,7 @@ const (
 	demoRequestTimeout = 30 * time.Second
 	readyInterval      = 20 * time.Millisecond // between checks of the stores
 	playgroundItemTTL  = time.Minute           // the page sends its callback at once, or the user pastes it
+	fromOldest         = ""                    // position of an observer that does not read
 )
 
 // demoState is the demo of a development server.
@@ -239,8 +240,8 @@ func (a *App) issueCredential(ctx context.Context, sessionID string, kind wire.W
 		calls.ErrNotFound: fault.New(fault.NotFound, "The session has not connected yet. Connect first."),
 		calls.ErrEnded:    fault.New(fault.SessionEnded, "The session has ended. Connect to start another."),
 	}, func(r *calls.Runtime) error {
-		ch := r.Observe(sessionID, "")
-		defer func() { _ = ch.Close(ctx) }() // an observer has no claim whose release could fail
+		ch := r.Observe(sessionID, fromOldest)
+		defer func() { _ = ch.Close(ctx) }() // cannot fail: an observer has no claim to release
 		item, err := ch.Await(ctx, calls.AwaitOptions{Kind: kind, TTL: playgroundItemTTL})
 		c = httpapi.CallbackCredential{Token: item.Token, Path: item.Path, ExpiresAt: item.ExpiresAt.UTC()}
 		return err
@@ -252,8 +253,8 @@ func (a *App) issueCredential(ctx context.Context, sessionID string, kind wire.W
 func (a *App) cancelWorkItem(ctx context.Context, sessionID, workItemID string) error {
 	closed := fault.New(fault.NotFound, "The work item is not open: it was answered, cancelled or has expired.")
 	return a.withRuntime(map[error]*fault.Error{calls.ErrNotFound: closed, calls.ErrEnded: closed, calls.ErrWorkItemNotFound: closed}, func(r *calls.Runtime) error {
-		ch := r.Observe(sessionID, "")
-		defer func() { _ = ch.Close(ctx) }() // as above
+		ch := r.Observe(sessionID, fromOldest)
+		defer func() { _ = ch.Close(ctx) }() // cannot fail: an observer has no claim to release
 		return ch.Cancel(ctx, workItemID)
 	})
 }

@@ -242,7 +242,7 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 		d.stores.kv = nil
 		return "", keyValueError(err)
 	}
-	if kv.Full() { // as the probe of the connection found
+	if kv.Full() { // Connect has probed it
 		return "", errors.New("full: frames, callbacks and new sessions are rejected. Remedy: " + kv.FullRemedy())
 	}
 	if d.cfg.RedisURL == "" {
@@ -381,7 +381,7 @@ func (d *diagnosis) speech(ctx context.Context) (string, error) {
 		return "", warningf("no speech provider configured; speech requests return 503. Set SPEECH_PROVIDERS")
 	}
 	for i, p := range providers {
-		voice, model := p.Resolve("", "")
+		voice, model := p.Resolve("", "") // the provider's defaults
 		sound, err := p.Synthesize(ctx, speech.Utterance{Text: "telapi", Voice: voice, Model: model, Speed: 1})
 		if err != nil {
 			d.add("speech", "", fmt.Errorf("provider %s: %w", p.Name(), err))

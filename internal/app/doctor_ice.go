@@ -18,8 +18,8 @@ import (
 // turnTimeout bounds the probe of one STUN or TURN server.
 const turnTimeout = 5 * time.Second
 
-// iceServers checks that every STUN server answers and that every TURN server accepts
-// a credential like that of a session.
+// iceServers checks that every STUN server answers, and that every TURN server accepts its
+// configured credential, or one that is made as for a session.
 func (d *diagnosis) iceServers(ctx context.Context) (string, error) {
 	list := d.cfg.ICEServerList()
 	switch {

@@ -25,8 +25,8 @@ const (
 	metricsTimeout       = 2 * time.Second
 )
 
-// instances are the processes of telapi dev --instances. They join the stores of this
-// process, which forwards requests to the running ones in turn.
+// instances are the processes of telapi dev --instances. They use the stores that this process
+// has opened. It forwards each request to the next running instance.
 type instances struct {
 	command     func(context.Context) *exec.Cmd // of every instance
 	transport   *http.Transport
@@ -144,7 +144,7 @@ func (s *instances) launch(number int) (*instance, error) {
 	stdin, stdinErr := i.cmd.StdinPipe()
 	stdout, stdoutErr := i.cmd.StdoutPipe()
 	i.cmd.Cancel = func() error { return stdin.Close() } // the process shuts down when its input ends
-	i.cmd.WaitDelay = s.stopTimeout                      // then it is killed
+	i.cmd.WaitDelay = s.stopTimeout                      // after which it is killed
 	if err = errors.Join(stdinErr, stdoutErr); err == nil {
 		err = i.cmd.Start()
 	}

@@ -45,7 +45,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	if err != nil {
 		return nil, err
 	}
-	m.onClose(func() { _ = m.listener.Close() }) // Shutdown has closed it already
+	m.onClose(func() { _ = m.listener.Close() }) // if NewMedia fails; Shutdown closes it earlier
 	if cfg.MediaToken == "" && !m.Address().IP.IsLoopback() {
 		return nil, errors.New("MEDIA_UPLOAD_TOKEN is not set: set it, or remove MEDIA_HOST to serve this machine only")
 	}

@@ -31,8 +31,8 @@ func releaseMemory(ctx context.Context, interval time.Duration) {
 }
 
 // limitGarbage lets garbage grow to a quarter of the size of the cached files plus memoryReserve
-// before it is collected, instead of to their whole size. It returns a function that undoes
-// this. If GOGC is set, limitGarbage does nothing.
+// before it is collected, instead of to their whole size. It returns a function that restores
+// the previous limit. If GOGC is set, limitGarbage does nothing.
 func limitGarbage(cachedBytes int64) (undo func()) {
 	percent := min(defaultGOGC, 25+100*memoryReserve/max(1, cachedBytes))
 	previous := debug.SetGCPercent(int(percent))

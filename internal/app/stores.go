@@ -51,7 +51,7 @@ func (s *stores) openForServer(cfg config.Config, log *slog.Logger) error {
 }
 
 // join opens the stores of a running server. Like openRunningKeyValue, it fails with
-// redisstore.ErrNoServer if no server is running; the database is open then.
+// redisstore.ErrNoServer if no server is running, but leaves the database open.
 func (s *stores) join(cfg config.Config, log *slog.Logger) error {
 	if err := s.openDatabase(cfg, log); err != nil {
 		return err
