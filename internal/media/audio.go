@@ -61,10 +61,10 @@ func decode(body []byte, rate int) (speech.Sound, error) {
 	return speech.DecodePCM(rate, body), nil
 }
 
-// parseWAV returns the samples of a 16-bit mono file. Programs that don't know the
-// length in advance write one that is too large. The samples then extend to the end.
+// parseWAV returns the samples of a 16-bit mono file. If the length in the file is too large, as
+// from a program that did not know it in advance, the samples extend to the end.
 func parseWAV(file []byte) (samples []byte, rate int, err error) {
-	rest, little := file[min(len(file), 12):], binary.LittleEndian
+	rest, little := file[min(len(file), 12):], binary.LittleEndian // after the RIFF header
 	for len(rest) >= 8 {
 		id, size := string(rest[:4]), int64(little.Uint32(rest[4:]))
 		body := rest[8:min(int64(len(rest)), 8+size)]

@@ -66,8 +66,8 @@ func (a *accessTimes) flush(root *os.Root) {
 	a.writing = nil
 }
 
-// beginWriting returns the pending access times. Those of uses from now on wait for the next flush,
-// so that uses do not wait for this one, unless there are too many again.
+// beginWriting returns the pending access times. Later uses are recorded for the next flush, so
+// that they do not wait for this one, unless there are maxPendingAccesses.
 func (a *accessTimes) beginWriting() map[Path]time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -16,9 +16,10 @@ type Tone struct{}
 var _ speech.Provider = Tone{}
 
 const (
-	toneRate       = 16000
-	toneSeconds    = 0.04 // per letter at speed 1
-	maxToneSeconds = 60   // a long text is played faster
+	toneRate           = 16000
+	toneSeconds        = 0.04      // per letter at speed 1
+	maxToneSeconds     = 60        // a long text is played faster
+	lowestHz, loudness = 220, 9000 // of 32767
 )
 
 // pentatonic lists the semitones of a scale.
@@ -48,7 +49,7 @@ func (Tone) Synthesize(_ context.Context, u speech.Utterance) (speech.Sound, err
 		}
 		n := int(c) % len(pentatonic)
 		if notes[n] == nil {
-			notes[n] = note(220*math.Pow(2, float64(base%12+pentatonic[n])/12), length)
+			notes[n] = note(lowestHz*math.Pow(2, float64(base%12+pentatonic[n])/12), length)
 		}
 		sound.Samples = append(sound.Samples, notes[n]...)
 	}
@@ -60,7 +61,7 @@ func note(hz float64, length int) []int16 {
 	samples := make([]int16, length)
 	for i := range samples {
 		swell := math.Sin(math.Pi * float64(i) / float64(length))
-		samples[i] = int16(9000 * swell * math.Sin(2*math.Pi*hz*float64(i)/toneRate))
+		samples[i] = int16(loudness * swell * math.Sin(2*math.Pi*hz*float64(i)/toneRate))
 	}
 	return samples
 }

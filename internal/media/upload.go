@@ -37,7 +37,7 @@ func (s *Store) openUploads() error {
 		return fmt.Errorf("remove unfinished uploads: %w", err)
 	}
 	for i := range s.uploads.dirs {
-		if _, err := s.openUploadDir(i, 0); err != nil {
+		if _, err := s.openUploadDir(i, 0); err != nil { // 0: none is open
 			return err
 		}
 	}
@@ -170,8 +170,8 @@ func (s *Store) commit(from fd, temp string, p Path, size int64, condition Preco
 	return created, nil
 }
 
-// uniqueTime returns the current time, or a later one if another upload has got it.
-// ETags contain it.
+// uniqueTime returns the current time, or a later one if another upload has got it, because
+// ETags contain the time.
 func (s *Store) uniqueTime() time.Time {
 	for {
 		last := s.uploads.lastTime.Load()

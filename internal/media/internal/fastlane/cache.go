@@ -52,8 +52,8 @@ func newCache(maximum int64, load func(string, int64) (Blob, bool)) *cache {
 		entries: map[string]*list.Element{}, loading: map[string]uint64{}, changes: map[string]int{}}
 }
 
-// get returns the blob of a path and loads it if necessary. It returns nil if the
-// server should serve the request.
+// get returns the blob of a path and loads it if necessary, with inMemory not as an open
+// file. It returns nil if the server should serve the request.
 func (c *cache) get(path []byte, inMemory bool) *entry {
 	e := c.find(path)
 	if e == nil || inMemory && e.file != nil {

@@ -34,14 +34,13 @@ func maxCachedFiles() uint64 {
 type sender struct {
 	socket syscall.RawConn
 
-	// The response that is being sent. It is stored here, and not in closures, so that
-	// responses need no memory.
+	// The response that is being sent. In closures it would need memory for each response.
 	head         []byte // unsent part of the header
 	file         int    // descriptor
 	offset, size int64  // of the file
 	err          error
 
-	// Method values, which are created once for the same reason.
+	// Method values, which are created once, so that responses need no memory.
 	sendOpened func(file uintptr)
 	sendSome   func(socket uintptr) (done bool)
 }
