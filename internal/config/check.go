@@ -49,7 +49,7 @@ func (l *loader) checkNames() {
 		if strings.HasPrefix(name, "TELAPI_SERVICE_") || strings.HasPrefix(name, "TELAPI_PORT_") {
 			text += "; Kubernetes sets such variables for a Service called telapi: set enableServiceLinks to false"
 		}
-		l.problems = append(l.problems, Problem{name, "", text})
+		l.problems = append(l.problems, Problem{Name: name, Text: text})
 	}
 }
 
@@ -116,7 +116,7 @@ func (l *loader) checkServer() {
 		return
 	}
 	tlsConfig, err := c.EdgeTLS()
-	if problem, ok := errors.AsType[Problem](err); ok {
+	if problem, ok := errors.AsType[Problem](err); ok { // EdgeTLS has no other errors
 		l.problems = append(l.problems, problem)
 		return
 	}

@@ -11,7 +11,7 @@ import (
 	"telapi/internal/redact"
 )
 
-// EdgeTLS returns the TLS configuration of the API server's listener if API_TLS_ENABLED is true.
+// EdgeTLS returns the TLS configuration for API_TLS_ENABLED=true. Its error is a Problem.
 func (c Config) EdgeTLS() (*tls.Config, error) {
 	const chainName, keyName, hint = "EDGE_TLS_FULLCHAIN_B64", "EDGE_TLS_PRIVKEY_B64", "; use PEM in base64"
 	chain, err := decodeBase64(c.EdgeTLSChain.Reveal())

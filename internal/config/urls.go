@@ -124,7 +124,7 @@ func maskURL(raw string) string {
 	return a.Scheme + "://" + user + strings.Join(hosts, ",") + a.EscapedPath() + query
 }
 
-// databaseURL parses DATABASE_URL. It fails if that is empty.
+// databaseURL parses DATABASE_URL. It fails if the variable is not set.
 func (c Config) databaseURL() (address, error) {
 	return parseAddress(c.DatabaseURL.Reveal(), []string{"postgres", "postgresql"})
 }

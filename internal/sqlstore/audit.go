@@ -16,6 +16,7 @@ const (
 	deleteAudit = `DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)`
 )
 
+// auditFields returns pointers to the fields of an entry in the order of auditColumns.
 func auditFields(e *audit.Entry) []any {
 	return []any{&e.ID, timestamp{&e.At}, &e.Actor.Type, &e.Actor.ID, &e.Action, &e.Target, &e.TeamID, asJSON(&e.Details)}
 }

@@ -125,9 +125,9 @@ func execRows(ctx context.Context, on executor, query string, args ...any) (chan
 	return result.RowsAffected()
 }
 
-// update changes the current version of a record in a transaction, together with
-// the audit entries that change returns. lockQuery reads the record and blocks concurrent
-// updates of it. update returns NOT_FOUND if no row matches id.
+// update changes a record in a transaction, and writes the audit entries that change returns.
+// lockQuery reads the record and blocks concurrent updates of it. update returns NOT_FOUND if no
+// row matches id.
 func update[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, lockQuery, id string,
 	change func(context.Context, *sql.Tx, *T) ([]audit.Entry, error)) (updated T, err error) {
 	err = s.inTx(ctx, "update "+kind, func(ctx context.Context, tx *sql.Tx) error {

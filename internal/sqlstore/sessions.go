@@ -235,7 +235,7 @@ func (s *Store) AddBrowserActions(ctx context.Context, actions []session.Action)
 	if err != nil || stored == int64(len(actions)) {
 		return 0, err
 	}
-	// Those that were not stored now are repetitions, or were stored before, or exceed the limits.
+	// An action that was not stored is repeated in actions, was stored by an earlier call, or exceeds the limits.
 	actions = slices.CompactFunc(actions, func(a, b session.Action) bool { return a.SessionID == b.SessionID && a.MessageID == b.MessageID })
 	var args []any
 	for _, a := range actions {

@@ -40,7 +40,7 @@ type Options struct {
 	DataDir string
 	Logger  *slog.Logger
 
-	busyTimeout time.Duration // of SQLite; sqliteBusyTimeout if 0
+	busyTimeout time.Duration // of SQLite; 0: sqliteBusyTimeout
 }
 
 // Store is the database. It is safe for concurrent use.
