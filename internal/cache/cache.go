@@ -93,7 +93,7 @@ func (c *Cache[V]) Get(ctx context.Context, key string, read func(context.Contex
 }
 
 // start starts a load. The caller holds mu. The value expires TTL after the start of
-// the load, because it may have been read then.
+// the load, when it may have been read.
 func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, read func(context.Context) (V, error)) *load[V] {
 	l := &load[V]{done: make(chan struct{})}
 	c.loads[key] = l

@@ -26,9 +26,8 @@ type Claim struct {
 }
 
 // Run looks for sessions of open connections that no runtime has claimed, and
-// offers those that were not offered yet. It returns when ctx ends. Frames,
-// callbacks and runtimes that release a claim cause an offer without waiting for
-// it.
+// offers those that were not offered yet, until ctx ends. Frames, callbacks and runtimes
+// that release a claim cause an offer at once.
 func (s *Service) Run(ctx context.Context) {
 	for background.Sleep(ctx, claimInterval) == nil {
 		s.checkClaims(ctx)

@@ -28,7 +28,7 @@ const (
 	// confirmDelay is the time after which a detached connection is detached again, to
 	// detect that a failover lost data. It exceeds the replication lag.
 	confirmDelay = 20 * time.Second
-	// minConfirmDelay is the minimum when the instance stops: earlier, this would detect nothing.
+	// minConfirmDelay is the minimum if the instance stops first. An earlier check would detect nothing.
 	minConfirmDelay = time.Second
 )
 
@@ -146,8 +146,8 @@ func (c *Connection) cancelAttach(deadline time.Time) {
 	}
 }
 
-// detachLater detaches the connection in the background after a delay, or when the instance stops
-// before, until that succeeds. Otherwise the session would be in use until the lease expires.
+// detachLater detaches the connection in the background after a delay, or earlier if the instance
+// stops, and retries failures. Otherwise the session would be in use until the lease expires.
 // After confirmDelay it is detached again, because a failover can lose the first time together with
 // the newest acknowledged entry. Only this connection knows that entry, so only it can report the loss.
 func (c *Connection) detachLater(delay time.Duration) {

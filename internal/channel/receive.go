@@ -50,7 +50,7 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 	switch m.Type {
 	case wire.TypePing:
 		c.reply(wire.TypePong, nil)
-	case wire.TypePong:
+	case wire.TypePong: // needs no reply
 	case wire.TypeAudio:
 		if c.audioRate == nil {
 			c.audioRate = perSecond(c.service.limits.AudioBytesPerSecond)
@@ -81,7 +81,7 @@ func (c *Connection) HandleBinary(ctx context.Context) {
 		c.close(CloseRateLimited)
 		return
 	}
-	c.reject(ctx, fault.New(fault.MalformedJSON, "Binary frames are not supported. Send text frames."), "")
+	c.reject(ctx, fault.New(fault.MalformedJSON, "Binary frames are not supported. Send text frames."), "") // without a readable ID
 }
 
 // reject sends the error of an invalid frame. Responses are in order: without a

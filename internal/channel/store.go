@@ -117,8 +117,8 @@ type Store interface {
 	// It returns one outcome per frame. lastEntry is the ID of the newest entry.
 	Append(ctx context.Context, owner Owner, frames []Frame) (outcomes []Outcome, lastEntry string, err error)
 	// Renew extends the lease if the connection still owns the session and the
-	// store has kept all data that it acknowledged. With reoffer, the session is
-	// offered although it was before, since that may have failed.
+	// store has kept all data that it acknowledged. With reoffer, the session is offered
+	// again, because the last offer may have failed.
 	Renew(ctx context.Context, owner Owner, lease time.Duration, reoffer bool) (RenewResult, error)
 	// Offer announces an unclaimed session to the runtimes. It does nothing
 	// while an earlier offer of the session waits for a runtime.
