@@ -121,9 +121,8 @@ func (m *ChannelMessage) TextChatSwitch() string {
 	return ""
 }
 
-// Append appends the JSON of a message without StreamID. It takes a quarter of the
-// time of json.Marshal, because the strings of a validated envelope need no
-// escaping. It is on the path of every frame.
+// Append appends the JSON of a valid message without StreamID. Its type and IDs need no escaping, so
+// it takes a quarter of the time of json.Marshal, which matters because every frame needs it.
 func (m *ChannelMessage) Append(b []byte) []byte {
 	payload, name := m.Payload()
 	room := 128 + len(m.SessionID) + len(m.MessageID)

@@ -17,7 +17,7 @@ import (
 const (
 	compareInterval = 10 * time.Second
 	compareRetry    = time.Second         // while the store is unavailable, as it is before the first connection
-	fingerprintTTL  = 3 * compareInterval // then the fingerprint of a stopped instance expires
+	fingerprintTTL  = 3 * compareInterval // after which the fingerprint of a stopped instance expires
 )
 
 // Fingerprints shares the fingerprints of JWT secrets between instances.
@@ -82,7 +82,7 @@ func (m *SecretMonitor) compare(ctx context.Context) error {
 	m.others.Set(float64(len(others)))
 	list := strings.Join(others, ", ")
 	switch {
-	case list == m.logged:
+	case list == m.logged: // nothing new
 	case list == "":
 		m.log.InfoContext(ctx, "all instances have the same JWT secret", "jwt_fingerprint", own)
 	default:

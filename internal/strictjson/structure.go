@@ -18,10 +18,10 @@ const (
 	maxDepth = 128
 	// maxItems bounds the members of each object, whose names are stored to find
 	// duplicates, and the elements of each array that is decoded into a Go value, because
-	// a short JSON text can become a large value. Items of 32 bytes fill a body of 1 MiB
-	// before they reach it. If the caller allows fewer items in a field, the tag "max" has
-	// that number, for the message. An array in a jsontext.Value needs no more memory than its
-	// text and has no bound.
+	// a short JSON text can become a large value. A body of 1 MiB reaches it only with items of
+	// less than 32 bytes. The tag "max" of a field is a lower bound that the caller checks after
+	// decoding: longer arrays that are rejected here get the same message. An array in a
+	// jsontext.Value needs no more memory than its text and has no bound.
 	maxItems = 32_768
 )
 
@@ -87,7 +87,7 @@ func (s *sizer) walk(t reflect.Type, limit int) error {
 		return s.dec.SkipValue()
 	case t == nil || t == reflect.TypeFor[jsontext.Value]():
 		limit = math.MaxInt
-	case reflect.PointerTo(t).Implements(reflect.TypeFor[json.UnmarshalerFrom]()):
+	case reflect.PointerTo(t).Implements(reflect.TypeFor[json.UnmarshalerFrom]()): // decodes the raw items itself
 	case t.Kind() == reflect.Slice || t.Kind() == reflect.Map:
 		inside = func(string) (reflect.Type, int) { return t.Elem(), maxItems }
 	case t.Kind() == reflect.Struct:
