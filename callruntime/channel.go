@@ -44,6 +44,7 @@ type Delivery struct {
 	Position string // for Commit, once the entry is handled; empty for audio frames
 	Entry    wire.Entry
 	JSON     jsontext.Value // the entry as the service sent it; nil for audio frames
+	WorkItem *wire.Awaited  // that of a chat frame, if Accept asked for one and it was registered
 }
 
 // Receive waits for the next entry. It returns the entries in order, and audio frames
@@ -95,7 +96,7 @@ func (c *Channel) push(p wire.Push) error {
 	case p.Event == wire.PushEntry && wire.EntryNumber(p.Position) < 1:
 		return errors.New("invalid position of an entry")
 	case p.Event == wire.PushEntry && wire.EntryNumber(p.Position) > wire.EntryNumber(c.newest):
-		c.newest, c.queue = p.Position, append(c.queue, Delivery{Position: p.Position, JSON: p.Entry})
+		c.newest, c.queue = p.Position, append(c.queue, Delivery{Position: p.Position, JSON: p.Entry, WorkItem: p.WorkItem})
 	case p.Event == wire.PushAudio && p.Message != nil && len(c.audio) < maxQueued:
 		c.audio = append(c.audio, Delivery{Entry: wire.Entry{Kind: wire.KindFrame, ChannelID: c.ID, At: p.Message.Timestamp, Message: p.Message}})
 	case p.Event == wire.PushLost && p.At != 0 && p.At != c.lostAt:

@@ -110,6 +110,15 @@ type Accept struct {
 	Request
 	Endpoints []string `json:"endpoints,omitzero"` // empty: every endpoint
 	Modes     []string `json:"modes,omitzero"`     // empty: every mode
+	// AwaitChat makes the service register a work item with each chat frame that arrives while the
+	// claim lasts. Its push has the item.
+	AwaitChat *AwaitChat `json:"awaitChat,omitzero"`
+}
+
+// AwaitChat describes work items of chat frames. Their IDs are the messageIds of the frames.
+type AwaitChat struct {
+	Kind  WorkItemKind `json:"kind,omitzero"`  // default: bot
+	TTLMs *int64       `json:"ttlMs,omitzero"` // default: 5 minutes
 }
 
 // Open opens a channel without a browser, such as a phone call, or claims it.
@@ -270,8 +279,9 @@ type Push struct {
 	Claim    string          `json:"claim,omitzero"`    // claim_lost: the claim that ended
 	Position string          `json:"position,omitzero"` // entry
 	Entry    jsontext.Value  `json:"entry,omitzero"`
-	Message  *ChannelMessage `json:"message,omitzero"` // audio
-	At       int64           `json:"at,omitzero"`      // lost: Unix ms of the store's clock
+	WorkItem *Awaited        `json:"workItem,omitzero"` // entry: that of a chat frame, see Accept.AwaitChat
+	Message  *ChannelMessage `json:"message,omitzero"`  // audio
+	At       int64           `json:"at,omitzero"`       // lost: Unix ms of the store's clock
 	// WithinMs is how soon the connection ends: drain.
 	WithinMs *int64        `json:"withinMs,omitzero"`
 	Error    *RuntimeError `json:"error,omitzero"`

@@ -191,7 +191,7 @@ func (a *App) assembleConversations(_ context.Context, deps *httpapi.Deps) error
 	}
 	sweeper := session.NewSweeper(deps.Sessions, a.cfg.SessionIdleTimeout, a.cfg.SessionRetention, a.log)
 	actions := session.NewActionQueue(db, a.cfg.EnablePIILogging, a.log, registry)
-	deps.Channels = channel.NewService(channels, sessions{deps.Sessions, sweeper, actions}, limits, a.log, registry)
+	deps.Channels = channel.NewService(channels, sessions{deps.Sessions, sweeper, actions}, limits, a.secrets.Current, a.log, registry)
 	a.onClose(deps.Channels.Close)
 	deps.Runtimes = runtimeapi.New(runtimeapi.Deps{
 		Connect: func() (*calls.Runtime, error) { // Name is only a default: each claim has its own

@@ -49,6 +49,15 @@ type AwaitOptions struct {
 	Commit string
 }
 
+// CallbackPath returns the path of a work item's callback, with the trace in its query.
+func CallbackPath(kind wire.WorkItemKind, channelID, workItemID string, t wire.Trace) string {
+	path := wire.WebhooksPath + string(kind) + "/" + channelID
+	if kind != wire.BotItem {
+		path += "/" + workItemID
+	}
+	return path + t.Query()
+}
+
 // NewToken returns a random credential.
 func NewToken() string {
 	secret := make([]byte, 32)
@@ -101,11 +110,7 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 	if err := o.complete(); err != nil {
 		return item, err
 	}
-	item = WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: cmp.Or(o.Token, NewToken()+"."+o.WorkItemID), Path: wire.WebhooksPath + string(o.Kind) + "/" + c.ID}
-	if o.Kind != wire.BotItem {
-		item.Path += "/" + item.ID
-	}
-	item.Path += o.Trace.Query()
+	item = WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: cmp.Or(o.Token, NewToken()+"."+o.WorkItemID), Path: CallbackPath(o.Kind, c.ID, o.WorkItemID, o.Trace)}
 	o.Trace.CallID, o.Trace.TransactionID = c.CallID, c.TransactionID
 	timeout, err := json.Marshal(wire.Entry{
 		Kind: wire.KindTimeout, ChannelID: c.ID, At: time.Now().Add(o.TTL).UnixMilli(), Trace: o.Trace,

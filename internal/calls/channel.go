@@ -43,6 +43,7 @@ type Channel struct {
 	earliest     string // requestedAt in the time of the store's clock, at the earliest, as estimated then
 	token        string // of the claim; empty for an observer
 	epoch        string // of the channel when it was claimed
+	awaitChat    string // of the claim
 	watcher      Watcher
 	inbox        *inbox                    // the watcher if Receive reads the channel; otherwise nil
 	stream       stream                    // the stream that Poll reads
@@ -86,7 +87,7 @@ func (r *Runtime) Attach(ctx context.Context, claim Claim, channelID string) (*C
 // Recover is Attach after ErrLost of another claim with the same name. LostAt of the
 // channel is the time of the call. It fails with ErrClaimLost if there is a later claim.
 func (r *Runtime) Recover(ctx context.Context, claim Claim, lost *Channel) (*Channel, error) {
-	return r.claimChannel(ctx, claim, lost.ID, "recover", lost.token)
+	return r.claimChannel(ctx, claim, lost.ID, "recover", lost.awaitChat, lost.token)
 }
 
 // Resume continues a claim under another token. It fails with ErrClaimLost if no claim
@@ -106,6 +107,10 @@ type Claim struct {
 	// RequestedAt is when the claim was requested; zero: now. Of two claims under one name
 	// the one that was requested later wins.
 	RequestedAt time.Time
+	// AwaitChat is the kind and the TTL in ms of the work items that the store registers with chat
+	// frames, such as "bot 300000"; empty: none. Only an accepted session has it. Resume and
+	// Recover keep it.
+	AwaitChat string
 	// Watcher is notified when to call Poll; nil: Receive reads the channel.
 	Watcher Watcher
 }
@@ -135,7 +140,7 @@ func (r *Runtime) claimChannel(ctx context.Context, claim Claim, channelID, acti
 	if ms, err := strconv.ParseInt(reply.lostAt, 10, 64); err == nil {
 		c.LostAt = time.UnixMilli(ms)
 	}
-	c.Lost, c.epoch = reply.lost != "", strings.Clone(reply.epoch) // without the rest of the reply
+	c.Lost, c.epoch, c.awaitChat = reply.lost != "", strings.Clone(reply.epoch), strings.Clone(reply.awaitChat) // without the rest of the reply
 	if message := strings.Clone(reply.newestMessage); message != "" {
 		c.newestSent.Store(&message)
 		c.sentBefore = message
@@ -216,6 +221,7 @@ type claimReply struct {
 	wait          string // ms until the next work item times out or the browser's lease expires; empty: there is neither
 	newestEntry   string // position
 	lost          string // not empty: the entry of a resumed claim is lost
+	awaitChat     string // of the claim
 	newestMessage string // ID of the newest one that the browser can have
 	held          string // ID of the newest one, if it is held back until replicas have it; otherwise empty
 }
@@ -223,7 +229,7 @@ type claimReply struct {
 func parseClaim(words []string) (r claimReply, err error) {
 	fields := []*string{
 		&r.epoch, &r.team, &r.endpoint, &r.mode, &r.callID, &r.transactionID, &r.profile, &r.committed, &r.lostAt, &r.offer, &r.wait,
-		&r.newestEntry, &r.lost, &r.newestMessage, &r.held,
+		&r.newestEntry, &r.lost, &r.awaitChat, &r.newestMessage, &r.held,
 	}
 	if err := replyError(words[0]); err != nil {
 		return r, err

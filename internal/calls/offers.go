@@ -162,7 +162,7 @@ func (r *Runtime) claimOffer(w *waitingOffer, d *Demand) {
 	if !r.expired(w) {
 		ctx, cancel := context.WithTimeout(r.ctx, attemptTimeout)
 		if claim, err = d.Claim(ctx, id); err == nil {
-			c, err = r.claimChannel(ctx, claim, id, "accept")
+			c, err = r.claimChannel(ctx, claim, id, "accept", claim.AwaitChat)
 		}
 		cancel()
 	}

@@ -64,7 +64,7 @@ func TestSessionIsRedeemedWhenOpened(t *testing.T) {
 		"redeemed, database unavailable": {"2", true, unavailable, " redeem", 1},
 	} {
 		m := &memory{number: tt.number, redeemErr: tt.err}
-		s := NewService(m, m, ConnectionLimits{PingIntervalMs: 1000}, slog.New(slog.DiscardHandler), nil)
+		s := NewService(m, m, ConnectionLimits{PingIntervalMs: 1000}, "", slog.New(slog.DiscardHandler), nil)
 		session := SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour), Redeemed: tt.redeemed}
 		c, err := s.Open(t.Context(), session, "", "")
 		testkit.WantError(t, name, err, tt.err)
@@ -281,7 +281,7 @@ func TestExpiredClaimsAreCounted(t *testing.T) {
 func TestReofferUsesStoredOffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}
-		s := NewService(m, m, ConnectionLimits{PingIntervalMs: 1000}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		s := NewService(m, m, ConnectionLimits{PingIntervalMs: 1000}, "", slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		s.Reoffer([]byte(`{"sessionId":"ses_1","expiresAt":99999999999999}`))
 		s.Reoffer([]byte(`broken`))
 		synctest.Wait()

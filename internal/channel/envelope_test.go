@@ -271,7 +271,7 @@ func TestFrameEntryMatchesEncoder(t *testing.T) {
 			continue
 		}
 		*payload = []byte(`{"text":"a \"quoted\" ü"}`)
-		if got, want := string(c.frameEntry(&m, now, c.trace())), string(c.entry(wire.Entry{Kind: wire.KindFrame, Message: &m})); got != want {
+		if got, want := string(c.frameEntry(&m, now, traceMember(c.trace()))), string(c.entry(wire.Entry{Kind: wire.KindFrame, Message: &m})); got != want {
 			t.Errorf("%s, not %s", got, want)
 		}
 	}

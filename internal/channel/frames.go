@@ -117,13 +117,18 @@ func (c *Connection) ack(messageID string, now time.Time) []byte {
 
 // frameEntry encodes the stream entry of a frame. It gives the same bytes as
 // entry, in a third of the time.
-func (c *Connection) frameEntry(m *wire.ChannelMessage, at time.Time, t wire.Trace) []byte {
+func (c *Connection) frameEntry(m *wire.ChannelMessage, at time.Time, trace string) []byte {
 	b := fmt.Appendf(nil, `{"kind":"frame","channelId":%q,"at":%d`, c.session.SessionID, at.UnixMilli())
-	if t.TraceID != "" { // hexadecimal digits, which need no escaping
-		b = fmt.Appendf(b, `,"trace":{"traceId":%q,"parentSpanId":%q}`, t.TraceID, t.ParentSpanID)
-	}
-	b = m.Append(append(b, `,"message":`...))
+	b = m.Append(append(append(b, trace...), `,"message":`...))
 	return append(b, '}')
+}
+
+// traceMember returns the member trace of an entry after a comma, or "".
+func traceMember(t wire.Trace) string {
+	if t.TraceID == "" {
+		return ""
+	}
+	return fmt.Sprintf(`,"trace":{"traceId":%q,"parentSpanId":%q}`, t.TraceID, t.ParentSpanID) // hexadecimal digits, which need no escaping
 }
 
 func (c *Connection) entry(e wire.Entry) []byte {

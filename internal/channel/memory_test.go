@@ -229,7 +229,7 @@ func (w *fakeSocket) numbers() (n string) {
 func openConnection(t *testing.T, m *memory, resume string) (*Connection, *fakeSocket) {
 	t.Helper()
 	limits := ConnectionLimits{PingIntervalMs: 1000, FrameBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000, AudioBytesPerSecond: 1000}
-	s := NewService(m, m, limits, slog.New(slog.DiscardHandler), nil)
+	s := NewService(m, m, limits, "", slog.New(slog.DiscardHandler), nil)
 	t.Cleanup(s.Close)
 	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
 	testkit.Must(t, err)

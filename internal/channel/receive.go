@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/auth"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
 )
@@ -64,9 +65,13 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 		}
 	default:
 		t, span := c.startFrame(&m)
-		c.batch.frames = append(c.batch.frames, Frame{
-			MessageID: m.MessageID, Chat: m.Type == wire.TypeChat, Switch: m.TextChatSwitch(), Entry: c.frameEntry(&m, received, t),
-		})
+		member := traceMember(t)
+		f := Frame{MessageID: m.MessageID, Chat: m.Type == wire.TypeChat, Switch: m.TextChatSwitch(), Entry: c.frameEntry(&m, received, member)}
+		if f.Chat {
+			_, digest := auth.CallbackToken(c.service.key, c.session.TeamID, c.session.SessionID, m.MessageID, wire.ScopeItem)
+			f.Item = digest + member
+		}
+		c.batch.frames = append(c.batch.frames, f)
 		c.batch.arrivals = append(c.batch.arrivals, arrival{received, m.BrowserAction, span})
 		if len(c.batch.frames) == maxBatch {
 			c.Flush(ctx)

@@ -16,6 +16,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
 	"telapi/internal/fault"
+	"telapi/internal/redact"
 	"telapi/internal/telemetry"
 )
 
@@ -83,6 +84,7 @@ type Service struct {
 	store    Store
 	sessions Sessions
 	limits   ConnectionLimits
+	key      redact.Secret // from which credentials are derived
 	log      *slog.Logger
 	now      func() time.Time
 	metrics  metrics
@@ -91,9 +93,9 @@ type Service struct {
 }
 
 // NewService returns a service that uses the given stores until Close.
-func NewService(store Store, sessions Sessions, limits ConnectionLimits, log *slog.Logger, registry prometheus.Registerer) *Service {
+func NewService(store Store, sessions Sessions, limits ConnectionLimits, key redact.Secret, log *slog.Logger, registry prometheus.Registerer) *Service {
 	return &Service{
-		store: store, sessions: sessions, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry), tasks: background.NewGroup(),
+		store: store, sessions: sessions, limits: limits, key: key, log: log, now: time.Now, metrics: newMetrics(registry), tasks: background.NewGroup(),
 	}
 }
 

@@ -95,6 +95,9 @@ type Frame struct {
 	Chat      bool   // rejected while text chat is disabled
 	Switch    string // enable_text_chat, disable_text_chat or empty
 	Entry     []byte
+	// Item is the digest of the credential of a chat frame's work item, and the member trace of its
+	// timeout entry after a comma. The store registers it if the runtime has asked for that.
+	Item string
 }
 
 // ErrNotSent means that an operation failed before it was sent to the store.

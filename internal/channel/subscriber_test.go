@@ -247,7 +247,7 @@ func TestFailedAttachIsCancelled(t *testing.T) {
 	} {
 		testkit.RunBubble(t, name, func(t *testing.T) {
 			m := &memory{attachErr: tt.err, detachErr: tt.detachErr}
-			s := NewService(m, m, DefaultConnectionLimits(), slog.New(slog.DiscardHandler), nil)
+			s := NewService(m, m, DefaultConnectionLimits(), "", slog.New(slog.DiscardHandler), nil)
 			defer s.Close()
 			since := time.Now()
 			_, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", "")

@@ -27,6 +27,7 @@
 //	team, endpoint, mode, callId, transactionId, profile, openedAt
 //	claimedBy, claimToken, claimUntil, claimRequestedAt  the runtime's claim: claimedBy is its name, a slash and its secret, empty after
 //	                                   a release; claimToken starts with the ID of the connection, a slash follows
+//	awaitChat                          kind and TTL in ms of the work items of chat frames; empty: they have none
 //	lostToken                          claimToken before the last loss of data, which empties that
 //	offer, offeredAt                   the session's wire.Offer, empty for a call; time of the last offer, empty after a claim
 //	lostAt                             when the store was last found to have lost data; empty if never

@@ -40,6 +40,10 @@ var callbackTests = map[string]func(*testing.T, Options){
 	"digests are kept for an hour, tokens never":          retention,
 	"callbacks reset the idle timeout":                    callbacksResetIdleTimeout,
 	"a commit travels with a work item":                   commitWithWorkItem,
+	"chat frames have work items":                         chatItems,
+	"work items of chat frames time out":                  chatItemTimeouts,
+	"work items of chat frames are bounded":               boundedChatItems,
+	"claims decide on work items of chat frames":          awaitedByClaims,
 }
 
 // callbackFixture is a channel with a runtime that awaits work items.

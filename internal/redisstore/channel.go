@@ -88,9 +88,9 @@ func attachError(status string) error {
 // Append implements channel.Store.
 func (c *Channels) Append(ctx context.Context, owner channel.Owner, frames []channel.Frame) (outcomes []channel.Outcome, lastEntry string, err error) {
 	n := len(frames)
-	flags, args := make([]byte, n), make([]string, 4+2*n, 5+2*n)
+	flags, args := make([]byte, n), make([]string, 4+3*n, 5+3*n)
 	for i, f := range frames {
-		flags[i], args[4+i], args[4+n+i] = frameFlag(f), f.MessageID, rueidis.BinaryString(f.Entry)
+		flags[i], args[4+i], args[4+n+i], args[4+2*n+i] = frameFlag(f), f.MessageID, rueidis.BinaryString(f.Entry), f.Item
 	}
 	args[0], args[1], args[2], args[3] = owner.ConnectionID, owner.Number, owner.LastEntry, string(flags)
 	reply, err := runScript(ctx, c.store, "append frames", "frame", owner.ChannelID, rueidis.RedisResult.AsStrSlice, args...)

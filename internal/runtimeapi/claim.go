@@ -109,6 +109,21 @@ func (c *Conn) add(cl *claim, ch *calls.Channel) bool {
 	return true
 }
 
+// announce replies with a claim and starts to push its entries.
+func (c *Conn) announce(ctx context.Context, id int64, cl *claim, ch *calls.Channel) error {
+	reply, err := cl.claimed(ctx, ch)
+	if err == nil && !c.add(cl, ch) {
+		err = calls.ErrClosed
+	}
+	if err != nil {
+		ch.Undo()
+		return err
+	}
+	c.reply(id, reply, nil)
+	cl.start()
+	return nil
+}
+
 // start pushes the claim's entries. Its caller has sent the reply that announces the claim. A loss
 // that was found when the claim was resumed is reported first.
 func (cl *claim) start() {

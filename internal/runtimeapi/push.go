@@ -4,9 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"telapi/callruntime/wire"
+	"telapi/internal/auth"
+	"telapi/internal/calls"
+	"telapi/internal/redact"
 )
 
 const (
@@ -150,7 +156,7 @@ func (cl *claim) pushEntries() (again time.Duration) {
 		cl.bytes += size
 		frame := make([]byte, 0, len(d.JSON)+len(cl.id)+100) // fmt would copy the entry three times
 		frame = fmt.Appendf(frame, `{"event":"entry","channel":%q,"position":%q,"entry":`, cl.id, d.Position)
-		frame = append(append(frame, d.JSON...), '}')
+		frame = cl.appendEntry(frame, ch, d.JSON)
 		cl.conn.write(frame)
 		sent += int64(len(frame))
 	}
@@ -159,4 +165,37 @@ func (cl *claim) pushEntries() (again time.Duration) {
 	cl.conn.unsent += sent
 	cl.conn.mu.Unlock()
 	return again
+}
+
+// itemPrefix is how the entry of a chat frame starts if a work item was registered with it.
+var itemPrefix = []byte(`{"item":`)
+
+// appendEntry appends an entry and the end of its push. The work item that was registered with a
+// chat frame comes beside the entry. If no secret is that of the item, the item is left out.
+func (cl *claim) appendEntry(push []byte, ch *calls.Channel, entry []byte) []byte {
+	if !bytes.HasPrefix(entry, itemPrefix) {
+		return append(append(push, entry...), '}')
+	}
+	var frame struct {
+		Item struct {
+			WorkItemID   string            `json:"workItemId"`
+			WorkItemKind wire.WorkItemKind `json:"workItemKind"`
+			Deadline     int64             `json:"deadline"`
+			Digest       string            `json:"digest"` // the start of it
+		} `json:"item"`
+		Trace wire.Trace `json:"trace"`
+	}
+	_ = json.Unmarshal(entry, &frame) // the script frame has written it
+	item, rest := frame.Item, entry[bytes.IndexByte(entry, '}')+len("},"):]
+	push = append(append(push, '{'), rest...)
+	for _, key := range []redact.Secret{cl.conn.service.Secrets.Current, cl.conn.service.Secrets.Previous} {
+		token, digest := auth.CallbackToken(key, ch.TeamID, ch.ID, item.WorkItemID, wire.ScopeItem)
+		if strings.HasPrefix(digest, item.Digest) {
+			url := cl.conn.params.BaseURL + calls.CallbackPath(item.WorkItemKind, ch.ID, item.WorkItemID, frame.Trace)
+			awaited, _ := json.Marshal(wire.Awaited{WorkItemID: item.WorkItemID, Token: token, URL: url, Deadline: item.Deadline}) // of plain types
+			push = append(append(push, `,"workItem":`...), awaited...)
+			break
+		}
+	}
+	return append(push, '}')
 }

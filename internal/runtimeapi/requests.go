@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,8 +12,10 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/auth"
 	"telapi/internal/calls"
 	"telapi/internal/fault"
+	"telapi/internal/redact"
 	"telapi/internal/speech"
 	"telapi/internal/strictjson"
 	"telapi/internal/team"
@@ -199,15 +202,20 @@ func (c *Conn) send(r *request) func(context.Context) (any, error) {
 }
 
 func checkAwait(r *wire.Await, issues *fault.Issues) {
-	r.WorkItemID, r.Kind, r.Scope = cmp.Or(r.WorkItemID, uuid.NewString()), cmp.Or(r.Kind, wire.BotItem), cmp.Or(r.Scope, wire.ScopeItem)
-	r.TTLMs = cmp.Or(r.TTLMs, new(calls.DefaultTTL.Milliseconds()))
+	r.WorkItemID, r.Scope = cmp.Or(r.WorkItemID, uuid.NewString()), cmp.Or(r.Scope, wire.ScopeItem)
 	checkID(issues, "/workItemId", r.WorkItemID)
-	fault.CheckOneOf(issues, "/kind", r.Kind, wire.WorkItemKinds)
 	fault.CheckOneOf(issues, "/scope", r.Scope, []wire.Scope{wire.ScopeItem, wire.ScopeChannel})
-	fault.CheckRange(issues, "/ttlMs", *r.TTLMs, 1, calls.MaxTTL.Milliseconds())
+	checkItem(&r.Kind, &r.TTLMs, "", issues)
 	for name, value := range map[string]string{"traceId": r.Trace.TraceID, "parentSpanId": r.Trace.ParentSpanID, "callId": r.Trace.CallID} {
 		issues.CheckName("/trace/"+name, value, maxNameLength)
 	}
+}
+
+// checkItem fills in the defaults of a work item and checks it.
+func checkItem(kind *wire.WorkItemKind, ttl **int64, path string, issues *fault.Issues) {
+	*kind, *ttl = cmp.Or(*kind, wire.BotItem), cmp.Or(*ttl, new(calls.DefaultTTL.Milliseconds()))
+	fault.CheckOneOf(issues, path+"/kind", *kind, wire.WorkItemKinds)
+	fault.CheckRange(issues, path+"/ttlMs", **ttl, 1, calls.MaxTTL.Milliseconds())
 }
 
 // await registers a work item. Its credential follows from what it names, so that a
@@ -216,10 +224,11 @@ func (c *Conn) await(ctx context.Context, cl *claim, ch *calls.Channel, r *wire.
 	id := r.WorkItemID
 	var item calls.WorkItem
 	position := cl.positionToCommit()
-	err := c.service.derive([]string{"await", ch.TeamID, ch.ID, id, string(r.Kind), string(r.Scope)}, calls.ErrWorkItemExists, func(secret string) (err error) {
+	err := c.service.Secrets.Try(calls.ErrWorkItemExists, func(key redact.Secret) (err error) {
+		token, _ := auth.CallbackToken(key, ch.TeamID, ch.ID, id, r.Scope)
 		item, err = ch.Await(ctx, calls.AwaitOptions{
 			Kind: r.Kind, Scope: r.Scope, WorkItemID: id, TTL: time.Duration(*r.TTLMs) * time.Millisecond, Trace: r.Trace,
-			Token: wire.TokenPrefix + secret + "." + id, Commit: position,
+			Token: token, Commit: position,
 		})
 		return err
 	})
@@ -289,8 +298,8 @@ func (c *Conn) open(ctx context.Context, r *wire.Open) (any, error) {
 	}
 	var cl *claim
 	var ch *calls.Channel
-	err := c.service.derive([]string{"open", c.team, c.name, r.Channel}, calls.ErrClaimed, func(secret string) (err error) {
-		cl = c.newClaim(r.Channel, secret[:shortMAC])
+	err := c.service.Secrets.Try(calls.ErrClaimed, func(key redact.Secret) (err error) {
+		cl = c.newClaim(r.Channel, auth.Derive(key, "open", c.team, c.name, r.Channel)[:shortMAC])
 		if err := c.recordClaims(ctx, cl.record()); err != nil {
 			return err
 		}
@@ -303,25 +312,13 @@ func (c *Conn) open(ctx context.Context, r *wire.Open) (any, error) {
 	return nil, c.announce(ctx, r.ID, cl, ch)
 }
 
-// announce replies with a claim and starts to push its entries.
-func (c *Conn) announce(ctx context.Context, id int64, cl *claim, ch *calls.Channel) error {
-	reply, err := cl.claimed(ctx, ch)
-	if err == nil && !c.add(cl, ch) {
-		err = calls.ErrClosed
-	}
-	if err != nil {
-		ch.Undo()
-		return err
-	}
-	c.reply(id, reply, nil)
-	cl.start()
-	return nil
-}
-
 // checkAccept checks the texts of an accept, which are kept until a session arrives.
 func checkAccept(r *wire.Accept, issues *fault.Issues) {
 	checkFilter(issues, "/endpoints", r.Endpoints)
 	checkFilter(issues, "/modes", r.Modes)
+	if r.AwaitChat != nil {
+		checkItem(&r.AwaitChat.Kind, &r.AwaitChat.TTLMs, "/awaitChat", issues)
+	}
 }
 
 func checkFilter(issues *fault.Issues, path string, list []string) {
@@ -347,7 +344,11 @@ func (c *Conn) acceptSession(r *wire.Accept, bytes int64) error {
 		if err := c.recordClaims(ctx, cl.record()); err != nil {
 			return calls.Claim{}, err
 		}
-		return cl.attempt(), nil
+		attempt := cl.attempt()
+		if r.AwaitChat != nil {
+			attempt.AwaitChat = fmt.Sprintf("%s %d", r.AwaitChat.Kind, *r.AwaitChat.TTLMs)
+		}
+		return attempt, nil
 	}
 	d.Missed = func() { c.calls.ForgetClaim(c.ctx, c.id, cl.record()) }
 	d.Got = func(ch *calls.Channel) {

@@ -5,10 +5,6 @@ package runtimeapi
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -252,32 +248,16 @@ func rejected(err error) bool {
 	return fault.Is(err, fault.Unauthorized) || fault.Is(err, fault.Forbidden)
 }
 
-// derive runs f with a secret that is derived from texts. If f fails with conflict, an instance
-// that did not have the new secrets yet may have run it: derive runs f with that one's secret.
-func (s *Service) derive(texts []string, conflict error, f func(secret string) error) error {
-	err := f(mac(s.Secrets.Current, texts...))
-	if s.Secrets.Previous != "" && errors.Is(err, conflict) {
-		err = f(mac(s.Secrets.Previous, texts...))
-	}
-	return err
-}
-
 // connectionID returns the ID of a connection of a team. It shows whose connection it is, so
 // that no team can release the claims of another one.
 func connectionID(key redact.Secret, team, random string) string {
-	return random + "." + mac(key, "connection", team, random)[:shortMAC]
+	return random + "." + auth.Derive(key, "connection", team, random)[:shortMAC]
 }
 
 // isConnectionID reports whether an ID is that of a connection of a team.
 func (s *Service) isConnectionID(id, team string) bool {
 	random, _, _ := strings.Cut(id, ".")
 	return id == connectionID(s.Secrets.Current, team, random) || s.Secrets.Previous != "" && id == connectionID(s.Secrets.Previous, team, random)
-}
-
-func mac(key redact.Secret, texts ...string) string {
-	h := hmac.New(sha256.New, []byte(key.Reveal()))
-	_, _ = h.Write([]byte("telapi runtime\x00" + strings.Join(texts, "\x00"))) // never fails, and no JWT contains a zero
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
 // Params describe a connection.

@@ -45,7 +45,7 @@ func newSocketServer(t *testing.T, store channel.Store, lifetime time.Duration) 
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	limits := channel.ConnectionLimits{PingIntervalMs: 60_000, FrameBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 10, AudioBytesPerSecond: 1 << 20}
-	channels := channel.NewService(store, channelStore{}, limits, slog.New(slog.DiscardHandler), registry)
+	channels := channel.NewService(store, channelStore{}, limits, "", slog.New(slog.DiscardHandler), registry)
 	set := NewSet(registry, ratelimit.NewBudget(registry, "sockets", "WebSockets", 100, 100), ratelimit.NewBudget(registry, "queued_bytes", "bytes", QueueBudget, 100))
 	return set, channels, func(w http.ResponseWriter, r *http.Request) {
 		info := channel.SessionInfo{Offer: wire.Offer{SessionID: "ses_1"}, ExpiresAt: time.Now().Add(lifetime)}

@@ -235,6 +235,40 @@ func TestRuntimeRunsSession(t *testing.T) {
 }
 
 // Entries that were not committed arrive again after a reconnect, and nothing else.
+// A chat frame arrives with a work item, so that the runtime need not await one.
+func TestChatFrameArrivesWithWorkItem(t *testing.T) {
+	t.Parallel()
+	onAllStores(t, func(t *testing.T, env harness.Env) {
+		i, tenant := startTenant(t, env)
+		r := greetedRuntime(t, i, runtimeKey(t, i, tenant.Team.ID), `"name":"test"`)
+		accept := r.send("accept", `"awaitChat":{"kind":"llm"}`)
+		session, token := tenant.Session(t, i)
+		b := harness.Connect(t, i, session, token, "")
+		r.ok(accept)
+		if push := r.push("entry"); push["workItem"] != nil {
+			t.Errorf("%v has a work item, want a chat frame only", push)
+		}
+		id := b.Chat("hi")
+		push := r.push("entry")
+		item, _ := push["workItem"].(map[string]any)
+		if entry := push["entry"].(map[string]any); item["workItemId"] != id || entry["kind"] != "frame" || entry["item"] != nil {
+			t.Fatalf("pushed %v, want the frame with a work item", push)
+		}
+		again := r.must("await", fmt.Sprintf(`"channel":%q,"workItemId":%q,"kind":"llm"`, session, id))
+		if again["token"] != item["token"] || again["deadline"] != item["deadline"] || until(item["deadline"]).Round(time.Minute) != 5*time.Minute {
+			t.Errorf("pushed %v, awaited %v", item, again)
+		}
+		resp, body := i.Post(t, strings.TrimPrefix(item["url"].(string), i.URL), `{"content":"hello"}`, "token", item["token"].(string))
+		testkit.Equal(t, "callback: "+body, resp.StatusCode, http.StatusAccepted)
+		if e, _ := r.entry(); e["kind"] != "llm_result" || e["workItemId"] != id {
+			t.Errorf("entry %v, want the result", e)
+		}
+	})
+}
+
+// until returns the time until a time in Unix ms.
+func until(ms any) time.Duration { return time.Until(time.UnixMilli(int64(ms.(float64)))) }
+
 func TestRuntimeResumesOnAnotherConnection(t *testing.T) {
 	t.Parallel()
 	onEmbeddedAndReal(t, func(t *testing.T, env harness.Env) {

@@ -109,7 +109,7 @@ func (i *instance) start() {
 		*session.Sweeper
 		*session.ActionQueue
 	}{p.sessions, sweeper, actions}
-	p.channels = channel.NewService(channels, recorder, limits, log, prometheus.NewRegistry())
+	p.channels = channel.NewService(channels, recorder, limits, secret, log, prometheus.NewRegistry())
 	callbacks := redisstore.NewCallbacks(p.kv)
 	p.callbacks = callback.NewService(callbacks, p.channels, policy.PlatformPolicy{}, log, prometheus.NewRegistry(), time.Now, 100)
 	p.unsubscribe = callbacks.SubscribeStreams(p.callbacks.StreamNotices())

@@ -17,8 +17,12 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/calls"
 	"telapi/internal/channel"
+	"telapi/internal/redact"
 	"telapi/internal/runtimeapi"
 )
+
+// secret is that of all instances.
+const secret redact.Secret = "a secret that all instances have"
 
 // newRuntimes returns the service for runtimes of a process.
 func newRuntimes(p *serviceProcess, log *slog.Logger) *runtimeapi.Service {
@@ -26,7 +30,7 @@ func newRuntimes(p *serviceProcess, log *slog.Logger) *runtimeapi.Service {
 		Connect: func() (*calls.Runtime, error) {
 			return calls.New(calls.Options{Store: p.kv.ClientOption(), Name: "simulation", Lease: runtimeapi.Lease, MinReplicas: p.instance.world.replicas})
 		},
-		Secrets: auth.Secrets{Current: "a secret that all instances have"}, Instance: p.host.name, TeamShare: 100, Log: log, Registry: prometheus.NewRegistry(),
+		Secrets: auth.Secrets{Current: secret}, Instance: p.host.name, TeamShare: 100, Log: log, Registry: prometheus.NewRegistry(),
 	})
 }
 

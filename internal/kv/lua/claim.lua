@@ -58,13 +58,14 @@ end
 -- ARGV[6…]  of the action:
 --   open     epoch, team, endpoint, mode, call ID, transaction ID, profile, and the limits: history messages, history ms,
 --            idle ms, keep ms, backlog entries, backlog bytes
+--   accept   awaitChat: kind and ttl of the work items that the script frame registers, with a space between; empty: none
 --   renew    message, item, entry, epoch, early
 --   resume   entry, team of the runtime (may be empty), early
---   recover  token of the claim that lost data
+--   recover  awaitChat, token of the claim that lost data
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position, Unix ms of the last
---          loss of data, offer of the session, untilDeadline, ID of the newest entry, 1 if the entry of resume is lost, ID of
---          the newest visible message, ID of the newest message if it is held back}; empty where there is none; or
---          {'not_found'}; {'lost'} if the store has lost data that the runtime relies on; {'ended'}; {'foreign'} if the channel
+--          loss of data, offer of the session, untilDeadline, ID of the newest entry, 1 if the entry of resume is lost,
+--          awaitChat, ID of the newest visible message, ID of the newest message if it is held back}; empty where there is
+--          none; or {'not_found'}; {'lost'} if the store has lost data that the runtime relies on; {'ended'}; {'foreign'} if the channel
 --          belongs to another team or endpoint; {'taken'} by another runtime, or a later request of this one; {'claim_lost'}
 --          if that is the claim to renew, resume or recover
 --
@@ -76,7 +77,7 @@ end
 function claim(runtime, token, lease, action, requestedAt)
   if action ~= 'open' or redis.call('EXISTS', META) == 1 then runWhenFull() end
   loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed',
-    'held', 'lostToken', 'queue')
+    'held', 'lostToken', 'queue', 'awaitChat')
   local newest = newestToken()
   if channel.state == '' and action == 'open' then
     openChannel(6)
@@ -89,7 +90,7 @@ function claim(runtime, token, lease, action, requestedAt)
     return { 'ended' }
   elseif action == 'resume' and (channel.claimedBy ~= runtime or ARGV[7] ~= '' and channel.team ~= ARGV[7]) then
     return { 'claim_lost' }
-  elseif action == 'recover' and newest ~= '' and newest ~= ARGV[6] and newest ~= token then -- a later connection has it
+  elseif action == 'recover' and newest ~= '' and newest ~= ARGV[7] and newest ~= token then -- a later connection has it
     return { 'claim_lost' }
   end
   local entryLost = ''
@@ -108,16 +109,18 @@ function claim(runtime, token, lease, action, requestedAt)
       entryLost = '1'
     end
     if action == 'recover' then setField('lostAt', now) end -- another one for every loss
+    if action ~= 'resume' then channel.awaitChat = (action == 'accept' or action == 'recover') and ARGV[6] or '' end
     redis.call('PUBLISH', PREFIX .. 'up', 'C' .. token) -- the former holder checks its claim
   end
   local released = tonumber(lease) == 0
-  redis.call('HSET', META, 'claimedBy', released and '' or runtime, 'claimToken', token, 'claimUntil', now + lease, 'offeredAt', '')
+  redis.call('HSET', META, 'claimedBy', released and '' or runtime, 'claimToken', token, 'claimUntil', now + lease, 'offeredAt', '',
+    'awaitChat', channel.awaitChat)
   if released then requestRenewal() end -- so that the session is offered at once
   keepAliveIfDue()
   readFields('mode', 'callId', 'transactionId', 'profile', 'committed', 'lostAt', 'offer')
   return { 'claimed', channel.epoch, channel.team, channel.endpoint, channel.mode, channel.callId, channel.transactionId,
     channel.profile, channel.committed, channel.lostAt, channel.offer, untilDeadline(), lastEntryID(), entryLost,
-    newestVisible(), channel.held ~= '' and channel.outLast or '' }
+    channel.awaitChat, newestVisible(), channel.held ~= '' and channel.outLast or '' }
 end
 
 -- Checks that the store has what it acknowledged under a claim that has ended, and reports the loss otherwise.

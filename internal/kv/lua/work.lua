@@ -113,6 +113,21 @@ local function credentialRejection(c)
   if streaming then return 'streaming' end
 end
 
+-- Registers a work item, or without a timeout entry a channel credential: appends its fields to a list. Returns its number.
+-- saveAndNotify must follow. Needs queue.
+local function register(fields, digest, kind, id, deadline, timeoutEntry)
+  local number = 0
+  if timeoutEntry then
+    tail = tail + 1
+    number = tail
+    append(fields, tostring(number), deadline .. '@' .. id .. ' ' .. packEntries({ timeoutEntry }))
+    if head == tail then dueAt = tonumber(deadline) end
+  end
+  append(fields, '@' .. id, digest)
+  append(fields, digest, 'awaiting ' .. number .. ' ' .. kind .. ' ' .. deadline .. ' ' .. id .. '   ')
+  return number
+end
+
 -- Registers a work item, or a channel credential.
 --
 -- scope         item or channel
@@ -120,8 +135,8 @@ end
 -- ttl           time to wait for the result: 1 to 86400000 (24 h)
 -- timeoutEntry  entry to add to the stream when the work item times out
 -- returns  {'awaited', deadline in Unix ms, number of the work item or 0 for a channel credential}, also if called again
---          with the same credential; {'exists'} if another work item has this ID or credential; {'too_many'} if the channel
---          has MAX_WORK_ITEMS; {'ended'}; {'unknown'} if the position needs the script commit; {'lost'}, or as claimRejection
+--          with the same credential and kind; {'exists'} if another work item has this ID or credential; {'too_many'} if the
+--          channel has MAX_WORK_ITEMS; {'ended'}; {'unknown'} if the position needs the script commit; {'lost'}, or as claimRejection
 --
 -- Atomic so that work items of several processes have one order.
 function await(token, digest, kind, scope, id, ttl, timeoutEntry, item, position)
@@ -135,9 +150,9 @@ function await(token, digest, kind, scope, id, ttl, timeoutEntry, item, position
     reportLoss()
     return { 'lost' }
   end
-  if channel[idField] == digest then
+  local c = channel[idField] == digest and findCredential(digest, kind, '')
+  if c then
     if #changes > 0 then saveAndDrop(changes) end -- otherwise it works while the store is full
-    local c = findCredential(digest)
     return { 'awaited', tostring(c.deadline), tostring(c.number) }
   end
   if channel[idField] ~= '' or channel[digest] ~= '' then return { 'exists' } end
@@ -145,22 +160,14 @@ function await(token, digest, kind, scope, id, ttl, timeoutEntry, item, position
   local isItem = scope == 'item'
   if (isItem and tail - head + 1 or toNumber(channel.shared)) >= MAX_WORK_ITEMS then return { 'too_many' } end
 
-  local deadline, number = now + ttl, 0
-  if isItem then
-    tail = tail + 1
-    number = tail
-    append(changes, tostring(number), deadline .. '@' .. id .. ' ' .. packEntries({ timeoutEntry }))
-    if head == tail then dueAt = deadline end
-  else
-    append(changes, 'shared', string.format('%d', toNumber(channel.shared) + 1))
-  end
-  append(changes, idField, digest)
-  append(changes, digest, 'awaiting ' .. number .. ' ' .. kind .. ' ' .. deadline .. ' ' .. id .. '   ')
+  if not isItem then append(changes, 'shared', string.format('%d', toNumber(channel.shared) + 1)) end
+  local deadline = string.format('%d', now + ttl)
+  local number = register(changes, digest, kind, id, deadline, isItem and timeoutEntry)
   saveAndDrop(changes)
   forgetEvery(number, 1)
   keepAliveIfDue()
   notify()
-  return { 'awaited', tostring(deadline), tostring(number) }
+  return { 'awaited', deadline, tostring(number) }
 end
 
 -- Cancels an unsettled work item, or a channel credential.
