@@ -177,7 +177,11 @@ func (r *goRuntime) run(ctx context.Context, c command, channel *callruntime.Cha
 		id, mode, _ := strings.Cut(c.Arg, " ")
 		return r.keep(c)(r.Open(ctx, id, wire.Open{Endpoint: "e", Mode: mode}))
 	case "accept":
-		return r.keep(c)(r.Accept(ctx, wire.Accept{}))
+		accept := wire.Accept{}
+		if c.Arg != "" {
+			accept.AwaitChat = &wire.AwaitChat{Kind: wire.WorkItemKind(c.Arg), TTLMs: new(int64(30_000))}
+		}
+		return r.keep(c)(r.Accept(ctx, accept))
 	case "receive":
 		d, err := channel.Receive(ctx)
 		switch {
@@ -186,14 +190,18 @@ func (r *goRuntime) run(ctx context.Context, c command, channel *callruntime.Cha
 		case errors.Is(err, callruntime.ErrEnded):
 			err = errEnded
 		}
-		return object{"kind": d.Entry.Kind, "position": d.Position}, err
+		received := object{"kind": d.Entry.Kind, "position": d.Position}
+		if d.WorkItem != nil {
+			received["workItem"] = describe(*d.WorkItem)
+		}
+		return received, err
 	case "commit":
 		return nil, channel.Commit(ctx, c.Arg)
 	case "send":
 		return nil, channel.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"` + c.Arg + `"}`)})
 	case "await":
 		item, err := channel.Await(ctx, wire.Await{WorkItemID: c.Arg})
-		return object{"workItemId": item.WorkItemID, "token": item.Token, "url": item.URL, "deadline": float64(item.Deadline)}, err
+		return describe(item), err
 	case "cancel":
 		return nil, channel.Cancel(ctx, c.Arg)
 	case "end":
@@ -202,6 +210,10 @@ func (r *goRuntime) run(ctx context.Context, c command, channel *callruntime.Cha
 		return nil, channel.Close(ctx)
 	}
 	return nil, fmt.Errorf("unknown command %s", c.Do)
+}
+
+func describe(item wire.Awaited) object {
+	return object{"workItemId": item.WorkItemID, "token": item.Token, "url": item.URL, "deadline": float64(item.Deadline)}
 }
 
 // keep returns a function that names a channel.

@@ -149,11 +149,8 @@ func (s *script) control(verb, rest string) {
 		}
 		method, arg, _ := strings.Cut(rest, " ")
 		channel := name
-		if method != "open" {
+		if method != "open" && method != "accept" {
 			channel, arg, _ = strings.Cut(arg, " ")
-		}
-		if method == "accept" {
-			channel = name
 		}
 		c := command{Runtime: s.url, Do: method, Channel: channel, Arg: s.expand(arg)}
 		result := s.library.start(c)

@@ -40,6 +40,7 @@ class Entry:
     losses: int = field(default=0, repr=False)  # of the channel, before the entry
     part: int = 0  # of the kinds llm_part and bot_message: number of the sentence of a streamed answer, from 1 on
     parts: int = 0  # of the entry that ends a streamed answer: how many parts came before
+    work_item: "WorkItem | None" = None  # of a chat frame, if accept asked for one and it was registered
 
     @property
     def message(self) -> dict[str, Any]:
@@ -70,6 +71,11 @@ class WorkItem:
     token: str = field(repr=False)
     url: str
     deadline: int  # Unix milliseconds
+
+
+def work_item(data: Mapping[str, Any]) -> WorkItem:
+    """Returns the work item that the service describes."""
+    return WorkItem(data["workItemId"], data["token"], data["url"], data["deadline"])
 
 
 class Channel:
@@ -166,8 +172,7 @@ class Channel:
         has to answer: its trace is continued.
         """
         members = {"workItemId": work_item_id or str(uuid.uuid4()), "kind": kind, "scope": scope, "ttlMs": round(ttl * 1000)}
-        item = await self._request("await", **members, trace=entry.data.get("trace") if entry else None)
-        return WorkItem(item["workItemId"], item["token"], item["url"], item["deadline"])
+        return work_item(await self._request("await", **members, trace=entry.data.get("trace") if entry else None))
 
     async def cancel(self, item: WorkItem | str) -> None:
         """Cancels a work item: neither a result nor a timeout arrives."""
@@ -192,10 +197,11 @@ class Channel:
     def _unclaimed(self) -> TelapiError:
         return TelapiError("NOT_FOUND", f"channel {self.id} is no longer claimed by this runtime: {self.cause}")
 
-    def _push(self, position: str, data: dict[str, Any]) -> None:
+    def _push(self, position: str, data: dict[str, Any], item: Mapping[str, Any] | None) -> None:
         """Queues an entry unless that was done before a reconnect."""
         if number(position) > number(self.received):
-            self._queue.append(Entry(self.id, position, data["kind"], data, self._losses, data.get("part", 0), data.get("parts", 0)))
+            parts = data.get("part", 0), data.get("parts", 0)
+            self._queue.append(Entry(self.id, position, data["kind"], data, self._losses, *parts, work_item(item) if item else None))
             self.received = position
         self._notify()
 

@@ -90,9 +90,16 @@ class Runtime:
         self._task.cancel()
         await asyncio.wait([self._task])
 
-    async def accept(self, capacity: int = 1, *, endpoints: Iterable[str] = (), modes: Iterable[str] = ()) -> AsyncGenerator[Channel, None]:
-        """Claims sessions, at most capacity at a time. A session counts until its iteration ends or it is released."""
-        filters: dict[str, Any] = {"endpoints": list(endpoints), "modes": list(modes)}
+    async def accept(
+        self, capacity: int = 1, *, endpoints: Iterable[str] = (), modes: Iterable[str] = (), await_chat: str | None = None, ttl: float = 300.0
+    ) -> AsyncGenerator[Channel, None]:
+        """Claims sessions, at most capacity at a time. A session counts until its iteration ends or it is released.
+
+        With await_chat, the kind of a provider, the service registers a work item with each chat frame, to be answered
+        within ttl seconds: see Entry.work_item.
+        """
+        await_item = {"kind": await_chat, "ttlMs": round(ttl * 1000)} if await_chat else None
+        filters: dict[str, Any] = {"endpoints": list(endpoints), "modes": list(modes), "awaitChat": await_item}
         ready: asyncio.Queue[Channel | Exception] = asyncio.Queue()
 
         async def claim() -> None:
@@ -266,7 +273,7 @@ class Runtime:
         elif event == "error":
             self._reason = from_wire(frame["error"])
         elif channel and event == "entry":
-            channel._push(frame["position"], frame["entry"])
+            channel._push(frame["position"], frame["entry"], frame.get("workItem"))
         elif channel and event == "audio":
             channel._push_audio(frame["message"])
         elif channel and event == "lost":

@@ -123,7 +123,7 @@ export class Channel implements AsyncIterable<Entry> {
   }
 
   /** @internal The service pushed an entry. It repeats those that are not committed after a reconnect. */
-  push(position: string, entry: Entry): void {
+  push(position: string, entry: Entry, workItem?: WorkItem): void {
     const number = entryNumber(position);
     if (!number || !entry?.kind) throw new Error("The service sent a malformed entry.");
     if (number <= this.newest) return;
@@ -131,7 +131,7 @@ export class Channel implements AsyncIterable<Entry> {
     this.received = position;
     if (entry.kind === "channel_ended") this.endNumber = number;
     this.uncommitted.add(position);
-    this.entries.push({ ...entry, position });
+    this.entries.push({ ...entry, position, ...(workItem && { workItem }) });
   }
 
   /** @internal The service lost data of the channel, unless that is known, and goes on after the committed entry that it still has. */

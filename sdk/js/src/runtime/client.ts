@@ -199,7 +199,7 @@ export class Client {
     if (!error && request.op === "release") this.remove(request.channel!);
   }
 
-  private handlePush({ event, channel: id = "", position, entry, message, at, claim, error }: Frame): void {
+  private handlePush({ event, channel: id = "", position, entry, workItem, message, at, claim, error }: Frame): void {
     const channel = this.channels.get(id);
     if (event === "drain") this.leave(this.welcome?.instance ?? "");
     else if (event === "error") this.closeError = toError(error!);
@@ -207,7 +207,7 @@ export class Client {
     else if (event === "audio") channel.receiveAudio(message!);
     else if (event === "lost") channel.lost(at!);
     else if (event === "claim_lost" && channel.claim === claim) this.remove(channel, claimLost());
-    else if (event === "entry") channel.push(position!, entry!);
+    else if (event === "entry") channel.push(position!, entry!, workItem);
   }
 
   /** Opens a connection to another instance. There is one attempt: a balancer may lead to the same instance until it has closed this connection. */

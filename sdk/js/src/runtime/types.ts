@@ -31,6 +31,8 @@ export interface AcceptOptions {
   /** Endpoint IDs and modes of the sessions to accept (default all). */
   endpoints?: string[];
   modes?: string[];
+  /** Registers a work item with each chat message: see `Entry.workItem`. */
+  awaitChat?: Pick<AwaitOptions, "kind" | "ttlMs">;
 }
 
 /** A channel to open without a browser, such as a phone call. */
@@ -127,6 +129,8 @@ export interface Entry {
   at: number;
   trace?: Trace;
   workItemId?: string;
+  /** The work item of a chat message. It is missing without `AcceptOptions.awaitChat`, and for messages from before the claim. */
+  workItem?: WorkItem;
   message?: ChannelMessage;
   event?: string;
   text?: string;
@@ -193,6 +197,7 @@ export interface Frame {
   claim?: string;
   position?: string;
   entry?: Entry;
+  workItem?: WorkItem;
   message?: ChannelMessage;
   at?: number;
 }

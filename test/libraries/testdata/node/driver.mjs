@@ -18,7 +18,7 @@ async function run({ runtime: url, do: method, channel: name, arg }) {
     case "open":
       return keep(key, await runtime.open({ channel: arg, endpoint: "e" }));
     case "accept": {
-      const accepting = runtime.accept({ capacity: 1 });
+      const accepting = runtime.accept({ capacity: 1, ...(arg && { awaitChat: { kind: arg, ttlMs: 30_000 } }) });
       const { value } = await accepting.next();
       void accepting.return();
       return keep(key, value);
@@ -39,7 +39,7 @@ async function use(used, method, arg) {
     case "receive": {
       const { done, value } = await reader.next();
       if (done) throw { code: used.released ? "CLOSED" : "ENDED" };
-      return { kind: value.kind, position: value.position };
+      return { kind: value.kind, position: value.position, workItem: value.workItem };
     }
     case "commit":
       return channel.commit({ position: arg });

@@ -5,9 +5,13 @@ import sys
 import traceback
 from typing import Any
 
-from telapi_runtime import Channel, Entry, Runtime, TelapiError
+from telapi_runtime import Channel, Entry, Runtime, TelapiError, WorkItem
 
 CAUSES = {"ended": "ENDED", "released": "CLOSED", "closed": "CLOSED", "claim_lost": "CLAIM_LOST"}
+
+
+def describe(item: WorkItem) -> dict[str, Any]:
+    return {"workItemId": item.id, "token": item.token, "url": item.url, "deadline": item.deadline}
 
 
 class Driver:
@@ -30,7 +34,8 @@ class Driver:
             case "report":
                 return await self.runtime.report([{"characters": 1}])
             case "open" | "accept":
-                opened = await (self.runtime.open(arg.split()[0], "e") if do == "open" else anext(self.runtime.accept()))
+                accepting = self.runtime.accept(await_chat=arg or None, ttl=30)
+                opened = await (self.runtime.open(arg.split()[0], "e") if do == "open" else anext(accepting))
                 self.channels[channel] = opened
                 return {"channel": opened.id, "team": opened.info["team"]}
         return await self.use(self.channels[channel], do, channel, arg)
@@ -41,12 +46,11 @@ class Driver:
                 case "receive":
                     entry = await anext(channel)
                     self.entries[name + entry.position] = entry
-                    return {"kind": entry.kind, "position": entry.position}
+                    return {"kind": entry.kind, "position": entry.position, "workItem": entry.work_item and describe(entry.work_item)}
                 case "commit":
                     await channel.commit(self.entries[name + arg])
                 case "await":
-                    item = await channel.expect(work_item_id=arg)
-                    return {"workItemId": item.id, "token": item.token, "url": item.url, "deadline": item.deadline}
+                    return describe(await channel.expect(work_item_id=arg))
                 case _:
                     await getattr(channel, do)(*([arg] if arg else []))
             return None
