@@ -94,6 +94,9 @@ func (a *audit) executed(c command) {
 	}
 	a.world.trace("store", "%s from %s on %s: %s (sent %v ago)", c.script, c.host.name, record.name, printable(c.script, outcome), c.at.Sub(c.sent).Round(time.Microsecond))
 	record.committed(committedBy(c.script, outcome, argv))
+	if c.script == "await" || c.script == "frame" {
+		record.registered(c)
+	}
 	switch {
 	case c.script == "connect" && outcome == "attached":
 		if at, failed := record.failedHandshake(c.host); failed && c.at.Sub(at) > time.Millisecond && c.sent.After(a.steppedAt) { // scripts have deadlines in whole ms

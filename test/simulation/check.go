@@ -138,7 +138,7 @@ func (r *channelRecord) settled() bool {
 		}
 	}
 	for _, i := range r.items {
-		if i.order > 0 && !i.isCancelled && i.rejectedAt.IsZero() && !contains(in, "result "+i.id) && !contains(in, "timeout "+i.id) {
+		if i.isAwaited && !i.isCancelled && i.rejectedAt.IsZero() && !contains(in, "result "+i.id) && !contains(in, "timeout "+i.id) {
 			return false
 		}
 	}

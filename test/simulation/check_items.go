@@ -11,11 +11,11 @@ func (r *channelRecord) checkItems(in []streamed) {
 	last := 0
 	for _, s := range in {
 		for _, i := range r.items {
-			if i.order > 0 && (s.key == "result "+i.id || s.key == "timeout "+i.id || isPartOf(s.key, i.id)) && r.ledger.lostAt(r.id, "await", i.id).IsZero() {
-				if i.order < last {
+			if i.isAwaited && (s.key == "result "+i.id || s.key == "timeout "+i.id || isPartOf(s.key, i.id)) && r.lostItem(i).IsZero() {
+				if r.numbers[i.id] < last {
 					r.violation("%s is on the stream after an entry of a later item", s.key)
 				}
-				last = i.order
+				last = r.numbers[i.id]
 			}
 		}
 	}
@@ -24,6 +24,15 @@ func (r *channelRecord) checkItems(in []streamed) {
 		r.checkParts(i, in)
 		r.checkBlocked(i, in)
 	}
+}
+
+// lostItem returns when the registration of an item was lost.
+func (r *channelRecord) lostItem(i *itemRecord) time.Time {
+	at := r.ledger.lostAt(r.id, "await", i.id)
+	if at.IsZero() && i.ofFrame {
+		at = r.ledger.lostAt(r.id, "frame", i.id)
+	}
+	return at
 }
 
 // lostResult returns when the accepted callback of an item was lost.
@@ -42,24 +51,24 @@ func (r *channelRecord) lostResult(i *itemRecord) (at time.Time) {
 
 func (r *channelRecord) checkItem(i *itemRecord, in []streamed) {
 	results, timeouts := count(in, "result "+i.id), count(in, "timeout "+i.id)
-	lost := r.ledger.lostAt(r.id, "await", i.id)
+	lost := r.lostItem(i)
 	// If the callback was posted again since, it is not lost. If the runtime has cancelled the item, nobody waits for it.
 	at := r.lostResult(i)
 	repeated := results > 0 && i.lastAccepted.After(at)
-	if !at.IsZero() && i.order > 0 && !i.acceptedAt.IsZero() && i.acceptedAt.Before(at) && !repeated && !i.isCancelled && !i.maybeCancelled {
+	if !at.IsZero() && i.isAwaited && !i.acceptedAt.IsZero() && i.acceptedAt.Before(at) && !repeated && !i.isCancelled && !i.maybeCancelled {
 		r.reported("the callback for item "+strconv.Itoa(i.number), at)
 	}
 	// Nobody reports a lost callback if its instance has crashed, or one that was rejected
 	// while its item was lost: the item times out, and delays those behind it until then.
 	waiting := slices.ContainsFunc(r.items, func(before *itemRecord) bool {
-		lost := r.crashedAround(r.lostResult(before)) || !before.rejectedAt.IsZero() && !r.ledger.lostAt(r.id, "await", before.id).IsZero()
-		return before.order > 0 && before.order <= i.order && time.Now().Before(before.deadline) && lost
+		lost := r.crashedAround(r.lostResult(before)) || !before.rejectedAt.IsZero() && !r.lostItem(before).IsZero()
+		return before.isAwaited && r.numbers[before.id] <= r.numbers[i.id] && time.Now().Before(before.deadline) && lost
 	})
-	open := i.order > 0 && !r.ended && !i.isCancelled && !i.maybeCancelled && results+timeouts == 0
+	open := i.isAwaited && !r.ended && !i.isCancelled && !i.maybeCancelled && results+timeouts == 0
 	switch {
 	case results+timeouts > 1:
 		r.violation("item %d has %d results and %d timeouts", i.number, results, timeouts)
-	case i.order == 0 && results > 0:
+	case !i.isAwaited && results > 0:
 		r.violation("item %d has a result, although its Await failed", i.number)
 	case i.isCancelled && results > 0 && r.ledger.lostAt(r.id, "cancel", i.id).IsZero():
 		r.violation("item %d has a result, although it was cancelled", i.number)
@@ -79,12 +88,12 @@ func (r *channelRecord) checkItem(i *itemRecord, in []streamed) {
 // checkBlocked checks that a result did not wait for an item that the runtime
 // does not know, or longer than the items before it can take.
 func (r *channelRecord) checkBlocked(i *itemRecord, in []streamed) {
-	if i.acceptedAt.IsZero() || !r.ledger.lostAt(r.id, "await", i.id).IsZero() {
+	if i.acceptedAt.IsZero() || !r.lostItem(i).IsZero() {
 		return
 	}
 	bound := i.lastAccepted
 	for _, before := range r.items {
-		if before.order == 0 || before.order >= i.order {
+		if !before.isAwaited || r.numbers[before.id] >= r.numbers[i.id] {
 			continue
 		}
 		settled := before.deadline

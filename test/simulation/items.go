@@ -3,11 +3,13 @@ package simulation
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/fault"
+	"telapi/internal/kv"
 )
 
 func (r *channelRecord) newItem() *itemRecord {
@@ -19,15 +21,49 @@ func (r *channelRecord) newItem() *itemRecord {
 	return i
 }
 
+// chatItem returns the work item of a chat frame, a new one if its entry arrives for the first time.
+func (r *channelRecord) chatItem(id string, answered bool) *itemRecord {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, i := range r.items {
+		if i.id == id {
+			i.rejectedAt = time.Time{} // the provider is asked again
+			return i
+		}
+	}
+	i := &itemRecord{number: len(r.items) + 1, id: id, ofFrame: true, answered: answered}
+	r.items = append(r.items, i)
+	return i
+}
+
+// knowsItem reports whether the runtime knows a work item. It does not know that of a chat frame
+// whose entry has not arrived.
+func (r *channelRecord) knowsItem(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.items, func(i *itemRecord) bool { return i.id == id })
+}
+
+// registered records the numbers of the work items that a call has registered. The store holds its lock.
+func (r *channelRecord) registered(c command) {
+	engine, meta := r.ledger.world.store.engine, kv.MetaKey(r.id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range c.argv() {
+		words := strings.Fields(engine.HGet(meta, engine.HGet(meta, "@"+id)))
+		if len(words) > 1 {
+			r.numbers[id] = number(words[1])
+		}
+	}
+}
+
 func (r *channelRecord) awaited(i *itemRecord, kind wire.WorkItemKind, w wire.Awaited, t *claimedChannel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i.kind, i.token, i.deadline, i.claim = kind, w.Token, time.UnixMilli(w.Deadline), t
-	if i.order == 0 { // awaiting an item again does not move it, unless the store has lost it
-		for _, other := range r.items {
-			i.order = max(i.order, other.order+1)
-		}
+	if i.token != "" && i.token != w.Token {
+		r.violation("item %d has another token", i.number)
 	}
+	i.kind, i.token, i.deadline, i.claim, i.isAwaited = kind, w.Token, time.UnixMilli(w.Deadline), t, true
 	r.ledger.world.trace(t.process.host.name, "item %s awaited (answered: %v)", i.id, i.answered)
 }
 
@@ -86,7 +122,7 @@ func (r *channelRecord) openItems() (open []*itemRecord) {
 		settled[key] = true
 	}
 	for _, i := range r.items {
-		if i.order > 0 && !settled["result "+i.id] && !settled["timeout "+i.id] && !i.isCancelled && time.Now().Before(i.deadline) {
+		if i.isAwaited && !settled["result "+i.id] && !settled["timeout "+i.id] && !i.isCancelled && time.Now().Before(i.deadline) {
 			open = append(open, i)
 		}
 	}
@@ -99,7 +135,7 @@ func (r *channelRecord) settledItems() (settled []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, i := range r.items {
-		if i.order > 0 && !slices.Contains(open, i) {
+		if i.isAwaited && !slices.Contains(open, i) {
 			settled = append(settled, i.id)
 		}
 	}

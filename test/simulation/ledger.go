@@ -83,6 +83,7 @@ type channelRecord struct {
 	frames                         []*frameRecord
 	sends                          []*sendRecord
 	items                          []*itemRecord
+	numbers                        map[string]int       // of registered items, in their order
 	messages                       []string             // that the browser received
 	arrived                        map[string]bool      // their stream IDs
 	arrivals                       map[string]time.Time // of messages
@@ -129,7 +130,8 @@ type itemRecord struct {
 	answered       bool // the provider will answer
 	kind           wire.WorkItemKind
 	token          string
-	order          int // of registration, from 1; 0 if the outcome is unknown
+	ofFrame        bool // registered with a chat frame
+	isAwaited      bool // the runtime knows that it was registered
 	deadline       time.Time
 	claim          *claimedChannel
 	acceptedAt     time.Time

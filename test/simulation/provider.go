@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -43,13 +44,26 @@ func (t *claimedChannel) await() {
 	}
 }
 
+// ask passes the work item of a chat frame to the provider, again if the frame arrives again.
+func (t *claimedChannel) ask(w wire.Awaited) {
+	kind := wire.BotItem
+	if strings.Contains(w.URL, "/llm/") {
+		kind = wire.LLMItem
+	}
+	item := t.record.chatItem(w.WorkItemID, t.receiving.IntN(5) > 0)
+	t.record.awaited(item, kind, w, t)
+	if item.answered {
+		t.process.world.running.Go(func() { t.process.world.answer(t.record, item) })
+	}
+}
+
 // awaitAgain registers the work items that the store has lost, and cancels those
 // whose result the store has lost after the runtime had received it. open lists the items
 // that the store has; nil: not known. After a loss the providers answer again.
 func (t *claimedChannel) awaitAgain(open []wire.OpenWorkItem, lost bool) {
 	awaited := t.record.openItems()
 	for _, o := range open {
-		if !slices.ContainsFunc(awaited, func(item *itemRecord) bool { return o.WorkItemID == item.id }) {
+		if !slices.ContainsFunc(awaited, func(item *itemRecord) bool { return o.WorkItemID == item.id }) && t.record.knowsItem(o.WorkItemID) {
 			t.discard(o.WorkItemID)
 		}
 	}

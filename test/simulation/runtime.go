@@ -101,8 +101,13 @@ func (p *runtimeProcess) run() {
 		panic(err) // only for wrong options
 	}
 	p.client = client
+	rng := p.world.rng("accept", p.host.name)
 	for p.ctx.Err() == nil {
-		c, err := client.Accept(p.ctx, wire.Accept{})
+		var accept wire.Accept
+		if rng.IntN(2) == 0 {
+			accept.AwaitChat = &wire.AwaitChat{Kind: wire.WorkItemKinds[rng.IntN(2)], TTLMs: new(4000 + rng.Int64N(10_000))} // of a bot or an LLM
+		}
+		c, err := client.Accept(p.ctx, accept)
 		if err != nil {
 			if p.ctx.Err() == nil {
 				p.world.ledger.violation("%s: accept: %v", p.host.name, err)
@@ -194,6 +199,9 @@ func (t *claimedChannel) Handle(_ context.Context, d callruntime.Delivery) (comm
 		return false, nil
 	}
 	t.record.delivered(t, d)
+	if d.WorkItem != nil {
+		t.ask(*d.WorkItem)
+	}
 	if t.uncommitted++; t.uncommitted < 1+t.receiving.IntN(4) && d.Entry.Kind != wire.KindChannelEnded {
 		return false, nil
 	}

@@ -207,7 +207,7 @@ func (w *world) build(t *testing.T) {
 			s.DuplicatePolicy = session.Reject
 		}
 		testkit.Must(t, testkit.ErrorOf(w.db.CreateSession(t.Context(), s, session.IdempotencyRecord{}, time.Time{})))
-		r := &channelRecord{ledger: w.ledger, id: s.ID, name: name, entries: map[string]string{}, arrived: map[string]bool{}, arrivals: map[string]time.Time{}, handshakes: map[*host]int{}, lastHandshake: map[*host]time.Time{}}
+		r := &channelRecord{ledger: w.ledger, id: s.ID, name: name, entries: map[string]string{}, numbers: map[string]int{}, arrived: map[string]bool{}, arrivals: map[string]time.Time{}, handshakes: map[*host]int{}, lastHandshake: map[*host]time.Time{}}
 		w.ledger.channels = append(w.ledger.channels, r)
 		w.browsers = append(w.browsers, &browser{
 			world: w, name: name, record: r, path: newHost(w, name), rng: w.rng(name), events: newMailbox[event](),
