@@ -137,7 +137,7 @@ func (s *site) converse(server talks, atATime, count, turnsPerSecond int) result
 // conversation compares whole conversations with a server that a team could write by hand.
 // telapi records sessions in SQLite, so that its own CPU time includes that of the database.
 func conversation(at *site, s settings) {
-	fmt.Printf("token, socket, %d turns (frame, await, callback, send, commit), end; %d at a time\n", turnsEach, s.connections)
+	fmt.Printf("token, socket, %d turns (frame with a work item, callback, send, commit), end; %d at a time\n", turnsEach, s.connections)
 	ours := at.startTalks("DATABASE_URL=")
 	defer ours.close()
 	sides := []talks{ours}

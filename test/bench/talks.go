@@ -51,19 +51,20 @@ func (t *telapiTalks) open() *browser {
 }
 
 func (t *telapiTalks) accept() (talk, error) {
-	c, err := t.runtime.Accept(context.Background(), wire.Accept{})
+	c, err := t.runtime.Accept(context.Background(), wire.Accept{AwaitChat: &wire.AwaitChat{}})
 	return &telapiTalk{Channel: c}, err
 }
 
 type telapiTalk struct {
 	*callruntime.Channel
-	position string // of the newest entry
+	position string        // of the newest entry
+	item     *wire.Awaited // of it
 	ended    bool
 }
 
 func (c *telapiTalk) receive() said {
 	d := must(c.Receive(context.Background()))
-	c.position = d.Position
+	c.position, c.item = d.Position, d.WorkItem
 	switch d.Entry.Kind {
 	case wire.KindFrame:
 		return userSaid
@@ -76,8 +77,10 @@ func (c *telapiTalk) receive() said {
 }
 
 func (c *telapiTalk) await() (url, token, channelID string) {
-	item := must(c.Await(context.Background(), wire.Await{}))
-	return item.URL, item.Token, c.ID
+	if c.item == nil { // the frame came before the claim
+		c.item = new(must(c.Await(context.Background(), wire.Await{})))
+	}
+	return c.item.URL, c.item.Token, c.ID
 }
 
 func (c *telapiTalk) send(text string) {
