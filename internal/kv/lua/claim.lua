@@ -1,4 +1,4 @@
--- The runtime's claim of a channel, and offers of sessions that are unclaimed.
+-- The runtime's claim of a channel, and offers of sessions that are unclaimed. channel.lua has what all scripts share.
 
 local OFFER_INTERVAL = 60000 -- ms between two offers of an unclaimed session
 
@@ -8,11 +8,11 @@ local function needsOffer()
   return toNumber(channel.claimUntil) <= now and now - toNumber(channel.offeredAt) >= OFFER_INTERVAL
 end
 
--- Returns 0, or what the caller should do: 1 offer the session to runtimes, 2 also count that the claim has expired. Then
--- it changes offeredAt, which the script must save. Needs claimedBy, claimUntil and offeredAt.
+-- Returns 0, or what the caller should do: 1 offer the session to runtimes, 2 also count that the claim has expired. Unless
+-- it is 0, offeredAt has changed and the script must save it. Needs claimedBy, claimUntil and offeredAt.
 local function takeOffer()
   if not needsOffer() then return 0 end
-  local expired = channel.offeredAt == '' and channel.claimedBy ~= ''
+  local expired = channel.offeredAt == '' and channel.claimedBy ~= '' -- it was not offered since the claim, nor released
   channel.offeredAt = string.format('%d', now)
   return expired and 2 or 1
 end
@@ -29,17 +29,17 @@ end
 -- Returns the token of the newest claim, also after a loss of data. Needs claimToken and lostToken.
 local function newestToken() return channel.claimToken ~= '' and channel.claimToken or channel.lostToken end
 
--- Returns why a claim cannot be renewed: lost or claim_lost; nil if it can. It reports what the store has lost, also to the
--- others. The arguments are those of the script claim.
+-- Returns why a claim cannot be renewed: lost or claim_lost; nil if it can. It reports what the store has lost to the browser
+-- and to the runtime that has the claim, even if that is another one. The arguments are those of the script claim.
 local function renewalRejection(runtime, token, message, item, entry, epoch, early)
   local rejection = claimRejection(token) or channel.claimedBy ~= runtime and 'claim_lost' or nil -- it was released
-  -- A runtime that has lost its claim may be the only one that knows of a loss, unless one was reported since. Its work
-  -- items may be settled.
+  -- A runtime that has lost its claim may be the only one that knows of a loss, unless one was reported since.
   local mayReport = not rejection or rejection == 'claim_lost' and not isLaterEpoch(channel.epoch, epoch)
   local isOpen = channel.state == 'open' -- an ended channel needs its entries only
+  local messageLost = isOpen and isMessageLost(message)
+  local itemLost = isOpen and not rejection and isItemLost(item) -- after a later claim, it may be settled and forgotten
   local entryLost = isEntryLost(entry)
-  if mayReport and (isOpen and isMessageLost(message)
-    or isOpen and not rejection and isItemLost(item) or entryLost and early ~= '1') then
+  if mayReport and (messageLost or itemLost or entryLost and early ~= '1') then
     reportLoss()
     return rejection or 'lost'
   elseif entryLost and not rejection then -- it was not acknowledged, so its sender repeats it
@@ -65,9 +65,9 @@ end
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position, Unix ms of the last
 --          loss of data, offer of the session, untilDeadline, ID of the newest entry, 1 if the entry of resume is lost,
 --          awaitChat, ID of the newest visible message, ID of the newest message if it is held back}; empty where there is
---          none; or {'not_found'}; {'lost'} if the store has lost data that the runtime relies on; {'ended'}; {'foreign'} if the channel
---          belongs to another team or endpoint; {'taken'} by another runtime, or a later request of this one; {'claim_lost'}
---          if that is the claim to renew, resume or recover
+--          none; or {'not_found'}; {'lost'} if the store has lost data that the runtime relies on; {'ended'}; {'foreign'} if
+--          the channel belongs to another team or endpoint; {'taken'} by another runtime, or a later request of this one;
+--          {'claim_lost'} if that is the claim to renew, resume or recover
 --
 -- Atomic so that only one of two runtimes gets the channel.
 --
@@ -75,7 +75,7 @@ end
 -- because a session can be offered twice. Of two claims under one name the one that was requested later wins, even if the
 -- other arrives later. An ended channel can be claimed until all its entries are committed.
 function claim(runtime, token, lease, action, requestedAt)
-  if action ~= 'open' or redis.call('EXISTS', META) == 1 then runWhenFull() end
+  if action ~= 'open' or redis.call('EXISTS', META) == 1 then runWhenFull() end -- a full store rejects new channels only
   loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed',
     'held', 'lostToken', 'queue', 'awaitChat')
   local newest = newestToken()
@@ -98,7 +98,7 @@ function claim(runtime, token, lease, action, requestedAt)
     local rejection = renewalRejection(runtime, token, unpack(ARGV, 6))
     if rejection then return { rejection } end
     if channel.held ~= '' then showMessages(ARGV[6]) end -- the script confirm may have failed
-  elseif channel.claimedBy ~= '' -- the clock may have been set back after a release
+  elseif channel.claimedBy ~= '' -- not released: claimUntil does not tell if the clock was set back since
     and toNumber(channel.claimUntil) > now and channel.claimToken ~= token
     and (action == 'accept' or channel.claimedBy ~= runtime or isOutdated(requestedAt, channel.claimRequestedAt)) then
     return { 'taken' }
@@ -108,7 +108,7 @@ function claim(runtime, token, lease, action, requestedAt)
       if ARGV[8] == '1' then reportLossToRuntime() else reportLoss() end
       entryLost = '1'
     end
-    if action == 'recover' then setField('lostAt', now) end -- another one for every loss
+    if action == 'recover' then setField('lostAt', now) end -- every loss has another time
     if action ~= 'resume' then channel.awaitChat = (action == 'accept' or action == 'recover') and ARGV[6] or '' end
     redis.call('PUBLISH', PREFIX .. 'up', 'C' .. token) -- the former holder checks its claim
   end
@@ -126,9 +126,9 @@ end
 -- Checks that the store has what it acknowledged under a claim that has ended, and reports the loss otherwise.
 --
 -- runtime      name of the claim if its holder still needs it; otherwise empty
--- requestedAt  at the earliest
--- returns  'kept', also if data is lost and the claim cannot be recovered; 'lost' if the holder should recover the claim,
---          because the store has an older one again
+-- requestedAt  the earliest time at which the claim can have been requested, so that it is not taken for an older one
+-- returns  'lost' if the holder should recover the claim, because the store has an older one again; otherwise 'kept', even if
+--          other data is lost
 --
 -- Atomic so that a loss that concerns both sides is reported once: it starts a new epoch.
 function check_claim(runtime, token, requestedAt, epoch, message, item, early)
@@ -158,5 +158,5 @@ function revoke(token)
   local current = newestToken()
   if channel.state == '' or string.sub(current, 1, #token) ~= token then return { '', '' } end
   redis.call('HSET', META, 'claimedBy', '', 'claimUntil', now, 'offeredAt', now)
-  return { current, redis.call('HGET', META, 'offer') or '' } -- a drained channel has none
+  return { current, redis.call('HGET', META, 'offer') or '' } -- it has none once the channel's end is committed
 end

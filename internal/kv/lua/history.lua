@@ -22,8 +22,8 @@ local function trimHistory() -- rare
   setField('trimmed', lastTrimmed[1])
 end
 
--- Returns a page of the history: {ID, message, ID, message …} from a message number up to an ID. It has at least PAGE_BYTES
--- unless the history ends before, and one message more at most.
+-- Returns a page of the history: {ID, message, ID, message …} from a message number up to an ID. It ends
+-- with the message with which it has PAGE_BYTES, or with the history.
 local function readPage(from, last)
   local page, bytes, count = {}, 0, 1
   repeat
@@ -112,8 +112,8 @@ end
 -- flags     one per message: e or d if it enables or disables text chat, otherwise -; then h to hold the messages back until
 --           the script confirm
 -- ARGV[5…]  the message IDs of all messages, then all ChannelMessages, without streamId and line feeds
--- returns  ID of the newest message, and for each message: sent, repeated or ended; or one word for all of them: unknown if
---          the position needs the script commit, lost, or as claimRejection. The service checks each message before
+-- returns  {ID of the newest message, and for each message: sent, repeated or ended}; or {one word for all of them}: unknown
+--          if the position needs the script commit, lost, or as claimRejection
 --
 -- Atomic so that a message is in the history before it is published, is published with the ID of its predecessor, and is
 -- stored once even if it is sent again; and so that text chat is switched before the browser is notified. It takes several
@@ -153,11 +153,11 @@ function send(token, flags, message, position)
   outcomes[1] = channel.outLast
   if number > first then
     append(changes, 'outLast', channel.outLast)
-    if number % TRIM_INTERVAL < number - first then trimHistory() end
+    if number % TRIM_INTERVAL < number - first then trimHistory() end -- a multiple is among the new numbers
     if string.sub(flags, count + 1) == 'h' then
       append(changes, 'held', channel.held ~= '' and channel.held or before ~= '' and before or NO_MESSAGE)
     else
-      if channel.held ~= '' then append(changes, 'held', '') end -- connections do not know before, so they read the history
+      if channel.held ~= '' then append(changes, 'held', '') end -- connections miss the notice's predecessor and read the history
       notice[1] = 'M' .. channel.epoch .. ' ' .. before .. ' ' .. channel.outLast
       redis.call('PUBLISH', PREFIX .. 'down', table.concat(notice, '\n'))
     end
