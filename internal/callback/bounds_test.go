@@ -202,6 +202,32 @@ func TestHostileBodiesAreRejected(t *testing.T) {
 	}
 }
 
+// commandsWithManyIssues returns commands with more issues than are recorded, and with a type
+// error after them, where the decoder skips values.
+func commandsWithManyIssues() []string {
+	var params []string
+	for i := range 100 {
+		params = append(params, fmt.Sprintf(`"x%d":1`, i))
+	}
+	header := `{"name":1,"value":1}`
+	return []string{
+		`[{"type":"hangup","sessionParams":{` + strings.Join(params, ",") + `}},{"type":"hangup","delayBotDisconnectMs":"x"}]`,
+		`[{"transferSipHeaders":[` + strings.Repeat(header+",", 100) + header + `],"type":"transfer"}]`,
+	}
+}
+
+func TestCommandsWithManyIssuesAreRejected(t *testing.T) {
+	for i, commands := range commandsWithManyIssues() {
+		for kind, body := range map[wire.WorkItemKind]string{
+			wire.BotItem: `{"conversation":{"identifier":{"id":"c"}},"actions":` + commands + `}`,
+			wire.LLMItem: `{"commands":` + commands + `}`,
+		} {
+			_, err := Parse(kind, []byte(body), "c")
+			testkit.Equal(t, fmt.Sprintf("%s body %d: issues", kind, i), len(testkit.IssuePaths(err)), 100)
+		}
+	}
+}
+
 func TestMessagesWithEqualSequenceKeepTheirOrder(t *testing.T) {
 	var list []string
 	for i := range 60 {

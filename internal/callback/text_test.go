@@ -164,6 +164,10 @@ func checkText(t *testing.T, in, out string) {
 }
 
 func FuzzParse(f *testing.F) {
+	for _, commands := range commandsWithManyIssues() {
+		f.Add([]byte(`{"conversation":{"identifier":{"id":"c"}},"actions":` + commands + `}`))
+		f.Add([]byte(`{"commands":` + commands + `}`))
+	}
 	f.Add(event("config", `{"sessionParams":{"sttRetries":1,"x":2}}`))
 	f.Add(event("transfer", `{"transferTarget":"sip:a@b;c=d?e=f","transferSipQueryParams":{"a":"b"}}`))
 	f.Add([]byte(`{"error":{"code":"a","message":"b"}}`))

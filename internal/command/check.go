@@ -37,10 +37,10 @@ func (v validator) add(field, code, format string, args ...any) {
 }
 
 // command checks the values of a managed command. The decoder has checked their
-// types.
-func (v validator) command(c wire.Command) {
+// types. spec is that of c, whose own type is empty if issues was full.
+func (v validator) command(c wire.Command, spec *Spec) {
 	strictjson.CheckObject(&c.Common().Metadata, v.path+"/metadata", v.issues)
-	for _, f := range specs[c.Common().Type].Fields {
+	for _, f := range spec.Fields {
 		switch value := reflect.Indirect(f.valueIn(c)); {
 		case !value.IsValid(): // absent
 		case f.Type == "any" && jsontext.Value(value.Bytes()).Kind() == 'n':

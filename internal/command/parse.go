@@ -78,9 +78,9 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 		return Request{Command: &wire.OtherCommand{CommonFields: wire.CommonFields{Type: cmp.Or(commandType, "unknown"), CommandID: stringOf(head.CommandID)}}}
 	}
 	_ = strictjson.Decode(raw, c, path, issues) // an error is also in issues: raw is a decoded value
-	v, members := validator{path, issues}, specs[commandType].members
-	v.command(c)
-	r := Request{Command: c, misspelledTarget: v.checkMembers(raw, members), Ignored: ignoredMembers(raw, members, commandType)}
+	v, spec := validator{path, issues}, specs[commandType]
+	v.command(c, spec)
+	r := Request{Command: c, misspelledTarget: v.checkMembers(raw, spec.members), Ignored: ignoredMembers(raw, spec.members, commandType)}
 	switch c := c.(type) { // read the aliases
 	case *wire.Hangup:
 		var alias struct {

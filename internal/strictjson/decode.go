@@ -26,7 +26,8 @@ import (
 //
 // A value of the wrong type is added to issues, with a path that starts with base.
 // Its field is left zero; a pointer field points to zero, so that the value does
-// not count as missing. A null counts as absent.
+// not count as missing. A null counts as absent. Once issues is full, the rest of a
+// value with a type error is left zero, with all members of the right type.
 func Decode(data []byte, v any, base string, issues *fault.Issues) error {
 	if err := checkStructure(data, v, base, issues); err != nil {
 		return err
