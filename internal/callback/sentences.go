@@ -131,7 +131,7 @@ func endsSentence(sentence []byte) bool {
 		return false
 	}
 	if before, found := bytes.CutSuffix(text, []byte(".")); found {
-		word := before[1+bytes.LastIndexFunc(before, func(r rune) bool { return !isWord(r) }):]
+		word := before[len(bytes.TrimRightFunc(before, isWord)):]
 		length := utf8.RuneCount(word)
 		first, _ := utf8.DecodeRune(word)
 		isNumber := length > 0 && len(bytes.TrimLeftFunc(word, unicode.IsDigit)) == 0

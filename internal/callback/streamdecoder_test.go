@@ -130,6 +130,8 @@ func TestTextIsCutIntoSentences(t *testing.T) {
 		{"countries", "The U.S. Army called.", "The U.S. Army called."},
 		{"German abbreviations", "Das gilt z. B. Montags, d. h. Sie kommen bzw. Rufen an. Gut?", "Das gilt z. B. Montags, d. h. Sie kommen bzw. Rufen an.|Gut?"},
 		{"ordinals", "Am 3. Mai um 9 Uhr. Passt das?", "Am 3. Mai um 9 Uhr.|Passt das?"},
+		{"a title in quotes", "Das ist „Dr. Müller“ am Telefon.", "Das ist „Dr. Müller“ am Telefon."},
+		{"an ordinal after a hard space", "Am\u00a03. Mai kommt er.", "Am 3. Mai kommt er."},
 		{"decimals", "Pi is 3.14159. It is 1.000.000,50 EUR. Version v2.1 is out.", "Pi is 3.14159.|It is 1.000.000,50 EUR.|Version v2.1 is out."},
 		{"times and domains", "See example.com at 5.30 today. Bye.", "See example.com at 5.30 today.|Bye."},
 		{"ellipses", "Well... maybe. Wait… What? So... Yes.", "Well... maybe.|Wait… What?|So...|Yes."},
