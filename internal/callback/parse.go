@@ -31,7 +31,7 @@ type Result struct {
 	streamed bool // the body is the last line of a streamed answer
 	parts    int  // of the streamed answer
 
-	allKnown bool                 // no unknown member outside of commands
+	allKnown bool                 // no unknown member outside of commands; false if a streamed last line has "done"
 	ignored  []strictjson.Warning // known members that have no effect
 }
 
