@@ -81,6 +81,9 @@ func (st *Stream) Check(ctx context.Context) error {
 // Size returns the memory that the stream needs.
 func (st *Stream) Size() int64 { return st.decoder.Size() }
 
+// Pending returns the length of the line, and of the event, that is not complete yet.
+func (st *Stream) Pending() int { return len(st.decoder.line) + len(st.decoder.event) }
+
 // Fail ends the stream, counts err and returns it.
 func (st *Stream) Fail(err error) error {
 	st.Close()

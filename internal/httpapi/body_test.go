@@ -219,6 +219,41 @@ func TestLargeLintRequestWaitsForLargeCallbacks(t *testing.T) {
 	testkit.WantError(t, "large request", s.lintCallback(nil, r, body(smallBody+1)), context.Canceled)
 }
 
+// credentialStore has a valid credential for every stream.
+type credentialStore struct{ callback.Store }
+
+func (credentialStore) Channel(context.Context, string) (callback.Channel, error) {
+	return callback.Channel{}, nil
+}
+
+func (credentialStore) CheckCredential(context.Context, callback.Credential) (callback.CredentialState, error) {
+	return callback.CredentialState{Status: callback.Usable, TimeLeft: time.Hour, OfWorkItem: true}, nil
+}
+
+func TestLongLineOfStreamWaitsForLargeCallbacks(t *testing.T) {
+	accept := func(t *testing.T, size int) error {
+		s, _ := newTestServer(nil)
+		s.deps.Callbacks = callback.NewService(credentialStore{}, nil, command.PlatformPolicy{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now, 25)
+		for range cap(s.largeCallbacks) {
+			s.largeCallbacks <- struct{}{}
+		}
+		const start, end = `{"delta":"`, "\"}\n"
+		r := httptest.NewRequest("POST", "/try", strings.NewReader(start+strings.Repeat(" ", size-len(start)-len(end))+end))
+		x := &exchange{ctx: t.Context()}
+		x.ResponseWriter = httptest.NewRecorder()
+		_, err := s.acceptStream(x, r, newStreamReader(x, r), callback.StreamRequest{
+			Credential: callback.Credential{ChannelID: "c", Kind: wire.LLMItem, WorkItemID: "w", Digest: "d"}, MediaType: callback.NDJSON,
+		})
+		return err
+	}
+	testkit.RunBubble(t, "short line", func(t *testing.T) {
+		testkit.WantFault(t, "end of the stream", accept(t, smallBody), fault.MalformedJSON)
+	})
+	testkit.RunBubble(t, "long line", func(t *testing.T) {
+		testkit.WantError(t, "line", accept(t, smallBody+1), context.DeadlineExceeded)
+	})
+}
+
 func TestCallbackTokenComesOnlyFromItsHeader(t *testing.T) {
 	for _, c := range []struct {
 		name   string

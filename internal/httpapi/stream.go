@@ -67,6 +67,11 @@ func (s *Server) acceptStream(x *exchange, r *http.Request, body *streamReader, 
 	for {
 		var receipt *callback.Receipt
 		err := withTimeout(func(ctx context.Context) (err error) {
+			done, err := s.waitIfLarge(ctx, stream.Pending()+len(data))
+			if err != nil {
+				return err
+			}
+			defer done()
 			if len(data) > 0 { // if readErr is set too, the next read returns it again
 				receipt, err = stream.Write(ctx, data)
 				return err

@@ -85,7 +85,7 @@ func (s *Server) accept(x *exchange, r *http.Request, request callback.Request) 
 	request.Body = strictjson.TrimBOM(body)
 	ctx, cancel := context.WithTimeout(x.ctx, handlerTimeout)
 	defer cancel()
-	done, err := s.waitIfLarge(ctx, request.Body)
+	done, err := s.waitIfLarge(ctx, len(request.Body))
 	if err != nil {
 		return callback.Receipt{}, s.deps.Callbacks.Reject(ctx, request.Credential, err)
 	}
@@ -93,10 +93,10 @@ func (s *Server) accept(x *exchange, r *http.Request, request callback.Request) 
 	return s.deps.Callbacks.Accept(ctx, request)
 }
 
-// waitIfLarge limits how many large bodies are decoded at a time. The caller calls done after its
-// work on the body.
-func (s *Server) waitIfLarge(ctx context.Context, body []byte) (done func(), err error) {
-	if len(body) <= smallBody {
+// waitIfLarge limits how many large bodies, or lines of streamed answers, are decoded at a time. The
+// caller calls done after its work on the body.
+func (s *Server) waitIfLarge(ctx context.Context, size int) (done func(), err error) {
+	if size <= smallBody {
 		return func() {}, nil
 	}
 	select {
