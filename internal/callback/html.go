@@ -21,6 +21,9 @@ func htmlToText(s string) string { return collapseSpace(stripTags(s, " ")) }
 // newline. It uses a tokenizer instead of a parser, because deeply nested elements
 // are expensive to parse.
 func stripTags(s, newline string) string {
+	if !strings.ContainsAny(s, "<&\r") { // most sentences: a tokenizer has a buffer of 4 KiB
+		return strings.ReplaceAll(s, "\n", newline)
+	}
 	z := html.NewTokenizer(strings.NewReader(s))
 	var out strings.Builder
 	silent := "" // the outermost silent element that is open

@@ -44,6 +44,19 @@ func TestStreamLimits(t *testing.T) {
 	}
 }
 
+// The limit applies before the whole text is cut.
+func TestTooManySentencesInOneDeltaCostLittle(t *testing.T) {
+	for _, unit := range []string{"A!", "[a! "} {
+		body := `{"delta":"` + strings.Repeat(unit, (MaxStreamBytes-100)/len(unit)) + `"}` + "\n"
+		parts, s, err := decodeStream(NDJSON, body, len(body), false)
+		testkit.WantFault(t, unit, err, fault.PayloadTooLarge)
+		testkit.Equal(t, unit+": parts", len(parts), MaxParts+1)
+		if s.splitter.examined > 8*MaxStreamBytes {
+			t.Errorf("%q: examined %d bytes", unit, s.splitter.examined)
+		}
+	}
+}
+
 func TestStreamReportsItsMemory(t *testing.T) {
 	s := streamDecoder{line: make([]byte, 0, 1), event: make([]byte, 0, 10), text: make([]byte, 0, 100), splitter: Splitter{buf: make([]byte, 0, 1000)}}
 	testkit.Equal(t, "size", s.Size(), 1111)

@@ -96,6 +96,7 @@ type inlineStripper struct {
 
 type marker struct {
 	char  byte
+	src   int
 	pos   int // in out
 	count int
 }
@@ -212,7 +213,7 @@ func (in *inlineStripper) emphasize(c byte, n int) {
 	if c == '~' && n != 2 { // text, as in "~5"
 		opens, closes = false, false
 	}
-	pos := len(in.out)
+	src, pos := in.pos, len(in.out)
 	in.copy(n)
 	for closes && n > 0 {
 		i := len(in.emphasis) - 1
@@ -233,7 +234,7 @@ func (in *inlineStripper) emphasize(c byte, n int) {
 		}
 	}
 	if opens && n > 0 && len(in.emphasis) < maxMarkers {
-		in.emphasis = append(in.emphasis, marker{c, pos, n})
+		in.emphasis = append(in.emphasis, marker{c, src, pos, n})
 	}
 }
 
@@ -241,7 +242,7 @@ func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 func (in *inlineStripper) openBracket(n int) {
 	if len(in.brackets) < maxMarkers {
-		in.brackets = append(in.brackets, marker{'[', len(in.out), n})
+		in.brackets = append(in.brackets, marker{'[', in.pos, len(in.out), n})
 	}
 	in.copy(n)
 }

@@ -3,6 +3,7 @@ package callback
 import (
 	"bytes"
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"unicode"
@@ -27,16 +28,23 @@ type Splitter struct {
 	fence    string // the marker that opened the current code block
 	skipLine bool   // the rest of the line is the name of a code block's language
 	inMarkup bool   // a sentence was cut within markup, which ends in a later one
+	scan     scan   // of the first sentence in buf
+	// examined counts the bytes that were read to find the ends of sentences. A test compares it
+	// with the length of the text.
+	examined int
 }
 
 // Add returns the sentences that are complete with a further piece of text.
-func (s *Splitter) Add(text string) []string {
+func (s *Splitter) Add(text string) []string { return s.add(text, math.MaxInt) }
+
+// add is like Add, but returns at most limit sentences and leaves the others to the next call.
+func (s *Splitter) add(text string, limit int) []string {
 	s.buf = append(s.buf, text...)
-	return s.split(false)
+	return s.split(false, limit)
 }
 
 // End returns the rest of the text.
-func (s *Splitter) End() []string { return s.split(true) }
+func (s *Splitter) End() []string { return s.split(true, math.MaxInt) }
 
 // Rest returns the text that does not complete a sentence yet.
 func (s *Splitter) Rest() string {
@@ -44,8 +52,8 @@ func (s *Splitter) Rest() string {
 	return strings.Join(ahead.End(), " ")
 }
 
-func (s *Splitter) split(atEnd bool) (list []string) {
-	for atEnd || len(s.buf) >= maxSentence || mayEndSentence(s.buf) {
+func (s *Splitter) split(atEnd bool, limit int) (list []string) {
+	for len(list) < limit && (atEnd || len(s.buf) >= maxSentence || mayEndSentence(s.buf)) {
 		n := s.next(atEnd)
 		if n == 0 {
 			break
@@ -75,19 +83,20 @@ func mayEndSentence(text []byte) bool {
 
 // next returns the length of the first sentence in buf, or 0 if it is not certain yet.
 func (s *Splitter) next(atEnd bool) int {
-	line, complete := s.buf, atEnd
+	// A sentence that is longer than maxSentence is cut, so that text far behind it cannot
+	// change the result. Without this bound, a long text would be scanned again and again.
+	line, complete := s.buf[:min(len(s.buf), 2*maxSentence*utf8.UTFMax+1)], atEnd // one byte more than view may have
 	if i := bytes.IndexByte(line, '\n'); i >= 0 {
 		line, complete = line[:i+1], true
 	}
-	// A sentence that is longer than maxSentence is cut, so that text far behind it cannot
-	// change the result. Without this bound, a long line would be scanned again and again.
 	view := line[:runeOffset(line, 2*maxSentence)]
+	s.examined += len(line)
 	isCut := len(view) < len(line)
 	wholeLine := complete && !isCut
 	n := 0
 	switch {
 	case s.fence == "":
-		n = sentenceEnd(view, wholeLine)
+		n = s.sentenceEnd(view, wholeLine)
 	case wholeLine:
 		n = len(view) // a line of code
 	}
@@ -101,35 +110,51 @@ func (s *Splitter) next(atEnd bool) int {
 }
 
 // sentenceEnd returns the length of the first sentence of a line, or 0 if it depends on
-// the text that follows.
-func sentenceEnd(line []byte, complete bool) int {
+// the text that follows. Then scan keeps what is certain.
+func (s *Splitter) sentenceEnd(line []byte, complete bool) int {
 	// Unicode lets closing brackets follow a full stop, but knows no Markdown: "**Stop.** Go"
 	// has two sentences if its markers look like brackets.
-	n, masked := 0, bytes.Clone(line)
+	masked := bytes.Clone(line[s.scan.length:])
 	for i, b := range masked {
 		if strings.IndexByte("*_~`", b) >= 0 {
 			masked[i] = ')'
 		}
 	}
-	for n < len(line) {
-		advance, _, _ := sentences.SplitFunc(masked[n:], complete) // never fails
+	s.examined += len(masked)
+	for len(masked) > 0 {
+		advance, _, _ := sentences.SplitFunc(masked, complete) // never fails
 		if advance == 0 {
 			return 0
 		}
-		if n += advance; endsSentence(line[:n]) {
-			return n
+		masked = masked[advance:]
+		if s.endsSentence(line[:s.scan.length+advance]) {
+			break
 		}
 	}
-	return n
+	return s.scan.length
 }
 
-// endsSentence reports whether a sentence of Unicode is one for a listener, and not
-// the text up to an abbreviation, an ordinal or a list's number, or within markup.
-func endsSentence(sentence []byte) bool {
-	text := bytes.TrimRightFunc(sentence, unicode.IsSpace)
-	if !bytes.ContainsFunc(text, isWord) {
+// scan describes the start of a line: whole sentences of Unicode that do not end one for a listener.
+type scan struct {
+	length  int
+	hasWord bool
+	// One of the closers must follow the first so many bytes before their markup is closed. It is
+	// not known to be open if there are none.
+	open    int
+	closers string
+}
+
+// endsSentence extends scan by a sentence of Unicode. It reports whether that ends one for a
+// listener, and is not the text up to an abbreviation, an ordinal or a list's number, or within
+// markup.
+func (s *Splitter) endsSentence(sentence []byte) bool {
+	known := &s.scan
+	known.hasWord = known.hasWord || bytes.ContainsFunc(sentence[known.length:], isWord)
+	known.length = len(sentence)
+	if !known.hasWord {
 		return false
 	}
+	text := bytes.TrimRightFunc(sentence, unicode.IsSpace)
 	if before, found := bytes.CutSuffix(text, []byte(".")); found {
 		word := before[len(bytes.TrimRightFunc(before, isWord)):]
 		length := utf8.RuneCount(word)
@@ -144,20 +169,43 @@ func endsSentence(sentence []byte) bool {
 			return false
 		}
 	}
-	return markupIsClosed(string(text))
+	// The bytes before are examined too, because "]:" may become the start of a link definition.
+	if known.closers != "" && !bytes.ContainsAny(text[known.open-len("]:"):], known.closers) {
+		return false
+	}
+	s.examined += len(text)
+	known.open, known.closers = len(text), openMarkup(string(text))
+	return known.closers == ""
 }
 
-// markupIsClosed reports whether the text contains no opening marker, such as ** or [,
-// without the closing one.
-func markupIsClosed(text string) bool {
+// openMarkup returns "" if the text contains no opening marker, such as ** or [, without the
+// closing one. Otherwise one of the returned characters must follow before the markup is closed.
+func openMarkup(text string) (closers string) {
 	if !strings.ContainsAny(text, "*_~`[") {
-		return true
+		return ""
 	}
 	in := inlineStripper{src: stripBlockMarkers(strings.TrimSpace(text))}
 	in.strip()
-	inLink := strings.LastIndex(text, "](") > strings.LastIndexByte(text, ')') // the address of a link has no end yet
-	openTicks := in.unpaired != [maxTicks + 1]bool{}
-	return len(in.emphasis) == 0 && len(in.brackets) == 0 && !openTicks && !inLink
+	at := len(in.src) // of the marker, if known
+	switch {
+	case in.unpaired != [maxTicks + 1]bool{}:
+		closers = "`]" // "]: " if the text is the start of a link definition
+	case len(in.brackets) > 0:
+		closers, at = "]", in.brackets[0].src
+	case len(in.emphasis) > 0:
+		closers, at = string(in.emphasis[0].char), in.emphasis[0].src // closing it closes the others
+	case strings.LastIndex(text, "](") > strings.LastIndexByte(text, ')'): // the address of a link has no end yet
+		closers = ")"
+	default:
+		return ""
+	}
+	if i := strings.LastIndexAny(in.src, "<>"); i >= 0 && i < at && in.src[i] == '<' {
+		closers += ">" // of a tag that contains the marker
+	}
+	if strings.Contains(text, "]") {
+		closers += "])" // of an address that contains the marker, or of a link definition
+	}
+	return closers
 }
 
 // abbreviations are words before a dot that rarely end a sentence, in the languages in
@@ -175,7 +223,7 @@ var abbreviations = strings.Fields(`
 // runeOffset returns the offset of the nth character, or the length of a shorter text.
 func runeOffset(text []byte, n int) int {
 	offset := 0
-	for range n {
+	for range min(n, len(text)) {
 		_, size := utf8.DecodeRune(text[offset:])
 		offset += size
 	}
@@ -202,6 +250,7 @@ func wordEnd(text []byte) int {
 func (s *Splitter) take(n int) string {
 	sentence := s.buf[:n]
 	s.buf = s.buf[n:]
+	s.scan = scan{}
 	startsLine := !s.midLine
 	s.midLine = !bytes.HasSuffix(sentence, []byte("\n"))
 	text := strings.TrimSpace(string(sentence))
@@ -228,7 +277,7 @@ func (s *Splitter) take(n int) string {
 		s.inMarkup = false
 	}
 	stripped := collapseSpace(stripTags(stripInline(text), "\n"))
-	if s.midLine && !markupIsClosed(text) {
+	if s.midLine && openMarkup(text) != "" {
 		s.inMarkup = true
 	}
 	if s.inMarkup {

@@ -281,7 +281,7 @@ func (s *streamDecoder) addText(delta string) (parts []string, err error) {
 	s.text = append(s.text, delta...)
 	switch {
 	case !s.perDelta:
-		parts = s.splitter.Add(delta)
+		parts = s.splitter.add(delta, MaxParts+1-s.parts) // one too many
 	case delta != "":
 		parts = []string{delta}
 	}
@@ -297,7 +297,7 @@ func (s *streamDecoder) count(parts []string) error {
 
 // finish ends the answer with the result of its last line. A text in it must be the streamed one.
 func (s *streamDecoder) finish(r Result, line []byte) (parts []string, err error) {
-	parts = s.splitter.End() // nothing if each delta is a part
+	parts = s.splitter.split(true, MaxParts+1-s.parts) // nothing if each delta is a part
 	if err := s.count(parts); err != nil {
 		return nil, err
 	}

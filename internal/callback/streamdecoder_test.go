@@ -132,6 +132,8 @@ func TestTextIsCutIntoSentences(t *testing.T) {
 		{"ordinals", "Am 3. Mai um 9 Uhr. Passt das?", "Am 3. Mai um 9 Uhr.|Passt das?"},
 		{"a title in quotes", "Das ist „Dr. Müller“ am Telefon.", "Das ist „Dr. Müller“ am Telefon."},
 		{"an ordinal after a hard space", "Am\u00a03. Mai kommt er.", "Am 3. Mai kommt er."},
+		{"a link definition with sentences", "[*a]: \u2028Foo! Bar\n[`a! x]: b! C\nEnd", "Bar|C|End"},
+		{"markers in a tag and in an address", "A <b *c! d> E! F\n[a](b \"*c! d\") E! F", "A E!|F|a E!|F"},
 		{"decimals", "Pi is 3.14159. It is 1.000.000,50 EUR. Version v2.1 is out.", "Pi is 3.14159.|It is 1.000.000,50 EUR.|Version v2.1 is out."},
 		{"times and domains", "See example.com at 5.30 today. Bye.", "See example.com at 5.30 today.|Bye."},
 		{"ellipses", "Well... maybe. Wait… What? So... Yes.", "Well... maybe.|Wait… What?|So...|Yes."},
@@ -234,6 +236,29 @@ func TestSentenceHasAtMost300Characters(t *testing.T) {
 				lengths = append(lengths, fmt.Sprint(utf8.RuneCountInString(sentence)))
 			}
 			testkit.Equal(t, fmt.Sprintf("%.20q… in pieces of %d characters", c.text, n), strings.Join(lengths, "|"), c.want)
+		}
+	}
+}
+
+func TestWorkToFindSentencesGrowsLinearly(t *testing.T) {
+	examined := func(unit string, size, piece int) int {
+		var s Splitter
+		text := strings.Repeat(unit, size/len(unit))
+		for i := 0; i < len(text); i += piece {
+			s.Add(text[i:min(len(text), i+piece)])
+		}
+		return s.examined
+	}
+	const size, view = 1 << 14, 2 * maxSentence
+	for unit, limit := range map[string]int{ // for each byte of the text
+		"A!": 3 * view, "A! ": 3 * view, // each sentence needs a view
+		"[a! ": 64, "[a*! ": 64, "[<a>! ": 64, "[a>b<!": 64, "`[a! ": 64, "\r": 64, "\n": 64, "a": 64,
+	} {
+		for _, piece := range []int{size, 16} {
+			once, twice := examined(unit, size, piece), examined(unit, 2*size, piece)
+			if once > limit*size || twice > 2*once+100*view {
+				t.Errorf("%q in pieces of %d bytes: examined %d bytes, and %d if the text is twice as long; want at most %d, and twice as many", unit, piece, once, twice, limit*size)
+			}
 		}
 	}
 }
