@@ -198,9 +198,7 @@ func (s *Server) decodeLint(ctx context.Context, body []byte) (in lintBody, prof
 		fault.CheckOneOf(&issues, "/contentType", in.ContentType, []string{callback.NDJSON, callback.EventStream})
 		issues.Check(in.Split == "" || in.Split == splitNone || in.Split == splitSentence, "/split", fault.IssueValue, "Use none or sentence.")
 		var stream string
-		if err := strictjson.Decode(in.Body, &stream, "/body", &issues); err != nil {
-			return in, profile, err
-		}
+		_ = strictjson.Decode(in.Body, &stream, "/body", &issues) // fails only without a body: decodeBody has decoded it
 		in.Body = []byte(stream)
 	}
 	if strictjson.Present(in.Profile) {

@@ -52,7 +52,7 @@ var adminRoutes = []adminRoute{
 	{method: "DELETE", path: "sessions/SESSION", status: 204, action: audit.RevokeSession},
 	{method: "GET", path: "audit", status: 200},
 	{method: "POST", path: "callbacks/lint", body: `{"kind":"tool","body":{"sum":3}}`, status: 200,
-		bad: `{"kind":"mail","endpoint":"x"}`, issues: []string{"/kind", "/body", "/endpoint"}},
+		bad: `{"kind":"mail","endpoint":"x","contentType":"x"}`, issues: []string{"/kind", "/body", "/endpoint", "/contentType"}},
 }
 
 // adminFixture is an instance with a tenant and a foreign team.
