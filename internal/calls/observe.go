@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -93,9 +94,27 @@ func (r *Runtime) History(ctx context.Context, channelID, from string, count int
 func (r *Runtime) list(ctx context.Context, s stream, from string, count int) ([]Delivery, error) {
 	found, err := r.read(ctx, s, from, count)
 	for i := range found {
-		err = errors.Join(err, json.Unmarshal(found[i].JSON, &found[i].Entry))
+		err = errors.Join(err, found[i].decode())
 	}
 	return found, err
+}
+
+// decode decodes an entry of the stream, and removes what only the service needs.
+func (d *Delivery) decode() error {
+	if members, found := CutItem(d.JSON); found {
+		d.JSON = append(jsontext.Value{'{'}, members...)
+	}
+	return json.Unmarshal(d.JSON, &d.Entry)
+}
+
+// CutItem finds the member item, with which the script frame starts the entry of a chat frame
+// that has a work item. It returns the other members with the closing brace.
+func CutItem(entry []byte) (members []byte, found bool) {
+	if !bytes.HasPrefix(entry, []byte(`{"item":`)) {
+		return nil, false
+	}
+	_, members, found = bytes.Cut(entry, []byte("},")) // the item has no braces inside
+	return members, found
 }
 
 // read returns deliveries whose Entry is not decoded yet.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
@@ -22,7 +21,7 @@ type Delivery struct {
 	// audio frames.
 	Position string
 	Entry    wire.Entry     // not set by Poll
-	JSON     jsontext.Value // the entry as stored on the stream
+	JSON     jsontext.Value // the entry; from Poll as stored on the stream, see CutItem
 }
 
 // Watcher is notified of what happens on a claimed channel, so that an idle channel needs
@@ -290,7 +289,7 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 }
 
 func (c *Channel) decode(d Delivery) (Delivery, error) {
-	if err := json.Unmarshal(d.JSON, &d.Entry); err != nil {
+	if err := d.decode(); err != nil {
 		return d, fmt.Errorf("decode entry %s: %w", d.Position, err)
 	}
 	if d.Entry.Kind == wire.KindChannelEnded {

@@ -77,6 +77,12 @@ func chatItems(t *testing.T, opts Options) {
 	f, _ := d.chatFrame("first")
 	testkit.Equal(t, "entry", d.newestEntry(),
 		fmt.Sprintf(`{"item":{"workItemId":"first","workItemKind":"bot","deadline":%d,"digest":"%s"},%s`, items[0].Deadline, f.Item[:8], f.Entry[1:]))
+	observed, err := d.runtime("observer").Entries(t.Context(), d.id, "", 10)
+	testkit.Must(t, err)
+	testkit.Equal(t, "entry for observers", string(observed[len(observed)-1].JSON), string(f.Entry))
+	following, err := d.runtime("observer").Observe(d.id, observed[len(observed)-2].Position).Receive(t.Context())
+	testkit.Must(t, err)
+	testkit.Equal(t, "entry for an observer that follows", string(following.JSON), string(f.Entry))
 	d.chat("first", channel.Duplicate)
 	d.expectFrame("a", "other", channel.Appended) // not a chat frame
 	testkit.Equal(t, "entry", d.newestEntry(), string(d.entry(wire.KindFrame, "other")))

@@ -167,13 +167,11 @@ func (cl *claim) pushEntries() (again time.Duration) {
 	return again
 }
 
-// itemPrefix is how the entry of a chat frame starts if a work item was registered with it.
-var itemPrefix = []byte(`{"item":`)
-
 // appendEntry appends an entry and the end of its push. The work item that was registered with a
 // chat frame comes beside the entry. If no secret is that of the item, the item is left out.
 func (cl *claim) appendEntry(push []byte, ch *calls.Channel, entry []byte) []byte {
-	if !bytes.HasPrefix(entry, itemPrefix) {
+	members, found := calls.CutItem(entry)
+	if !found {
 		return append(append(push, entry...), '}')
 	}
 	var frame struct {
@@ -186,8 +184,8 @@ func (cl *claim) appendEntry(push []byte, ch *calls.Channel, entry []byte) []byt
 		Trace wire.Trace `json:"trace"`
 	}
 	_ = json.Unmarshal(entry, &frame) // the script frame has written it
-	item, rest := frame.Item, entry[bytes.IndexByte(entry, '}')+len("},"):]
-	push = append(append(push, '{'), rest...)
+	item := frame.Item
+	push = append(append(push, '{'), members...)
 	for _, key := range []redact.Secret{cl.conn.service.Secrets.Current, cl.conn.service.Secrets.Previous} {
 		token, digest := auth.CallbackToken(key, ch.TeamID, ch.ID, item.WorkItemID, wire.ScopeItem)
 		if strings.HasPrefix(digest, item.Digest) {
