@@ -22,7 +22,7 @@ func (c *Channel) CheckLoss(ctx context.Context) error { return c.checkLoss(ctx,
 func (c *Channel) checkLoss(ctx context.Context, name string) error {
 	// The store's clock may have been set since. The texts have equal lengths.
 	requestedAt := min(c.earliest, c.runtime.clock.AtEarliest(c.ID, c.requestedAt))
-	return c.do(ctx, "check_claim", name, c.token, requestedAt, c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas())
+	return c.do(ctx, "check_claim", name, c.token, requestedAt, c.epoch, c.lastSent(), c.lastItem(), c.runtime.aheadOfReplicas(), c.awaitChat)
 }
 
 // aheadOfReplicas returns the argument "1" of scripts if replicas may not have what this runtime

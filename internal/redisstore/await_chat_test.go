@@ -199,8 +199,15 @@ func awaitedByClaims(t *testing.T, opts Options) {
 	testkit.Must(t, err)
 	expect("recovered", "tool 60000")
 	d.setField("awaitChat", "")
-	testkit.Must(t, testkit.ErrorOf(r.Recover(ctx, calls.Claim{}, recovered)))
+	recovered, err = r.Recover(ctx, calls.Claim{}, recovered)
+	testkit.Must(t, err)
 	expect("recovered twice", "tool 60000")
+
+	// The instance has found that, and the runtime connects to another one before the claim is recovered.
+	d.do("HSET", kv.MetaKey(d.id), "awaitChat", "llm 1", "claimedBy", "older", "claimToken", "older", "claimRequestedAt", "1")
+	testkit.WantError(t, "check", recovered.CheckLoss(ctx), calls.ErrLost)
+	testkit.Must(t, testkit.ErrorOf(r.Resume(ctx, calls.Claim{}, d.id, "", "")))
+	expect("resumed after an older claim", "tool 60000")
 
 	d.setField("claimUntil", fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli()))
 	frames++

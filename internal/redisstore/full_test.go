@@ -58,7 +58,7 @@ func TestFullStoreKeepsAcknowledgedDataAndRecovers(t *testing.T) {
 			d.fill(settle)
 			token, lost := d.claimToken(), "99999999999999-1"
 			testkit.Equal(t, "released claim in a full store", d.script("revoke", token)[0], token)
-			testkit.Equal(t, "check in a full store", d.script("check_claim", "", token, "", d.field(kv.MetaKey(d.id), "epoch"), lost, "", "")[0], "kept")
+			testkit.Equal(t, "check in a full store", d.script("check_claim", "", token, "", d.field(kv.MetaKey(d.id), "epoch"), lost, "", "", "")[0], "kept")
 			testkit.Equal(t, "claim token after a loss", d.claimToken(), "")
 			call := wire.Open{Request: wire.Request{Channel: d.id}, Team: "team", Endpoint: "endpoint"}
 			testkit.NoError(t, "open an existing channel in a full store", testkit.ErrorOf(d.runtime("next").Open(t.Context(), calls.Claim{}, call)))

@@ -287,8 +287,8 @@ func lossThenRelease(t *testing.T, opts Options) {
 		restore := s.snapshot()
 		s.frame("a", "1")
 		restore()
-		s.renew("a", false)                                                                                       // finds the loss
-		s.script("check_claim", "", "former", "", s.field(kv.MetaKey(s.id), "epoch"), "99999999999999-1", "", "") // finds another one
+		s.renew("a", false)                                                                                           // finds the loss
+		s.script("check_claim", "", "former", "", s.field(kv.MetaKey(s.id), "epoch"), "99999999999999-1", "", "", "") // finds another one
 		testkit.Must(s, release())
 		if c, err := s.runtime("next").Attach(s.Context(), calls.Claim{}, s.id); err != nil || c.LostAt.IsZero() {
 			s.Errorf("the next runtime got %+v, %v; want the channel and the time of the loss", c, err)

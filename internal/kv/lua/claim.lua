@@ -127,11 +127,12 @@ end
 --
 -- runtime      name of the claim if its holder still needs it; otherwise empty
 -- requestedAt  the earliest time at which the claim can have been requested, so that it is not taken for an older one
+-- awaitChat    of the claim, see the script claim
 -- returns  'lost' if the holder should recover the claim, because the store has an older one again; otherwise 'kept', even if
 --          other data is lost
 --
 -- Atomic so that a loss that concerns both sides is reported once: it starts a new epoch.
-function check_claim(runtime, token, requestedAt, epoch, message, item, early)
+function check_claim(runtime, token, requestedAt, epoch, message, item, early, awaitChat)
   runWhenFull()
   loadChannel('state', 'epoch', 'claimRequestedAt', 'outLast', 'trimmed', 'queue')
   if channel.state == '' then return 'kept' end
@@ -142,7 +143,7 @@ function check_claim(runtime, token, requestedAt, epoch, message, item, early)
     reportLoss()
   end
   if not older then return 'kept' end
-  redis.call('HSET', META, 'claimedBy', runtime, 'claimToken', '', 'lostToken', token)
+  redis.call('HSET', META, 'claimedBy', runtime, 'claimToken', '', 'lostToken', token, 'awaitChat', awaitChat) -- for recover or resume
   return 'lost'
 end
 
