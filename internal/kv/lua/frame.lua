@@ -2,6 +2,8 @@
 
 local MAX_SEEN = 4096 -- message IDs of the browser that are remembered, in fields of meta
 
+local MAX_CHAT_ITEMS = 900 -- unsettled work items up to which chat frames register more: a browser leaves the others to the script await
+
 -- Registers the work item of a chat frame, see the script frame, and returns its entry with the member item.
 local function registerWith(entry, fields, kind, ttl, id, credential)
   local digest, trace = string.sub(credential, 1, DIGEST_LENGTH), string.sub(credential, DIGEST_LENGTH + 1)
@@ -52,7 +54,7 @@ function frame(connection, number, entry, flags)
     local flag, id, off = string.sub(flags, i, i), ids[i], channel.chatOff
     local repeated = channel[id] ~= '' and tonumber(channel[id]) > seen - MAX_SEEN
     local hasItem = kind and flag == 'c' and channel['@' .. ARGV[4 + i]] == ''
-    local isFull = backlog(0) >= 1 or hasItem and tail - head + 1 >= MAX_WORK_ITEMS
+    local isFull = backlog(0) >= 1 or hasItem and tail - head + 1 >= MAX_CHAT_ITEMS
     local refusal = flag == 'c' and off ~= '' and 'chat_disabled' or isFull and 'backpressure'
     outcomes[i] = repeated and 'repeated' or refusal or 'appended'
     if outcomes[i] == 'appended' then
