@@ -129,7 +129,7 @@ export interface Entry {
   at: number;
   trace?: Trace;
   workItemId?: string;
-  /** The work item of a chat message. It is missing without `AcceptOptions.awaitChat`, and for messages from before the claim. */
+  /** The work item of a chat message. It can be missing even with `AcceptOptions.awaitChat`, for example for messages from before the claim. */
   workItem?: WorkItem;
   message?: ChannelMessage;
   event?: string;
