@@ -323,7 +323,7 @@ const attemptTimeout = 5 * time.Second
 // retryDelay is the time between two attempts while the store is unavailable.
 const retryDelay = 100 * time.Millisecond
 
-// run runs a script on the channel and repeats it until ctx ends, while the store is
+// run runs a script on the channel and repeats it until ctx or the claim ends, while the store is
 // unavailable. A full store is reported at once. Every script can be repeated after a lost
 // reply. No attempt takes effect after run has returned, unless ctx was canceled: then the
 // last attempt can take effect within attemptTimeout. A channel with an invalid ID does not
@@ -351,14 +351,15 @@ func (c *Channel) run(ctx context.Context, script string, args ...string) rueidi
 		if err == nil || code != "" && !kv.IsTemporary(err) {
 			return result
 		}
-		if ctx.Err() != nil {
-			return rueidis.NewErrorResult(fmt.Errorf("%w: %w", ErrUnavailable, err))
-		}
-		if code == "LATE" || code == "CLOCK" {
+		if ctx.Err() == nil && (code == "LATE" || code == "CLOCK") {
 			r.clock.Forget()
 			r.measureClock()
 		}
 		_ = background.Sleep(ctx, retryDelay)
+		ended := c.token != "" && c.ctx.Err() != nil // after a failover, the store may have the claim again
+		if ctx.Err() != nil || ended && r.ctx.Err() == nil {
+			return rueidis.NewErrorResult(fmt.Errorf("%w: %w", ErrUnavailable, err))
+		}
 	}
 }
 

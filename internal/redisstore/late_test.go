@@ -113,6 +113,23 @@ func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
 
 // Another runtime has claimed the channel while this one was suspended for longer than
 // its lease, by its own clock too.
+// A failover can undo a later claim. A request of the former one that waits for the store must not
+// take effect then: nobody would know its work item, which would delay the answers to later ones.
+func TestRequestsOfEndedClaimAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	s := newChannelFixture(t, redisOptions(testkit.StartRedis(t)), nil)
+	s.attach("a")
+	r := s.runtime("r", func(o *calls.Options) { o.MinReplicas = 1 }) // there is no replica
+	former, err := r.Attach(t.Context(), calls.Claim{}, s.id)
+	testkit.Must(t, err)
+	result := make(chan error, 1)
+	go func() {
+		result <- testkit.ErrorOf(former.Await(context.Background(), calls.AwaitOptions{Token: calls.NewToken()}))
+	}()
+	former.Abandon()
+	testkit.WantError(t, "the request", <-result, calls.ErrUnavailable)
+}
+
 func TestReceiveIsFenced(t *testing.T) {
 	t.Parallel()
 	redis := testkit.StartRedis(t)

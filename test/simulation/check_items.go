@@ -26,11 +26,12 @@ func (r *channelRecord) checkItems(in []streamed) {
 	}
 }
 
-// lostItem returns when the registration of an item was lost.
+// lostItem returns when the registration of an item was lost. A chat frame that was sent again has
+// registered its item again.
 func (r *channelRecord) lostItem(i *itemRecord) time.Time {
 	at := r.ledger.lostAt(r.id, "await", i.id)
-	if at.IsZero() && i.ofFrame {
-		at = r.ledger.lostAt(r.id, "frame", i.id)
+	if again := r.ledger.lostAt(r.id, "frame", i.id); at.IsZero() && i.ofFrame && again.After(i.awaitedAt) {
+		at = again
 	}
 	return at
 }

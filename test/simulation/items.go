@@ -63,7 +63,7 @@ func (r *channelRecord) awaited(i *itemRecord, kind wire.WorkItemKind, w wire.Aw
 	if i.token != "" && i.token != w.Token {
 		r.violation("item %d has another token", i.number)
 	}
-	i.kind, i.token, i.deadline, i.claim, i.isAwaited = kind, w.Token, time.UnixMilli(w.Deadline), t, true
+	i.kind, i.token, i.deadline, i.claim, i.isAwaited, i.awaitedAt = kind, w.Token, time.UnixMilli(w.Deadline), t, true, time.Now()
 	r.ledger.world.trace(t.process.host.name, "item %s awaited (answered: %v)", i.id, i.answered)
 }
 

@@ -130,8 +130,9 @@ type itemRecord struct {
 	answered       bool // the provider will answer
 	kind           wire.WorkItemKind
 	token          string
-	ofFrame        bool // registered with a chat frame
-	isAwaited      bool // the runtime knows that it was registered
+	ofFrame        bool      // registered with a chat frame
+	isAwaited      bool      // the runtime knows that it was registered
+	awaitedAt      time.Time // when it learned of that the last time
 	deadline       time.Time
 	claim          *claimedChannel
 	acceptedAt     time.Time
