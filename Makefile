@@ -92,7 +92,7 @@ TIDY := -diff -e
 # times as much CPU time, most of the time of all tests. The packages around it are.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
 # These have no goroutines, or test programs and texts.
-NO_RACES := telapi/callruntime/wire telapi/web $(addprefix telapi/internal/,command fault page redact strictjson team) \
+NO_RACES := telapi/callruntime/wire telapi/web $(addprefix telapi/internal/,command fault filelock page redact strictjson team) \
 	$(addprefix telapi/test/,contract docs media mutate suite)
 
 check: ## Run what `make test` leaves out: linters, race detector, faults under load, deployment

@@ -12,12 +12,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"telapi/internal/fault"
+	"telapi/internal/filelock"
 	"telapi/internal/speech"
 )
 
@@ -76,7 +76,7 @@ func OpenStore(o Options, change func(p Path, step func() error) error) (_ *Stor
 	if s.lock, err = s.root.OpenFile(".lock", os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, fmt.Errorf("lock media root: %w", err)
 	}
-	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := filelock.TryLock(s.lock); err != nil {
 		return nil, fmt.Errorf("media root %s is in use by another media service: stop it or set another MEDIA_ROOT (%w)", o.Root, err)
 	}
 	if err := s.openUploads(); err != nil {
@@ -104,7 +104,7 @@ func (s *Store) Close() {
 			dir.close()
 		}
 	}
-	_ = s.lock.Close()
+	filelock.Close(s.lock)
 	_ = s.root.Close()
 }
 

@@ -22,13 +22,13 @@ import (
 
 	"telapi/internal/background"
 	"telapi/internal/config"
+	"telapi/internal/filelock"
 	"telapi/internal/kv"
 	"telapi/internal/redact"
 )
 
 const (
-	// engineLock is locked while a server runs an engine. It is never removed, because two
-	// servers could then lock different files of that name.
+	// engineLock is locked while a server runs an engine.
 	engineLock = "embedded-kv.lock"
 
 	// defaultMaxBytes is also the default of EMBEDDED_KV_MAX_BYTES.
@@ -73,10 +73,10 @@ func StartEmbedded(o EmbeddedOptions, log *slog.Logger) (_ *Embedded, err error)
 	}
 	defer func() {
 		if err != nil {
-			_ = lock.Close()
+			filelock.Close(lock)
 		}
 	}()
-	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+	if filelock.TryLock(lock) != nil {
 		return nil, fmt.Errorf("another server is running on %s: stop it, use another DATA_DIR, or set REDIS_URL so that several servers share one store", o.DataDir)
 	}
 	password := rand.Text()
@@ -148,7 +148,7 @@ func (e *Embedded) Close() {
 		e.jobs.Close()
 		e.engine.Close() // waits for running commands
 		e.snapshots.save(stopped)
-		_ = e.lock.Close()
+		filelock.Close(e.lock)
 	})
 }
 

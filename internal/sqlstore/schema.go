@@ -11,6 +11,7 @@ import (
 
 	"telapi/internal/background"
 	"telapi/internal/fault"
+	"telapi/internal/filelock"
 )
 
 //go:embed migrations/*.sql
@@ -98,7 +99,7 @@ func (s *Store) lockMigrations(ctx context.Context) (unlock func(), err error) {
 	defer cancel()
 	if s.engine.dialect == goose.DialectSQLite3 {
 		file, err := waitForLock(waiting, filepath.Join(s.engine.dataDir, "migrate.lock"))
-		return func() { _ = file.Close() }, err
+		return func() { filelock.Close(file) }, err
 	}
 	// PostgreSQL releases the lock when the transaction or its connection ends. The transaction must
 	// not time out while it is idle: the migration uses another connection. transaction_timeout is

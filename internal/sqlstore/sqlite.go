@@ -17,6 +17,7 @@ import (
 	"modernc.org/sqlite"
 
 	"telapi/internal/background"
+	"telapi/internal/filelock"
 )
 
 const (
@@ -103,7 +104,7 @@ func (c lockedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Close()
+	defer filelock.Close(lock)
 	// SQLite would create a file that everyone can read, and -wal and -shm files
 	// with the same mode. Only a missing file is opened here: closing a file in
 	// use would release all POSIX locks that this process holds on it.
@@ -133,18 +134,16 @@ func (s *Store) LockServer() (release func(), err error) {
 	if err := file.Truncate(0); err == nil {
 		_, _ = fmt.Fprintln(file, os.Getpid()) // only for the error message above
 	}
-	return func() { _ = file.Close() }, nil
+	return func() { filelock.Close(file) }, nil
 }
 
-// lockFile takes an exclusive lock, which the kernel releases when the file is
-// closed or the process ends. It returns EWOULDBLOCK if the lock is taken. The file
-// must not be removed, because two processes could then lock different files.
+// lockFile opens and locks a file. It returns EWOULDBLOCK if another process has the lock.
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := filelock.TryLock(file); err != nil {
 		file.Close()
 		return nil, err
 	}
