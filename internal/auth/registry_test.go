@@ -21,7 +21,7 @@ import (
 	"telapi/internal/redact"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
-	"telapi/test/stores"
+	"telapi/test/sqlite"
 	"telapi/test/testkit"
 )
 
@@ -226,7 +226,7 @@ type testStore struct {
 // newTestStore returns a store with the teams tm_1 and tm_2.
 func newTestStore(t testing.TB) *testStore {
 	t.Helper()
-	db := stores.OpenSQLite(t, t.TempDir())
+	db := sqlite.Open(t, t.TempDir())
 	for _, id := range []string{"tm_1", "tm_2"} {
 		testkit.Must(t, db.CreateTeam(context.Background(), team.Team{ID: id, CreatedAt: time.Now()}))
 	}

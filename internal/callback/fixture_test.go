@@ -19,7 +19,7 @@ import (
 	"telapi/internal/command"
 	"telapi/internal/fault"
 	"telapi/internal/redisstore"
-	"telapi/test/stores"
+	"telapi/test/embedded"
 	"telapi/test/testkit"
 )
 
@@ -119,7 +119,7 @@ type options struct {
 
 func newFixture(t *testing.T, o options) *fixture {
 	t.Helper()
-	engine := stores.OpenEmbedded(t)
+	engine := embedded.Open(t)
 	f := &fixture{T: t, engine: engine, store: &recordingStore{Store: redisstore.NewCallbacks(engine)}, now: time.Now()}
 	f.useService()
 	var err error

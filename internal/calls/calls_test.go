@@ -13,7 +13,7 @@ import (
 	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/redisstore"
-	"telapi/test/stores"
+	"telapi/test/embedded"
 	"telapi/test/testkit"
 )
 
@@ -72,7 +72,7 @@ func receiveAll(ctx context.Context, c *calls.Channel, ready func()) error {
 // has sent a frame.
 func startSession(t *testing.T) *calls.Runtime {
 	t.Helper()
-	store := stores.OpenEmbedded(t)
+	store := embedded.Open(t)
 	channels := redisstore.NewChannels(store, wire.DefaultChannelLimits())
 	_, err := channels.Attach(t.Context(), channel.AttachRequest{ChannelID: "s", ConnectionID: "c", Lease: time.Minute, Mode: "chat", Entry: []byte(`{"kind":"session","event":"connected"}`)})
 	testkit.Must(t, err)

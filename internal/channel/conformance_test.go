@@ -10,7 +10,7 @@ import (
 	"telapi/internal/calls"
 	"telapi/internal/channel"
 	"telapi/internal/redisstore"
-	"telapi/test/stores"
+	"telapi/test/embedded"
 	"telapi/test/testkit"
 )
 
@@ -71,7 +71,7 @@ func request(resume *channel.Cursor) channel.AttachRequest {
 
 func openEmbedded(t *testing.T) (channel.Store, func(*testing.T)) {
 	t.Helper()
-	kv := stores.OpenEmbedded(t)
+	kv := embedded.Open(t)
 	option := kv.ClientOption()
 	option.Dialer.Timeout = testkit.Timeout // the first connection must succeed, even on a busy machine
 	runtime, err := calls.New(calls.Options{Store: option, Name: "runtime", Lease: time.Minute})

@@ -15,7 +15,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/kv"
 	"telapi/internal/redisstore"
-	"telapi/test/stores"
+	"telapi/test/embedded"
 	"telapi/test/testcalls"
 	"telapi/test/testkit"
 )
@@ -24,7 +24,7 @@ import (
 // not announced.
 func claimedSession(t *testing.T) (*Conn, *countingSocket, *claim, *calls.Channel) {
 	t.Helper()
-	return claimedSessionOf(t, stores.OpenEmbedded(t))
+	return claimedSessionOf(t, embedded.Open(t))
 }
 
 func claimedSessionOf(t *testing.T, store *redisstore.Store) (*Conn, *countingSocket, *claim, *calls.Channel) {
@@ -233,7 +233,7 @@ func TestReleasedSessionIsOfferedToOthersFirst(t *testing.T) {
 func TestClaimIsKeptIfStoreHasOlderOne(t *testing.T) {
 	for name, failure := range map[string]error{"found by a request": calls.ErrClaimLost, "found by a read": calls.ErrLost} {
 		t.Run(name, func(t *testing.T) {
-			store := stores.OpenEmbedded(t)
+			store := embedded.Open(t)
 			c, socket, cl, ch := claimedSessionOf(t, store)
 			c.mustAdd(t, cl, ch)
 			client, err := rueidis.NewClient(store.ClientOption())

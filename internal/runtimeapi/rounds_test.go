@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"telapi/internal/calls"
-	"telapi/test/stores"
+	"telapi/test/embedded"
 	"telapi/test/testkit"
 )
 
@@ -48,7 +48,7 @@ func TestExpiredConnectionsAreSweptThoughRoundsAreLate(t *testing.T) {
 // rounds.
 func TestLifetimesAreLongerWhileStoreIsSlow(t *testing.T) {
 	c, _ := newConn(t)
-	r, err := calls.New(calls.Options{Store: stores.OpenEmbedded(t).ClientOption(), Name: "r", Lease: Lease})
+	r, err := calls.New(calls.Options{Store: embedded.Open(t).ClientOption(), Name: "r", Lease: Lease})
 	testkit.Must(t, err)
 	r.Close()
 	c.service.Connect = func() (*calls.Runtime, error) { return r, nil }

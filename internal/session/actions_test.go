@@ -16,7 +16,7 @@ import (
 
 	"telapi/internal/session"
 	"telapi/internal/sqlstore"
-	"telapi/test/stores"
+	"telapi/test/sqlite"
 	"telapi/test/testkit"
 )
 
@@ -48,7 +48,7 @@ type actionTest struct {
 func startActionQueue(t *testing.T, keepText bool) *actionTest {
 	t.Helper()
 	a := &actionTest{dataDir: t.TempDir(), registry: prometheus.NewRegistry()}
-	a.store = &actionStore{Store: stores.OpenSQLite(t, a.dataDir)}
+	a.store = &actionStore{Store: sqlite.Open(t, a.dataDir)}
 	a.queue = session.NewActionQueue(a.store, keepText, slog.New(slog.DiscardHandler), a.registry)
 	a.stop = testkit.Start(t, a.queue.Run)
 	return a

@@ -21,7 +21,8 @@ import (
 	"telapi/internal/session"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
-	"telapi/test/stores"
+	"telapi/test/embedded"
+	"telapi/test/sqlite"
 	"telapi/test/testkit"
 )
 
@@ -48,7 +49,7 @@ type env struct {
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	e := newEnvWithoutChannels(t)
-	e.channels = &channels{Channels: redisstore.NewChannels(stores.OpenEmbedded(t), wire.DefaultChannelLimits())}
+	e.channels = &channels{Channels: redisstore.NewChannels(embedded.Open(t), wire.DefaultChannelLimits())}
 	e.service.Channels = e.channels
 	return e
 }
@@ -57,7 +58,7 @@ func newEnv(t *testing.T) *env {
 // tests in a synctest bubble.
 func newEnvWithoutChannels(t *testing.T) *env {
 	t.Helper()
-	db := stores.OpenSQLite(t, t.TempDir())
+	db := sqlite.Open(t, t.TempDir())
 	for _, id := range []string{"t1", "t2"} {
 		testkit.Must(t, db.CreateTeam(t.Context(), team.Team{ID: id, Name: id, CreatedAt: start}))
 	}

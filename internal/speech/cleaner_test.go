@@ -18,7 +18,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/speech"
-	"telapi/test/stores"
+	"telapi/test/sqlite"
 	"telapi/test/testkit"
 )
 
@@ -181,7 +181,7 @@ func TestCleanupRemovesNothing(t *testing.T) {
 			e.blobs.Delete(e.blobs.Paths()...)
 			testkit.Must(t, e.DeleteVariant(t.Context(), hashOf(1), speech.PCM, "sum"))
 		}, nil},
-		"wrong database": {func(t *testing.T, e *env, _ *hookedBlobs) { e.Store = stores.OpenSQLite(t, t.TempDir()) }, nil},
+		"wrong database": {func(t *testing.T, e *env, _ *hookedBlobs) { e.Store = sqlite.Open(t, t.TempDir()) }, nil},
 		"media service fails during the cleanup": {func(_ *testing.T, _ *env, b *hookedBlobs) {
 			b.before = func(operation, _ string, _ []byte) error {
 				if operation != "delete" {

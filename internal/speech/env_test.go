@@ -21,7 +21,7 @@ import (
 	"telapi/internal/team"
 	"telapi/test/leaks"
 	"telapi/test/speechtest"
-	"telapi/test/stores"
+	"telapi/test/sqlite"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -40,7 +40,7 @@ type env struct {
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	e := &env{Store: stores.OpenSQLite(t, t.TempDir()), leases: speechtest.NewLeases()}
+	e := &env{Store: sqlite.Open(t, t.TempDir()), leases: speechtest.NewLeases()}
 	e.blobs = speechtest.NewBlobs(e.now)
 	e.clock.Store(time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC).UnixNano())
 	return e

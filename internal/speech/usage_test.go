@@ -10,7 +10,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/speech"
 	"telapi/test/conformance"
-	"telapi/test/stores"
+	"telapi/test/sqlite"
 	"telapi/test/testkit"
 )
 
@@ -20,7 +20,7 @@ func date(day int) time.Time { return time.Date(2026, 11, day, 0, 0, 0, 0, time.
 // storeReports returns a store with reports of team tm_1.
 func storeReports(t *testing.T, reports ...wire.SpeechReport) speech.UsageStore {
 	t.Helper()
-	store := stores.OpenSQLite(t, t.TempDir())
+	store := sqlite.Open(t, t.TempDir())
 	for i := range reports {
 		reports[i].ID, reports[i].TeamID = uuid.NewString(), "tm_1"
 	}

@@ -15,7 +15,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/page"
 	"telapi/internal/team"
-	"telapi/test/stores"
+	"telapi/test/sqlite"
 	"telapi/test/testkit"
 )
 
@@ -31,7 +31,7 @@ type service struct {
 // and theirs, each with n endpoints.
 func newService(t *testing.T, n int) service {
 	t.Helper()
-	store := stores.OpenSQLite(t, t.TempDir())
+	store := sqlite.Open(t, t.TempDir())
 	deployment := team.Deployment{Version: "0.9.20", Features: team.Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}}
 	service := service{
 		&team.EndpointRegistry{Store: store, Announcer: announcements{}, Now: func() time.Time { return created }},

@@ -15,7 +15,7 @@ import (
 	"telapi/internal/page"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
-	"telapi/test/stores"
+	"telapi/test/sqlite"
 	"telapi/test/testkit"
 )
 
@@ -188,7 +188,7 @@ type testStore struct {
 
 func newTestStore(t *testing.T, teams ...team.Team) *testStore {
 	t.Helper()
-	db := stores.OpenSQLite(t, t.TempDir())
+	db := sqlite.Open(t, t.TempDir())
 	for _, team := range teams {
 		team.CreatedAt = time.Now()
 		testkit.Must(t, db.CreateTeam(t.Context(), team))
