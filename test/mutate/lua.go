@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/yuin/gopher-lua/parse"
+
+	"telapi/internal/kv"
 )
 
 // luaMutants returns the mutants of a script. Each has the complete changed text.
@@ -68,8 +70,25 @@ func (m *luaMutator) replace(from, to int, with, mutation string) {
 	lines := strings.Split(m.text, "\n")
 	m.mutants = append(m.mutants, &mutant{
 		unit: m.path, file: m.path, line: m.tokens[from].line, text: strings.TrimSpace(lines[m.tokens[from].line-1]),
-		mutation: mutation, script: m.text[:start] + with + m.text[end:],
+		mutation: mutation, script: m.text[:start] + with + m.text[end:], scripts: scriptsWith(m.text[:start]),
 	})
+}
+
+var luaFunction = regexp.MustCompile(`(?m)^(local )?function (\w+)`)
+
+// scriptsWith returns the names of the scripts that have the function that begins last in a text
+// and has no end there; without one, those of all scripts.
+func scriptsWith(before string) []string {
+	matches := luaFunction.FindAllStringSubmatchIndex(before, -1)
+	if len(matches) == 0 || strings.Contains(before[matches[len(matches)-1][0]:], "\nend\n") {
+		return kv.ScriptNames()
+	}
+	last := matches[len(matches)-1]
+	name := before[last[4]:last[5]]
+	if last[2] < 0 { // not local
+		return []string{name}
+	}
+	return slices.DeleteFunc(kv.ScriptNames(), func(script string) bool { return !strings.Contains(kv.Script(script), "function "+name+"(") })
 }
 
 // source returns the text of tokens[from:to] in one line.
@@ -170,7 +189,7 @@ func (m *luaMutator) operands(start, end int) {
 		}
 		factors := m.split(alternative[0], alternative[1], "and")
 		for _, factor := range factors {
-			if len(factors) > 1 {
+			if len(factors) > 1 && m.source(factor[0], factor[1]) != "1" { // Redis replies with 1 for true
 				m.force(factor[0], factor[1], "true")
 			}
 		}

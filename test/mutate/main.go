@@ -29,7 +29,8 @@ type mutant struct {
 	line     int
 	text     string // of the line
 	mutation string
-	script   string            // the changed script
+	script   string            // the changed file of scripts
+	scripts  []string          // which have the change
 	texts    map[string]string // of changed files, for a mutant of the simulation
 	killed   bool
 }

@@ -29,9 +29,9 @@ type program struct {
 type test struct {
 	name     string
 	took     time.Duration
-	embedded bool         // has a subtest with this name
-	reached  map[int]bool // mutants of Go code
-	err      error        // without a mutant
+	embedded bool            // has a subtest with this name
+	reached  map[string]bool // numbers of mutants of Go code, and names of scripts
+	err      error           // without a mutant
 }
 
 // programs builds and measures test programs when they are first needed.
@@ -72,7 +72,7 @@ func (p *programs) measure(built *program) {
 	var group errgroup.Group
 	group.SetLimit(p.workers)
 	for i, name := range strings.Fields(string(must(p.command(context.Background(), built, "-test.list=^(Test|Fuzz)").Output()))) {
-		t := &test{name: name, reached: map[int]bool{}}
+		t := &test{name: name, reached: map[string]bool{}}
 		built.tests = append(built.tests, t)
 		group.Go(func() error {
 			t.err = p.measureTest(built, t, filepath.Join(p.dir, "trace"+strconv.Itoa(i)))
@@ -99,14 +99,22 @@ func (p *programs) measureTest(built *program, t *test, trace string) error {
 		return fmt.Errorf("%w\n%s", err, output)
 	}
 	t.took, t.embedded = time.Since(start), bytes.Contains(output, []byte("/embedded ("))
-	numbers, err := os.ReadFile(trace)
+	reached, err := os.ReadFile(trace)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	for number := range strings.FieldsSeq(string(numbers)) {
-		t.reached[must(strconv.Atoi(number))] = true
+	for name := range strings.FieldsSeq(string(reached)) {
+		t.reached[name] = true
 	}
 	return nil
+}
+
+// mayRun reports whether a test may run one of the scripts. Not every call is traced.
+func (p *program) mayRun(t *test, scripts []string) bool {
+	return slices.ContainsFunc(scripts, func(name string) bool {
+		isTraced := slices.ContainsFunc(p.tests, func(t *test) bool { return t.reached[name] })
+		return t.reached[name] || !isTraced
+	})
 }
 
 func (p *programs) command(ctx context.Context, built *program, args ...string) *exec.Cmd {
@@ -115,38 +123,47 @@ func (p *programs) command(ctx context.Context, built *program, args ...string) 
 	return command
 }
 
+// maxSilence is how long a test program may print nothing, in addition to the duration of its
+// longest test: a mutant that hangs is killed then.
+const maxSilence = 15 * time.Second
+
 // fails runs tests with a mutant, which env switches on, and reports whether one fails
-// or hangs. subtests can limit the tests to some of their subtests; then fails also
-// returns the name of one that failed.
+// or hangs, and the name of one that failed. subtests can limit the tests to some of their
+// subtests.
 func (p *programs) fails(built *program, tests []*test, subtests, env string) (bool, string) {
 	var names []string
-	limit := 30 * time.Second
+	limit, silence := 90*time.Second, maxSilence
 	for _, t := range tests {
 		names = append(names, t.name)
-		limit += 2 * t.took // they run at the same time; a mutant that hangs is killed by this limit
+		limit += 2 * t.took // they run at the same time
+		if subtests == "" {
+			silence = max(silence, maxSilence+t.took)
+		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit+time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	command := p.command(ctx, built, "-test.run=^("+strings.Join(names, "|")+")$"+subtests, "-test.failfast", "-test.parallel=4", "-test.timeout="+limit.String())
+	command := p.command(ctx, built, "-test.run=^("+strings.Join(names, "|")+")$"+subtests, "-test.failfast", "-test.parallel=4", "-test.v")
 	command.Env = append(command.Env, env)
-	w := failureWriter{stop: cancel}
-	if subtests != "" { // they are parallel, so that -test.failfast lets all of them run
-		command.Args = append(command.Args, "-test.v")
-		command.Stdout = &w
-	}
+	w := failureWriter{stop: cancel, silence: silence, hangs: time.AfterFunc(silence, cancel)}
+	defer w.hangs.Stop()
+	command.Stdout = &w
 	return command.Run() != nil, w.failed
 }
 
 var failedTest = regexp.MustCompile(`--- FAIL: (\S+) `)
 
-// failureWriter reads the output of a test program and calls stop when a test fails.
+// failureWriter reads the output of a test program and calls stop when a test fails: parallel
+// tests go on in spite of -test.failfast. hangs does so when there is no output.
 type failureWriter struct {
-	stop   func()
-	failed string // name of the test
-	output []byte
+	stop    func()
+	silence time.Duration
+	hangs   *time.Timer
+	failed  string // name of the test
+	output  []byte
 }
 
 func (w *failureWriter) Write(p []byte) (int, error) {
+	w.hangs.Reset(w.silence)
 	if w.output = append(w.output, p...); w.failed == "" {
 		if found := failedTest.FindSubmatch(w.output); found != nil {
 			w.failed = string(found[1])

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,9 +37,23 @@ const scriptDir = "internal/kv/lua"
 // scriptTests are the packages whose tests run the scripts.
 var scriptTests = []string{"internal/redisstore", "internal/calls"}
 
+// scriptCalls are the functions that run scripts, whose names their tests write to a file.
+var scriptCalls = map[string]string{
+	"internal/calls/channel.go":    "func (r *Runtime) exec(ctx context.Context, script, channelID string, args []string) rueidis.RedisResult {\n",
+	"internal/redisstore/store.go": "func (s *Store) exec(ctx context.Context, client rueidis.Client, script, channelID string, args []string) rueidis.RedisResult {\n",
+}
+
 // replaceScripts adds a file to the overlay that reads the scripts from the directory in
-// MUTANT_SCRIPTS.
+// MUTANT_SCRIPTS, and files that trace their calls.
 func replaceScripts(root string, overlay map[string][]byte) {
+	for name, call := range scriptCalls {
+		path := filepath.Join(root, name)
+		before, after, found := strings.Cut(string(must(os.ReadFile(path))), call)
+		if !found {
+			check(fmt.Errorf("%s has no function %q", path, call))
+		}
+		overlay[path] = []byte(before + call + "\tkv.TraceScript(script)\n" + after)
+	}
 	path := filepath.Join(root, "internal/kv/scripts.go")
 	const embedded = "//go:embed lua/*.lua\nvar scripts embed.FS\n"
 	text := string(must(os.ReadFile(path)))
@@ -64,6 +79,22 @@ func (mutantFiles) ReadFile(name string) ([]byte, error) {
 }
 
 func (mutantFiles) ReadDir(name string) ([]os.DirEntry, error) { return embedded.ReadDir(name) }
+
+var traced sync.Map
+
+// TraceScript writes the name of a script that runs for the first time to the file in MUTANT_TRACE.
+func TraceScript(name string) {
+	if path := os.Getenv("MUTANT_TRACE"); path != "" {
+		if _, known := traced.LoadOrStore(name, true); !known {
+			file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+			if err != nil {
+				panic(err)
+			}
+			fmt.Fprintln(file, name)
+			file.Close()
+		}
+	}
+}
 `
 
 type runner struct {
@@ -137,7 +168,7 @@ func (r *runner) kills(m *mutant, built *program) bool {
 	}
 	var tests, embedded []*test
 	for _, t := range built.tests {
-		if m.script != "" || t.reached[m.number] {
+		if t.reached[strconv.Itoa(m.number)] || m.script != "" && built.mayRun(t, m.scripts) {
 			tests = append(tests, t)
 			if t.embedded {
 				embedded = append(embedded, t)
@@ -165,18 +196,28 @@ func (r *runner) killsEmbedded(m *mutant, built *program, tests []*test, env str
 	r.mu.Lock()
 	killers := r.killers[unit]
 	r.mu.Unlock()
+	var first []*test
+	var subtests []string
+	for _, name := range killers {
+		top, subtest, _ := strings.Cut(name, "/embedded")
+		for _, t := range tests {
+			if t.name == top && !slices.Contains(first, t) {
+				first = append(first, t)
+			}
+		}
+		subtests = append(subtests, regexp.QuoteMeta(strings.TrimPrefix(subtest, "/")))
+	}
 	failed, name := false, ""
-	if len(killers) > 0 {
-		failed, name = r.fails(built, tests, "/^embedded$/^("+strings.Join(killers, "|")+")$", env)
+	if len(first) > 0 {
+		failed, name = r.fails(built, first, "/^embedded$/^("+strings.Join(subtests, "|")+")$", env)
 	}
 	if !failed {
 		failed, name = r.fails(built, tests, "/^embedded$", env)
 	}
-	if _, subtest, ok := strings.Cut(name, "/embedded/"); ok {
-		subtest = regexp.QuoteMeta(subtest)
+	if strings.Contains(name, "/embedded") {
 		r.mu.Lock()
-		others := slices.DeleteFunc(slices.Clone(r.killers[unit]), func(s string) bool { return s == subtest })
-		r.killers[unit] = append([]string{subtest}, others[:min(len(others), maxKillers-1)]...)
+		others := slices.DeleteFunc(slices.Clone(r.killers[unit]), func(s string) bool { return s == name })
+		r.killers[unit] = append([]string{name}, others[:min(len(others), maxKillers-1)]...)
 		r.mu.Unlock()
 	}
 	return failed
