@@ -146,6 +146,16 @@ func retriedCallbacks(t *testing.T, opts Options) {
 	d.expectEvents("first second shared plain done")
 }
 
+func parkedBehindStream(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	first, second := d.await(calls.AwaitOptions{Kind: wire.LLMItem}), d.await(calls.AwaitOptions{})
+	testkit.Must(t, testkit.ErrorOf(d.callbacks.DeliverStream(t.Context(), d.streamed(first, "part", 1))))
+	o, err := d.callbacks.Deliver(t.Context(), d.delivery(second, "second"))
+	if err != nil || o.Status != callback.Parked || o.WaitsFor == nil || o.WaitsFor.WorkItemID != first.ID || !o.WaitsFor.Deadline.Equal(first.ExpiresAt) {
+		t.Errorf("deliver: %+v, %v, want parked until %+v is settled", o, err, first)
+	}
+}
+
 func callbackBackpressure(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogBytes = 2000 })
 	var items []calls.WorkItem

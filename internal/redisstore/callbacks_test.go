@@ -35,6 +35,7 @@ var callbackTests = map[string]func(*testing.T, Options){
 	"one of several concurrent duplicates is routed":      concurrentCallbacks,
 	"parked callbacks are routed before the channel ends": endWithParked,
 	"retried callbacks have the same outcome":             retriedCallbacks,
+	"callbacks wait for the end of a stream":              parkedBehindStream,
 	"callbacks can be retried after backpressure":         callbackBackpressure,
 	"channel credentials can be used repeatedly":          channelCredentials,
 	"digests are kept for an hour, tokens never":          retention,

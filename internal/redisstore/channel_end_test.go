@@ -29,6 +29,7 @@ func endedChannel(t *testing.T, opts Options) {
 	s.attach("a")
 	s.frame("a", "1")
 	c := s.attachRuntime("r")
+	s.await(c, calls.AwaitOptions{WorkItemID: "item"})
 	for range 2 {
 		testkit.Must(t, s.channels.EndChannel(t.Context(), s.id, "revoked"))
 	}
@@ -51,6 +52,8 @@ func endedChannel(t *testing.T, opts Options) {
 	}
 	testkit.WantError(t, "receive", testkit.ErrorOf(c.Receive(t.Context())), calls.ErrEnded)
 	testkit.NoError(t, "commit", c.Commit(t.Context(), last))
+	renewal := s.script("claim", "r", s.claimToken(), "60000", "renew", "", "", "1@item", last, epoch, "")
+	testkit.Equal(t, "renewal after the committed end", renewal[0], "claimed")
 	testkit.WantError(t, "attach after the committed end", testkit.ErrorOf(s.runtime("r").Attach(t.Context(), calls.Claim{}, s.id)), calls.ErrEnded)
 	for _, from := range []string{last, ""} {
 		observer, ended := s.runtime("o").Observe(s.id, from), error(nil)
@@ -114,6 +117,7 @@ func openChannel(t *testing.T, opts Options) {
 		t.Fatalf("open: %+v, %v, want call ID and transaction ID of %+v", c, err, call)
 	}
 	testkit.WantError(t, "attach to an unknown channel", testkit.ErrorOf(r.Attach(t.Context(), calls.Claim{}, "unknown:"+s.id)), calls.ErrNotFound)
+	testkit.WantError(t, "end of an unknown channel", r.Observe("unknown:"+s.id, "").End(t.Context(), "x"), calls.ErrNotFound)
 	for _, invalid := range []string{"", "}", "a}b"} {
 		_, err := r.Attach(t.Context(), calls.Claim{}, invalid)
 		observer := r.Observe(invalid, "")

@@ -168,6 +168,21 @@ func lossFoundByReplacedConnection(t *testing.T, opts Options) {
 	s.expectRenewal("c", channel.Owned)
 }
 
+// Two runtimes had the claim, and both find the loss.
+func lossReportedOnce(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	epoch := s.attach("a").Head.Epoch
+	check := func() string {
+		s.script("check_claim", "", "token", "", epoch, "1-1", "", "", "")
+		return s.field(kv.MetaKey(s.id), "epoch")
+	}
+	reported := check()
+	s.setField("lostAt", "unchanged")
+	if again := check(); reported == epoch || again != reported || s.field(kv.MetaKey(s.id), "lostAt") != "unchanged" {
+		t.Errorf("epochs %s, %s and %s, want a new one once", epoch, reported, again)
+	}
+}
+
 // event adds an entry to the runtime stream that no frame caused.
 func (s *channelFixture) event(name string) {
 	s.Helper()
@@ -309,6 +324,9 @@ func lateCalls(t *testing.T, opts Options) {
 		id = strings.ReplaceAll(id, " ", "-")
 		testkit.Must(t, s.channels.Detach(t.Context(), channel.Owner{ChannelID: s.id, ConnectionID: id}, s.entry(wire.KindSession, "disconnected")))
 		wantLate("connect "+id, connect(id, "", ""))
+		if ttl := s.number("PTTL", kv.MetaKey(s.id)); ttl <= 0 {
+			t.Errorf("%s: the key expires in %d ms", id, ttl)
+		}
 		s.attach("a")
 	}
 	wantLate("connect requested before the owner", connect("late", past, ""))

@@ -35,6 +35,7 @@ var channelTests = map[string]func(*testing.T, Options){
 	"rollback after failover is detected":                  rollback,
 	"losses are reported to both sides":                    losses,
 	"loss found by a replaced connection is reported":      lossFoundByReplacedConnection,
+	"loss found by several runtimes is reported once":      lossReportedOnce,
 	"lost work item is awaited again":                      lostWorkItem,
 	"expired work item that was lost is reported":          lostExpiredWorkItem,
 	"lost connection was not replaced":                     lostConnection,

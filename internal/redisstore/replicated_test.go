@@ -267,9 +267,37 @@ func heldMessages(t *testing.T, opts Options) {
 	})
 	t.Run("lost", func(t *testing.T) {
 		s := newChannelFixture(t, opts, nil)
-		s.attach("c")
+		epoch := s.attach("c").Head.Epoch
 		s.hold("1")
-		testkit.Equal(t, "confirm of a message that does not exist", s.script("confirm", "1-1")[0], "lost")
+		for early, isReported := range map[string]bool{"1": false, "": true} {
+			s.setField("epoch", epoch)
+			testkit.Equal(t, "confirm of a message that does not exist", s.script("confirm", "1-1", early)[0], "lost")
+			testkit.Equal(t, "reported to both sides", s.field(kv.MetaKey(s.id), "epoch") != epoch, isReported)
+		}
+	})
+	t.Run("confirmed in another order", func(t *testing.T) {
+		s := newChannelFixture(t, opts, nil)
+		start := s.attach("c").Head
+		first, second := s.hold("1"), s.hold("2")
+		s.hold("3")
+		s.script("confirm", second)
+		s.script("confirm", first)
+		testkit.Equal(t, "visible messages", texts(s.attach("c", resume(start)).Missed), "1 2")
+	})
+	t.Run("more than a notice has", func(t *testing.T) {
+		s := newChannelFixture(t, opts, nil)
+		s.attach("c")
+		subscribe(t, s.store)
+		connection := &renewals{}
+		stop, err := s.channels.Subscribe(t.Context(), s.id, connection)
+		testkit.Must(t, err)
+		defer stop()
+		last := ""
+		for range 20 {
+			last = s.hold(strings.Repeat("x", 8<<10))
+		}
+		s.script("confirm", last)
+		testkit.Until(t, "the connection is told to read the rest", func() bool { return connection.requested() > 0 })
 	})
 }
 

@@ -224,7 +224,8 @@ func TestCommandErrorIsNotUnavailability(t *testing.T) {
 
 func TestFingerprintsAreListedUntilTheyExpire(t *testing.T) {
 	t.Parallel()
-	s, _ := connect(t, redisOptions(testkit.StartRedis(t)))
+	r := testkit.StartRedis(t)
+	s, _ := connect(t, redisOptions(r))
 	share := func(fingerprint string, ttl time.Duration) []string {
 		list, err := s.ShareFingerprint(t.Context(), fingerprint, ttl)
 		testkit.Must(t, err)
@@ -232,6 +233,10 @@ func TestFingerprintsAreListedUntilTheyExpire(t *testing.T) {
 	}
 	testkit.Equal(t, "fingerprints", share("expires", 50*time.Millisecond), []string{"expires"})
 	share("kept", time.Hour)
+	ttl := r.MustDo("PTTL", kv.FingerprintsKey)
+	if ms, err := ttl.AsInt64(); err != nil || ms <= 0 {
+		t.Errorf("the key expires in %d ms, %v; want an hour", ms, err)
+	}
 	testkit.Until(t, "one expires", func() bool { return strings.Join(share("", time.Hour), " ") == "kept" })
 }
 

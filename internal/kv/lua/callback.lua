@@ -169,7 +169,7 @@ function stream(digest, kind, workItemID, callbackID, digests, epoch, mayPark, r
   if isLast and settled and c.callbackID == callbackID then return acceptedReply(c, c.state, receipt) end
   local rejection = credentialRejection(c)
   if rejection == 'consumed' then -- the answer is settled
-    if isLast and c.bodyDigest == digests then return { 'duplicate', c.receipt } end
+    if c.bodyDigest == digests then return { 'duplicate', c.receipt } end
     local repeated = not isLast and string.sub(c.bodyDigest, 1, #digests) == digests
     return { repeated and 'routed' or 'consumed' }
   end

@@ -88,7 +88,7 @@ function offer(text, ttl, maxLength, replace)
     if id then redis.call('XDEL', OFFERS, id) end
     for _ = 1, DROP_BATCH do
       local first = redis.call('XRANGE', OFFERS, '-', '+', 'COUNT', 1)[1]
-      local expiresAt = first and first[2][3] == 'expiresAt' and tonumber(first[2][4])
+      local expiresAt = first and tonumber(first[2][4] or '') -- not known: nil
       if not expiresAt or expiresAt > now then break end
       redis.call('XDEL', OFFERS, first[1])
     end
