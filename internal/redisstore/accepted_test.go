@@ -106,6 +106,8 @@ func TestKeptCallbackIsNotReported(t *testing.T) {
 	digest, epoch := d.delivery(d.await(calls.AwaitOptions{}), "").Digest, d.epoch
 	d.setField("epoch", d.epoch+fmt.Sprint(time.Now().UnixMilli()))
 	testkit.Equal(t, "check after the report of another loss", d.script("check_callback", digest, epoch, "")[0], "kept")
+	d.setField("epoch", strings.Repeat("x", len(epoch)))
+	testkit.Equal(t, "check after the channel was opened again", d.script("check_callback", digest, epoch, "")[0], "kept")
 	d.setField("epoch", epoch)
 	testkit.Must(t, d.End(t.Context(), "done"))
 	testkit.Equal(t, "check after the end", d.script("check_callback", digest, epoch, "")[0], "kept")

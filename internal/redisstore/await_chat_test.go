@@ -192,7 +192,7 @@ func awaitedByClaims(t *testing.T, opts Options) {
 	expect("accepted", "tool 60000")
 	testkit.Equal(t, "renewal", d.script("claim", "r", d.claimToken(), "60000", "renew", "", "", "", "", epoch, "")[0], "claimed")
 	expect("renewed", "tool 60000")
-	resumed, err := r.Resume(ctx, calls.Claim{}, d.id, "", "")
+	resumed, err := r.Resume(ctx, calls.Claim{}, d.id, "", "team")
 	testkit.Must(t, err)
 	expect("resumed", "tool 60000")
 

@@ -148,11 +148,28 @@ func retriedCallbacks(t *testing.T, opts Options) {
 
 func parkedBehindStream(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
-	first, second := d.await(calls.AwaitOptions{Kind: wire.LLMItem}), d.await(calls.AwaitOptions{})
-	testkit.Must(t, testkit.ErrorOf(d.callbacks.DeliverStream(t.Context(), d.streamed(first, "part", 1))))
-	o, err := d.callbacks.Deliver(t.Context(), d.delivery(second, "second"))
-	if err != nil || o.Status != callback.Parked || o.WaitsFor == nil || o.WaitsFor.WorkItemID != first.ID || !o.WaitsFor.Deadline.Equal(first.ExpiresAt) {
-		t.Errorf("deliver: %+v, %v, want parked until %+v is settled", o, err, first)
+	var items []calls.WorkItem
+	for range 4 {
+		items = append(items, d.await(calls.AwaitOptions{Kind: wire.LLMItem}))
+	}
+	for i, status := range []callback.Status{callback.Routed, callback.Parked} {
+		o, err := d.callbacks.DeliverStream(t.Context(), d.streamed(items[i], "part", 1))
+		if err != nil || o.Status != status {
+			t.Errorf("part of item %d: %+v, %v, want %s", i, o, err, status)
+		}
+	}
+	for i := range 2 { // the stream of the second item was parked before its turn
+		o, err := d.callbacks.Deliver(t.Context(), d.delivery(items[2+i], "plain"))
+		if err != nil || o.Status != callback.Parked || o.WaitsFor == nil || o.WaitsFor.WorkItemID != items[i].ID || !o.WaitsFor.Deadline.Equal(items[i].ExpiresAt) {
+			t.Errorf("deliver: %+v, %v, want parked until %+v is settled", o, err, items[i])
+		}
+		open, err := d.WorkItems(t.Context())
+		testkit.Must(t, err)
+		for _, item := range open {
+			testkit.Equal(t, "parked: item "+item.WorkItemID, item.Parked, item.WorkItemID == items[2].ID || item.WorkItemID == items[2+i].ID)
+		}
+		testkit.Equal(t, "open items", len(open), 4-i)
+		testkit.Must(t, d.Cancel(t.Context(), items[i].ID))
 	}
 }
 

@@ -35,7 +35,7 @@ var units = []unit{
 const scriptDir = "internal/kv/lua"
 
 // scriptTests are the packages whose tests run the scripts.
-var scriptTests = []string{"internal/redisstore", "internal/calls"}
+var scriptTests = []string{"internal/redisstore", "internal/runtimeapi"}
 
 // scriptCalls are the functions that run scripts, whose names their tests write to a file.
 var scriptCalls = map[string]string{

@@ -12,11 +12,10 @@ local DROP_BATCH    = 64       -- expired offers deleted per call, more than a c
 --
 -- KEYS[1]  the lease: a string, the ID of the holder
 -- holder   its ID
--- ttl      new lease time in ms; 0 releases the lease
+-- ttl      new lease time in ms; 0 releases the lease, because an expired key is deleted at once
 -- returns  1, or 0 if the holder does not have the lease
 function lease(holder, ttl)
   if redis.call('GET', KEYS[1]) ~= holder then return 0 end
-  if ttl == '0' then return redis.call('DEL', KEYS[1]) end
   return redis.call('PEXPIRE', KEYS[1], ttl)
 end
 

@@ -190,7 +190,7 @@ function cancel(token, id)
   local state, number = c.state, c.number
   if state == 'cancelled' then return 'cancelled' end
   if channel.state == 'ended' then return 'ended' end
-  if state == 'routed' or c.open and now >= c.deadline or number > 0 and number < head then return 'no_item' end
+  if c.open and now >= c.deadline or number > 0 and number < head then return 'no_item' end
 
   c.state = 'cancelled'
   redis.call('HSET', META, digest, formatCredential(c))
