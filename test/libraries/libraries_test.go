@@ -108,7 +108,7 @@ func TestConversation(t *testing.T) {
 }
 
 const (
-	callers  = 8
+	callers  = 4
 	messages = 60 // of each caller
 	window   = 10 // messages of a caller without a reply
 	asks     = 10 // every how many messages a caller asks for a result
