@@ -76,7 +76,7 @@ test: ## Test the code, the SDK and the playground; installs missing servers
 	@$(TESTS) $(STEP) 'programs' go build $(BUILD_WITH) -ldflags '$(LDFLAGS)' -o $(PROGRAMS)/ ./cmd/telapi ./test/echo
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
 	@$(STEP) 'sdk: build' $(NPM) $(SDK) run --silent build
-	@$(TESTS) $(STEP) 'Go tests' $(GOTEST) $(NOT_CHECKED) -ldflags=-w $(PACKAGES)
+	@$(TESTS) $(STEP) 'Go tests' $(GOTEST) $(NOT_CHECKED) -ldflags='-s -w' $(PACKAGES)
 	@$(STEP) 'sdk: Python' python3 -m unittest discover -s sdk/python/tests
 	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck
 	@$(TESTS) $(STEP) 'sdk: tests' $(NPM) $(SDK) run --silent test

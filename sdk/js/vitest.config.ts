@@ -4,6 +4,7 @@ export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
     globalSetup: "test/setup.ts",
+    isolate: false, // loads Playwright once for each worker
     maxWorkers: 3, // tests wait more than they compute
     testTimeout: 180_000,
     hookTimeout: 120_000,

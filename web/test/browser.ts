@@ -3,13 +3,17 @@ import { createRequire } from "node:module";
 import { join } from "node:path";
 import type Axe from "axe-core";
 import { type Browser, type BrowserContextOptions, chromium, type Locator, type Page } from "playwright-core";
-import { afterAll, beforeAll, expect, inject } from "vitest";
+import { beforeAll, expect, inject } from "vitest";
+import { chromiumOptions } from "./chromium.js";
 import { OwnService, Service } from "./service.js";
 
 /** Starts a service for one test, with settings and arguments of `telapi dev`. */
 export function startService(settings: Record<string, string> = {}, ...args: string[]): Promise<OwnService> {
   return OwnService.start(inject("program"), settings, args);
 }
+
+/** The browser of this worker's tests, which ends with the worker. */
+let sharedBrowser: Promise<Browser> | undefined;
 
 /** The browser, with a microphone, and `telapi dev` that all tests share. */
 export class Setup {
@@ -20,9 +24,8 @@ export class Setup {
     const { url, env } = inject("service");
     this.service = new Service(inject("program"), url, env);
     beforeAll(async () => {
-      this.browser = await chromium.connect(inject("browser"));
+      this.browser = await (sharedBrowser ??= chromium.launch(chromiumOptions(inject("microphone"))));
     });
-    afterAll(() => this.browser?.close());
   }
 
   open(options: BrowserContextOptions = {}): Promise<Playground> {

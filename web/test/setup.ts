@@ -2,10 +2,8 @@ import { execFileSync } from "node:child_process";
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { chromium } from "playwright-core";
 import type { TestProject } from "vitest/node";
 import { syllables, wav } from "../../sdk/js/test/wav.js";
-import { chromiumOptions } from "./chromium.js";
 import { OwnService } from "./service.js";
 
 declare module "vitest" {
@@ -14,8 +12,8 @@ declare module "vitest" {
     program: string;
     /** Files of dist that differed from the build of the sources. */
     stale: string[];
-    /** The address of the browser of all tests. */
-    browser: string;
+    /** The arguments that give browsers a microphone. */
+    microphone: string[];
     /** The service of all tests. */
     service: { url: string; env: Record<string, string> };
   }
@@ -24,7 +22,7 @@ declare module "vitest" {
 /** The browser's microphone repeats this: silence, a sound like speech, silence. Times are in seconds. */
 const sound = { start: 1, end: 2.5, length: 6 };
 
-/** Builds the page, and the service that serves it unless `make test` has built it, and starts a browser and a service for all tests. */
+/** Builds the page, and the service that serves it unless `make test` has built it, and starts a service for all tests. */
 export default async function (project: TestProject): Promise<() => Promise<void>> {
   const dist = join(project.config.root, "dist");
   const before = readDist(dist);
@@ -40,14 +38,12 @@ export default async function (project: TestProject): Promise<() => Promise<void
 
   const voice = join(folder, "voice.wav");
   writeFileSync(voice, wav(sound.length, (second) => (second > sound.start && second < sound.end ? syllables(second) : 0)));
-  const microphone = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", `--use-file-for-fake-audio-capture=${voice}`];
-  const [browser, service] = await Promise.all([chromium.launchServer(chromiumOptions(microphone)), OwnService.start(program, {}, [])]);
+  project.provide("microphone", ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", `--use-file-for-fake-audio-capture=${voice}`]);
+  const service = await OwnService.start(program, {}, []);
   // All tests together are more than one client may send.
   for (const tier of ["api", "auth", "webhook"]) await service.telapi("limits", "set", "--tier", tier, "--max", "100000000", "--window", "1m");
-  project.provide("browser", browser.wsEndpoint());
   project.provide("service", { url: service.url, env: service.env });
   return async () => {
-    await browser.close();
     await service[Symbol.asyncDispose]();
     rmSync(folder, { recursive: true, force: true });
   };
