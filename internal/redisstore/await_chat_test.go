@@ -223,6 +223,16 @@ func awaitedByClaims(t *testing.T, opts Options) {
 			return testkit.ErrorOf(r.Open(ctx, calls.Claim{}, wire.Open{Request: wire.Request{Channel: d.id}, Team: "team", Endpoint: "endpoint"}))
 		},
 		"accepted without items": func() error { d.accept(""); return nil },
+		"released": func() error {
+			d.script("claim", "r", d.claimToken(), "0", "renew", "", "", "", "", epoch, "")
+			d.setField("claimUntil", "99999999999999") // the store's clock is set back
+			return nil
+		},
+		"revoked": func() error {
+			d.script("revoke", d.claimToken())
+			d.setField("claimUntil", "99999999999999")
+			return nil
+		},
 	} {
 		d.accept("tool 60000")
 		expect("accepted again", "tool 60000")

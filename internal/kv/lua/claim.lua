@@ -114,7 +114,7 @@ function claim(runtime, token, lease, action, requestedAt)
   end
   local released = tonumber(lease) == 0
   redis.call('HSET', META, 'claimedBy', released and '' or runtime, 'claimToken', token, 'claimUntil', now + lease, 'offeredAt', '',
-    'awaitChat', channel.awaitChat)
+    'awaitChat', released and '' or channel.awaitChat)
   if released then requestRenewal() end -- so that the session is offered at once
   keepAliveIfDue()
   readFields('mode', 'callId', 'transactionId', 'profile', 'committed', 'lostAt', 'offer')
@@ -158,6 +158,6 @@ function revoke(token)
   loadChannel('state', 'claimToken', 'lostToken')
   local current = newestToken()
   if channel.state == '' or string.sub(current, 1, #token) ~= token then return { '', '' } end
-  redis.call('HSET', META, 'claimedBy', '', 'claimUntil', now, 'offeredAt', now)
+  redis.call('HSET', META, 'claimedBy', '', 'claimUntil', now, 'offeredAt', now, 'awaitChat', '')
   return { current, redis.call('HGET', META, 'offer') or '' } -- it has none once the channel's end is committed
 end
