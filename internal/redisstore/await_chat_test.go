@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/calls"
@@ -131,10 +133,12 @@ func chatItemTimeouts(t *testing.T, opts Options) {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
 	deadlines := map[string]int64{}
-	items, err := d.WorkItems(ctx)
-	testkit.Must(t, err)
-	for _, item := range items {
-		deadlines[item.WorkItemID] = item.Deadline
+	for _, e := range d.stream(kv.RuntimeStreamKey(d.id)) {
+		var frame struct {
+			Item wire.OpenWorkItem `json:"item"`
+		}
+		testkit.Must(t, json.Unmarshal([]byte(e.FieldValues["entry"]), &frame))
+		deadlines[frame.Item.WorkItemID] = frame.Item.Deadline
 	}
 	for range 3 { // before the timeouts
 		testkit.Must(t, testkit.ErrorOf(d.Receive(ctx)))

@@ -185,10 +185,10 @@ func TestReplicasOfClusterNode(t *testing.T) {
 }
 
 // script runs a channel script and returns its reply as words.
-func (s *channelFixture) script(name string, args ...string) (words []string) {
+func (s *channelFixture) script(script string, args ...string) (words []string) {
 	s.Helper()
 	s.raw(func(ctx context.Context, client rueidis.Client) (err error) {
-		reply := rueidis.NewLuaScript(kv.Script(name)).Exec(ctx, client, kv.ChannelKeys(s.id), append(args, ""))
+		reply := rueidis.NewLuaScript(kv.Script(script)).Exec(ctx, client, kv.ChannelKeys(s.id), append(args, ""))
 		if words, err = reply.AsStrSlice(); err != nil {
 			word, _ := reply.ToString() // or a number
 			words, err = []string{word}, reply.Error()
