@@ -67,9 +67,8 @@ type luaMutator struct {
 // replace adds a mutant with other text in place of tokens[from:to].
 func (m *luaMutator) replace(from, to int, with, mutation string) {
 	start, end := m.tokens[from].start, m.tokens[to-1].end
-	lines := strings.Split(m.text, "\n")
 	m.mutants = append(m.mutants, &mutant{
-		unit: m.path, file: m.path, line: m.tokens[from].line, text: strings.TrimSpace(lines[m.tokens[from].line-1]),
+		unit: m.path, file: m.path, line: m.tokens[from].line, text: m.line(from),
 		mutation: mutation, script: m.text[:start] + with + m.text[end:], scripts: scriptsWith(m.text[:start]),
 	})
 }
@@ -89,6 +88,11 @@ func scriptsWith(before string) []string {
 		return []string{name}
 	}
 	return slices.DeleteFunc(kv.ScriptNames(), func(script string) bool { return !strings.Contains(kv.Script(script), "function "+name+"(") })
+}
+
+// line returns the line of a token.
+func (m *luaMutator) line(token int) string {
+	return strings.TrimSpace(strings.Split(m.text, "\n")[m.tokens[token].line-1])
 }
 
 // source returns the text of tokens[from:to] in one line.
@@ -189,7 +193,8 @@ func (m *luaMutator) operands(start, end int) {
 		}
 		factors := m.split(alternative[0], alternative[1], "and")
 		for _, factor := range factors {
-			if len(factors) > 1 && m.source(factor[0], factor[1]) != "1" { // Redis replies with 1 for true
+			isReply := m.source(factor[0], factor[1]) == "1" && strings.HasPrefix(m.line(factor[0]), "return ")
+			if len(factors) > 1 && !isReply { // Redis replies with 1 for true
 				m.force(factor[0], factor[1], "true")
 			}
 		}

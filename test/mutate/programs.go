@@ -29,7 +29,7 @@ type program struct {
 type test struct {
 	name     string
 	took     time.Duration
-	embedded bool            // has a subtest with this name
+	embedded time.Duration   // of a subtest with this name; 0 if it has none
 	reached  map[string]bool // numbers of mutants of Go code, and names of scripts
 	err      error           // without a mutant
 }
@@ -98,7 +98,10 @@ func (p *programs) measureTest(built *program, t *test, trace string) error {
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, output)
 	}
-	t.took, t.embedded = time.Since(start), bytes.Contains(output, []byte("/embedded ("))
+	t.took = time.Since(start)
+	if m := embeddedTest.FindSubmatch(output); m != nil {
+		t.embedded = max(1, time.Duration(must(strconv.ParseFloat(string(m[1]), 64))*float64(time.Second)))
+	}
 	reached, err := os.ReadFile(trace)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -119,57 +122,59 @@ func (p *program) mayRun(t *test, scripts []string) bool {
 
 func (p *programs) command(ctx context.Context, built *program, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, built.file, args...)
-	command.Dir, command.Env = filepath.Join(p.root, built.path), os.Environ()
+	command.Dir, command.Env = filepath.Join(p.root, built.path), append(os.Environ(), "TMPDIR="+p.dir)
 	return command
 }
 
-// maxSilence is how long a test program may print nothing, in addition to the duration of its
-// longest test: a mutant that hangs is killed then.
+// maxSilence is how long a test program may print nothing, in addition to twice the duration of
+// its longest test: a mutant that hangs is killed then.
 const maxSilence = 15 * time.Second
 
 // fails runs tests with a mutant, which env switches on, and reports whether one fails
 // or hangs, and the name of one that failed. subtests can limit the tests to some of their
-// subtests.
+// subtests on embedded stores.
 func (p *programs) fails(built *program, tests []*test, subtests, env string) (bool, string) {
 	var names []string
-	limit, silence := 90*time.Second, maxSilence
+	limit, longest := time.Minute, time.Duration(0)
 	for _, t := range tests {
 		names = append(names, t.name)
-		limit += 2 * t.took // they run at the same time
-		if subtests == "" {
-			silence = max(silence, maxSilence+t.took)
+		took := t.took
+		if subtests != "" {
+			took = t.embedded
 		}
+		limit, longest = limit+2*took, max(longest, took) // they run at the same time
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	silence := maxSilence + 2*longest
+	ctx, cancel := context.WithTimeout(context.Background(), limit+silence)
 	defer cancel()
 	command := p.command(ctx, built, "-test.run=^("+strings.Join(names, "|")+")$"+subtests, "-test.failfast", "-test.parallel=4", "-test.v")
 	command.Env = append(command.Env, env)
-	w := failureWriter{stop: cancel, silence: silence, hangs: time.AfterFunc(silence, cancel)}
-	defer w.hangs.Stop()
-	command.Stdout = &w
-	return command.Run() != nil, w.failed
+	output := silenceWriter{silence: silence, hangs: time.AfterFunc(silence, cancel)}
+	defer output.hangs.Stop()
+	command.Stdout = &output
+	failed := command.Run() != nil
+	name := ""
+	for _, m := range failedTest.FindAllSubmatch(output.Bytes(), -1) {
+		if strings.Count(string(m[1]), "/") > strings.Count(name, "/") {
+			name = string(m[1])
+		}
+	}
+	return failed, name
 }
 
-var failedTest = regexp.MustCompile(`--- FAIL: (\S+) `)
+var (
+	embeddedTest = regexp.MustCompile(`--- PASS: \w+/embedded \(([\d.]+)s\)`)
+	failedTest   = regexp.MustCompile(`--- FAIL: (\S+) `)
+)
 
-// failureWriter reads the output of a test program and calls stop when a test fails: parallel
-// tests go on in spite of -test.failfast. hangs does so when there is no output.
-type failureWriter struct {
-	stop    func()
+// silenceWriter keeps what is written. hangs fires when nothing was for some time.
+type silenceWriter struct {
+	bytes.Buffer
 	silence time.Duration
 	hangs   *time.Timer
-	failed  string // name of the test
-	output  []byte
 }
 
-func (w *failureWriter) Write(p []byte) (int, error) {
+func (w *silenceWriter) Write(p []byte) (int, error) {
 	w.hangs.Reset(w.silence)
-	if w.output = append(w.output, p...); w.failed == "" {
-		if found := failedTest.FindSubmatch(w.output); found != nil {
-			w.failed = string(found[1])
-			w.stop()
-		}
-		w.output = w.output[bytes.LastIndexByte(w.output, '\n')+1:]
-	}
-	return len(p), nil
+	return w.Buffer.Write(p)
 }

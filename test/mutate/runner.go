@@ -34,13 +34,16 @@ var units = []unit{
 
 const scriptDir = "internal/kv/lua"
 
-// scriptTests are the packages whose tests run the scripts.
+// scriptTests are the packages whose tests are tried on mutants of scripts.
 var scriptTests = []string{"internal/redisstore", "internal/runtimeapi"}
 
-// scriptCalls are the functions that run scripts, whose names their tests write to a file.
+// scriptCalls are the beginnings of the functions that run a script, by file. Tests write its name
+// to a file.
 var scriptCalls = map[string]string{
-	"internal/calls/channel.go":    "func (r *Runtime) exec(ctx context.Context, script, channelID string, args []string) rueidis.RedisResult {\n",
-	"internal/redisstore/store.go": "func (s *Store) exec(ctx context.Context, client rueidis.Client, script, channelID string, args []string) rueidis.RedisResult {\n",
+	"internal/calls/channel.go":                "func (r *Runtime) exec(ctx context.Context, script, channelID string, args []string) rueidis.RedisResult {\n",
+	"internal/redisstore/store.go":             "func (s *Store) exec(ctx context.Context, client rueidis.Client, script, channelID string, args []string) rueidis.RedisResult {\n",
+	"internal/redisstore/replicated_test.go":   "func (s *channelFixture) script(script string, args ...string) (words []string) {\n",
+	"internal/redisstore/channel_loss_test.go": "\trun := func(script string, args ...string) error {\n",
 }
 
 // replaceScripts adds a file to the overlay that reads the scripts from the directory in
@@ -170,7 +173,7 @@ func (r *runner) kills(m *mutant, built *program) bool {
 	for _, t := range built.tests {
 		if t.reached[strconv.Itoa(m.number)] || m.script != "" && built.mayRun(t, m.scripts) {
 			tests = append(tests, t)
-			if t.embedded {
+			if t.embedded > 0 {
 				embedded = append(embedded, t)
 			}
 		}
@@ -199,13 +202,15 @@ func (r *runner) killsEmbedded(m *mutant, built *program, tests []*test, env str
 	var first []*test
 	var subtests []string
 	for _, name := range killers {
-		top, subtest, _ := strings.Cut(name, "/embedded")
+		parts := strings.SplitN(name, "/", 4) // test, embedded, subtest and its own
 		for _, t := range tests {
-			if t.name == top && !slices.Contains(first, t) {
+			if t.name == parts[0] && !slices.Contains(first, t) {
 				first = append(first, t)
 			}
 		}
-		subtests = append(subtests, regexp.QuoteMeta(strings.TrimPrefix(subtest, "/")))
+		if len(parts) > 2 {
+			subtests = append(subtests, regexp.QuoteMeta(parts[2]))
+		}
 	}
 	failed, name := false, ""
 	if len(first) > 0 {
