@@ -316,6 +316,9 @@ func (c *Conn) open(ctx context.Context, r *wire.Open) (any, error) {
 func checkAccept(r *wire.Accept, issues *fault.Issues) {
 	checkFilter(issues, "/endpoints", r.Endpoints)
 	checkFilter(issues, "/modes", r.Modes)
+	for i, mode := range r.Modes {
+		fault.CheckOneOf(issues, fault.Pointer("/modes", i), team.Mode(mode), team.Modes)
+	}
 	if r.AwaitChat != nil {
 		checkItem(&r.AwaitChat.Kind, &r.AwaitChat.TTLMs, "/awaitChat", issues)
 	}

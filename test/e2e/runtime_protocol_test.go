@@ -38,6 +38,7 @@ func TestRuntimeRequestsAreChecked(t *testing.T) {
 		{"dance", "", "VALIDATION_ERROR"},
 		{"accept", `"endpoint":"x"`, "VALIDATION_ERROR"},
 		{"accept", `"modes":"chat"`, "VALIDATION_ERROR"},
+		{"accept", `"modes":["chat","fax"]`, "VALIDATION_ERROR"},
 		{"accept", `"endpoints":["` + strings.Repeat("x", 129) + `"]`, "VALIDATION_ERROR"},
 		{"accept", `"endpoints":["x"` + strings.Repeat(`,"x"`, 100) + `]`, "VALIDATION_ERROR"},
 		{"accept", `"awaitChat":{"kind":"cat"}`, "VALIDATION_ERROR"},
