@@ -68,7 +68,7 @@ export class WaitingPanel {
   private noRuntime(): HTMLElement {
     const copy = make("button", { type: "button" }, "Copy command");
     copy.onclick = () => navigator.clipboard.writeText(this.actions.command(true)).then(() => (copy.textContent = "Copied"), () => (copy.textContent = "The browser denies it"));
-    return make("div", { class: "reason" }, make("p", {}, "No runtime has claimed this session. Start one:"), make("code", {}, this.actions.command(false)), copy);
+    return make("div", { class: "reason" }, make("p", {}, "No runtime has claimed this session. Start one, unless those that run have no free slot:"), make("code", {}, this.actions.command(false)), copy);
   }
 
   private parked(parked: WaitingItem[], blocking: WaitingItem): HTMLElement {

@@ -3,7 +3,7 @@ import { createRequire } from "node:module";
 import { join } from "node:path";
 import type Axe from "axe-core";
 import { type Browser, type BrowserContextOptions, chromium, type Locator, type Page } from "playwright-core";
-import { beforeAll, expect, inject } from "vitest";
+import { afterAll, beforeAll, expect, inject } from "vitest";
 import { chromiumOptions } from "./chromium.js";
 import { OwnService, Service } from "./service.js";
 
@@ -15,7 +15,7 @@ export function startService(settings: Record<string, string> = {}, ...args: str
 /** The browser of this worker's tests, which ends with the worker. */
 let sharedBrowser: Promise<Browser> | undefined;
 
-/** The browser, with a microphone, and `telapi dev` that all tests share. */
+/** A browser with a microphone, which the tests of a worker share, and `telapi dev`, which all tests share. */
 export class Setup {
   browser!: Browser;
   readonly service: Service;
@@ -24,8 +24,13 @@ export class Setup {
     const { url, env } = inject("service");
     this.service = new Service(inject("program"), url, env);
     beforeAll(async () => {
-      this.browser = await (sharedBrowser ??= chromium.launch(chromiumOptions(inject("microphone"))));
+      sharedBrowser ??= chromium.launch(chromiumOptions(inject("microphone"))).catch((error) => {
+        sharedBrowser = undefined; // the next file tries again
+        throw error;
+      });
+      this.browser = await sharedBrowser;
     });
+    afterAll(() => Promise.all(this.browser?.contexts().map((context) => context.close()) ?? [])); // those of tests that failed
   }
 
   open(options: BrowserContextOptions = {}): Promise<Playground> {

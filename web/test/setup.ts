@@ -31,6 +31,7 @@ export default async function (project: TestProject): Promise<() => Promise<void
   project.provide("stale", [...new Set([...before.keys(), ...after.keys()])].filter((name) => before.get(name) !== after.get(name)));
 
   const folder = mkdtempSync(join(tmpdir(), "telapi-playground-"));
+  process.env.TMPDIR = folder; // of workers, which end without a chance to delete the files of their browsers
   let program = join(folder, "telapi");
   if (process.env.TEST_PROGRAMS) program = join(process.env.TEST_PROGRAMS, "telapi");
   else execFileSync("go", ["build", "-o", folder, "./cmd/telapi"], { cwd: join(project.config.root, ".."), stdio: "inherit" });
@@ -45,7 +46,7 @@ export default async function (project: TestProject): Promise<() => Promise<void
   project.provide("service", { url: service.url, env: service.env });
   return async () => {
     await service[Symbol.asyncDispose]();
-    rmSync(folder, { recursive: true, force: true });
+    rmSync(folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 }); // the browsers end a little later
   };
 }
 
