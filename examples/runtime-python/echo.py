@@ -23,7 +23,7 @@ async def echo(channel: Channel) -> None:
 async def main() -> None:
     async with Runtime(URL, KEY, name="echo-python") as runtime, asyncio.TaskGroup() as calls:
         print("connecting to", URL, flush=True)
-        async for channel in runtime.accept(capacity=8):
+        async for channel in runtime.accept(capacity=100):
             calls.create_task(echo(channel))
 
 

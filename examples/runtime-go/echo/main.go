@@ -26,7 +26,9 @@ func main() {
 			go func() {
 				for d, err := call.Receive(ctx); err == nil || errors.Is(err, callruntime.ErrLost); d, err = call.Receive(ctx) { // d is empty after ErrLost
 					if m := d.Entry.Message; m != nil && m.Type == wire.TypeChat {
-						_ = call.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: m.Chat})
+						if call.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: m.Chat}) != nil {
+							continue // not committed: Receive returns the reason
+						}
 					}
 					_ = call.Commit(ctx, d.Position)
 				}
