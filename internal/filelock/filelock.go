@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// TryLock locks a file until Close, or until the process ends. It returns EWOULDBLOCK if
-// another one has the lock.
+// TryLock locks a file until Close, or until the process ends. It returns EWOULDBLOCK if the
+// file is locked already, also by this process.
 func TryLock(file *os.File) error {
 	return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }

@@ -137,7 +137,7 @@ func (s *Store) LockServer() (release func(), err error) {
 	return func() { filelock.Close(file) }, nil
 }
 
-// lockFile opens and locks a file. It returns EWOULDBLOCK if another process has the lock.
+// lockFile opens and locks a file. It returns EWOULDBLOCK if the file is locked already.
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
