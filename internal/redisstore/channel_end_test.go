@@ -52,6 +52,7 @@ func endedChannel(t *testing.T, opts Options) {
 	}
 	testkit.WantError(t, "receive", testkit.ErrorOf(c.Receive(t.Context())), calls.ErrEnded)
 	testkit.NoError(t, "commit", c.Commit(t.Context(), last))
+	testkit.Equal(t, "the channel has ended for its runtime", c.Ended(), true)
 	renewal := s.script("claim", "r", s.claimToken(), "60000", "renew", "", "", "1@item", last, epoch, "")
 	testkit.Equal(t, "renewal after the committed end", renewal[0], "claimed")
 	testkit.WantError(t, "attach after the committed end", testkit.ErrorOf(s.runtime("r").Attach(t.Context(), calls.Claim{}, s.id)), calls.ErrEnded)
