@@ -155,7 +155,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 		done; \
 	done
 
-# Takes about an hour. ARGS='-only internal/auth' runs one package or script, and
+# Takes about four hours. ARGS='-only internal/auth' runs one package or script, and
 # ARGS='-sample 10' every tenth mutant.
 mutate: ## Change auth, policies, limits, channels and scripts: do tests notice?
 	@$(BUILD) STRICT_TESTS=true go run ./test/mutate $(ARGS)
